@@ -1,0 +1,55 @@
+"""Configuration of a DEPTH model (arXiv 2405.07788). Imports only transformers: the Hub ships this file as custom code."""
+
+from transformers import T5Config
+
+
+class DepthConfig(T5Config):
+    """
+    A [`T5Config`] with sentence tokens, hierarchical attention and an output head that may be untied.
+
+    Args:
+        first_sentence_token_id (`int`, *optional*, defaults to 32100):
+            Id of `<sent_0>`. The ids of the sentence tokens are consecutive. The default is their place behind the
+            original T5 vocabulary, where they fit the 32,128 rows of every T5 embedding.
+        num_sentence_tokens (`int`, *optional*, defaults to 20):
+            Number of sentence tokens (20 as in the paper).
+        eosen_token_id (`int`, *optional*, defaults to 32120):
+            Id of `<eosen>`, which closes a sentence. To the attention it is an ordinary token.
+        hierarchical_encoder_mask (`bool`, *optional*, defaults to `True`):
+            In the encoder, a sentence token attends to its own sentence only.
+        hierarchical_decoder_mask (`bool`, *optional*, defaults to `True`):
+            In the decoder, a sentence token attends to earlier sentence tokens and itself only.
+        hierarchical_cross_mask (`bool`, *optional*, defaults to `True`):
+            A sentence token of the decoder attends to the sentence tokens of the encoder only.
+        tie_word_embeddings (`bool`, *optional*, defaults to `True`):
+            Whether the output head is the (scaled) input embedding, as in T5 v1.0. `False` is T5 v1.1: a head of its
+            own and no scaling. `T5Config` of transformers 5 forces this to `True`; here `False` is kept.
+        decoder_start_token_id (`int`, *optional*):
+            Defaults to `pad_token_id`, as in all T5 checkpoints.
+
+    All other arguments are those of [`T5Config`].
+    """
+
+    model_type = "depth"
+    keys_to_ignore_at_inference = ["past_key_values", "token_losses"]
+
+    first_sentence_token_id: int = 32100
+    num_sentence_tokens: int = 20
+    eosen_token_id: int = 32120
+    hierarchical_encoder_mask: bool = True
+    hierarchical_decoder_mask: bool = True
+    hierarchical_cross_mask: bool = True
+    tie_word_embeddings: bool = True
+    decoder_start_token_id: int | None = None
+
+    def __post_init__(self, **kwargs):
+        # A v1.1 checkpoint that transformers 5 has saved says `tie_word_embeddings=True, scale_decoder_outputs=False`.
+        tied = self.tie_word_embeddings is not False and kwargs.get("scale_decoder_outputs") is not False
+        super().__post_init__(**{**kwargs, "tie_word_embeddings": tied})
+        self.tie_word_embeddings = tied
+        self.scale_decoder_outputs = tied
+        if self.decoder_start_token_id is None:
+            self.decoder_start_token_id = self.pad_token_id
+
+
+__all__ = ["DepthConfig"]
