@@ -1,0 +1,272 @@
+"""
+Text to word ids: the tokens that DEPTH adds to a T5 vocabulary, sentence splitting, and encoding in which nothing that
+stands in a text can turn into a special token.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import nupunkt
+import sentencex
+from nupunkt.layout import iter_blocks
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+NUM_SENTENCE_TOKENS = 20
+SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
+EOSEN_TOKEN = "<eosen>"
+
+# Languages for which sentencex has rules of its own; for any other code it silently applies the English ones.
+SENTENCEX_LANGUAGES = frozenset(
+    "am ar bg bn ca da de el es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk zh".split()
+)
+
+# A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
+# input, so that it is given as little text at once as possible.
+_CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
+
+# Backends made by `_text_backend`, with the length of the tokenizer that they were made from.
+_TEXT_BACKENDS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, Tokenizer]] = WeakKeyDictionary()
+
+
+def add_sentence_tokens(
+    tokenizer: PreTrainedTokenizerBase, num_sentence_tokens: int = NUM_SENTENCE_TOKENS
+) -> PreTrainedTokenizerBase:
+    """
+    Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a T5 tokenizer, as special tokens with successive ids.
+
+    The tokenizer is changed in place and keeps its class, so that `AutoTokenizer` loads the saved one where hf_depth is
+    not installed. With the T5 vocabulary the ids are 32100–32119 and 32120: they fit the 32,128 rows of a T5 embedding.
+    Adding the same tokens again changes nothing.
+
+    Args:
+        tokenizer: a tokenizer with T5's sentinels `<extra_id_0>`, `<extra_id_1>`, ….
+        num_sentence_tokens: how many sentences an example can have at most.
+
+    Returns:
+        The same tokenizer.
+
+    Raises:
+        `ValueError`: if the tokenizer has no sentinels, already has another number of sentence tokens, or has them with
+            ids that do not follow each other.
+    """
+    if num_sentence_tokens < 1:
+        raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
+    sentinel_token_ids(tokenizer)  # raises if there are none
+    present = len(_numbered_token_ids(tokenizer, "<sent_{}>"))
+    if present not in (0, num_sentence_tokens):
+        raise ValueError(
+            f"The tokenizer already has {present} sentence tokens, {num_sentence_tokens} were asked for. Ask for "
+            f"{present}, or start from the T5 tokenizer without sentence tokens."
+        )
+    tokens = [f"<sent_{i}>" for i in range(num_sentence_tokens)] + [EOSEN_TOKEN]
+    # Without `replace_extra_special_tokens=False` the sentinels would cease to be special tokens (transformers 5).
+    tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    if ids != list(range(ids[0], ids[0] + len(ids))):
+        raise ValueError(
+            f"The ids of `<sent_0>` … `<eosen>` must follow each other, but are {ids}: the vocabulary of the tokenizer "
+            "already had some of these tokens. Start from the T5 tokenizer without them."
+        )
+    return tokenizer
+
+
+def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """
+    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has: int64, `(num_sentinels,)`.
+
+    Raises:
+        `ValueError`: if there is none.
+    """
+    ids = _numbered_token_ids(tokenizer, "<extra_id_{}>")
+    if not len(ids):
+        raise ValueError(
+            f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "
+            "add sentinels to yours: `tokenizer.add_special_tokens({'extra_special_tokens': [f'<extra_id_{i}>' for i in "
+            "range(100)]}, replace_extra_special_tokens=False)`."
+        )
+    return ids
+
+
+def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """
+    The ids of `<sent_0>`, `<sent_1>`, … up to the last that the tokenizer has: int64, `(num_sentence_tokens,)`.
+
+    Raises:
+        `ValueError`: if there is none.
+    """
+    ids = _numbered_token_ids(tokenizer, "<sent_{}>")
+    if not len(ids):
+        raise ValueError("The tokenizer has no token `<sent_0>`: call `add_sentence_tokens(tokenizer)` first.")
+    return ids
+
+
+def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of `<eosen>`. Raises `ValueError` if the tokenizer has none."""
+    token_id = _token_id(tokenizer, EOSEN_TOKEN)
+    if token_id is None:
+        raise ValueError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
+    return token_id
+
+
+def _numbered_token_ids(tokenizer: PreTrainedTokenizerBase, pattern: str) -> np.ndarray:
+    ids = []
+    while (token_id := _token_id(tokenizer, pattern.format(len(ids)))) is not None:
+        ids.append(token_id)
+    return np.array(ids, dtype=np.int64)
+
+
+def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
+    token_id = tokenizer.convert_tokens_to_ids(token)
+    return None if token_id == tokenizer.unk_token_id else token_id
+
+
+@dataclass(frozen=True)
+class SentenceSplitter:
+    """
+    Gives the sentences of a text in order, none of them empty, without the white space around them. No other character
+    is lost. Made by [`get_sentence_splitter`].
+    """
+
+    language: str = "en"
+
+    def __call__(self, text: str) -> list[str]:
+        if self.language == "en":
+            return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
+        blocks = (text[start:end] for start, end in iter_blocks(text, paragraph_breaks=True, line_breaks=True))
+        paragraphs = (paragraph for block in blocks for paragraph in _CLOSED_LINE.split(block))
+        sentences = (sentence for paragraph in paragraphs for sentence in sentencex.segment(self.language, paragraph))
+        return [stripped for sentence in sentences if (stripped := sentence.strip())]
+
+
+def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
+    """
+    A sentence splitter that needs no download: nupunkt for English, sentencex for the other languages.
+
+    Blank lines, headings and list items end a sentence whether or not they end with a full stop. The splitter can be
+    pickled, and two splitters of one language have the same fingerprint for `datasets.map`.
+
+    Args:
+        language: ISO 639-1 code, such as `"en"` or `"de"`.
+
+    Raises:
+        `ValueError`: if there are no rules for the language.
+    """
+    known = sorted(SENTENCEX_LANGUAGES | {"en"})
+    if language not in known:
+        near = difflib.get_close_matches(language.lower(), known, n=3, cutoff=0.5)
+        raise ValueError(
+            f"There are no sentence rules for the language {language!r}."
+            + (f" Did you mean {' or '.join(map(repr, near))}?" if near else "")
+            + f" Known languages: {', '.join(known)}. For another one, take the nearest of them."
+        )
+    return SentenceSplitter(language)
+
+
+def encode_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """
+    Encode texts without adding special tokens, and without finding any in the text.
+
+    A literal `<extra_id_3>`, `<sent_2>`, `</s>` or `<pad>` in a text is encoded as the characters that it consists of.
+    All other text gets the ids that the tokenizer itself gives it.
+
+    Args:
+        texts: the texts.
+        tokenizer: any T5 tokenizer.
+
+    Returns:
+        `list[list[int]]`: for each text its token ids.
+    """
+    if not texts:
+        return []
+    if not tokenizer.is_fast:  # ByT5: bytes, among which no special token can be found once text is split
+        return tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    encodings = _text_backend(tokenizer).encode_batch_fast(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
+
+
+def encode_sentences(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, splitter: Callable[[str], list[str]]
+) -> list[list[list[int]]]:
+    """
+    Split texts into sentences and encode each, as [`encode_texts`] does.
+
+    Args:
+        texts: the documents.
+        tokenizer: any T5 tokenizer.
+        splitter: gives the sentences of a text, see [`get_sentence_splitter`].
+
+    Returns:
+        `list[list[list[int]]]`: for each document the token ids of its sentences. Sentences without a token (such as a
+        lone zero-width space) are left out.
+    """
+    documents = [splitter(text) for text in texts]
+    encoded = iter(encode_texts([sentence for sentences in documents for sentence in sentences], tokenizer))
+    return [[ids for _ in sentences if (ids := next(encoded))] for sentences in documents]
+
+
+def layout_document(
+    sentences: Sequence[Sequence[int]], sentence_token_ids: Sequence[int], eosen_token_id: int, eos_token_id: int
+) -> list[int]:
+    """
+    The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`.
+
+    Sentence tokens count up from the first. If there are more sentences than sentence tokens, the remaining sentences
+    share the last sentence token: they stand behind it as one long sentence, so that no word is lost.
+
+    Args:
+        sentences: word ids of each sentence.
+        sentence_token_ids: ids of `<sent_0>`, `<sent_1>`, …
+        eosen_token_id: id of `<eosen>`.
+        eos_token_id: id of `</s>`.
+
+    Returns:
+        `list[int]`: the ids, `2 * len(sentences) + words + 2` of them. Without a sentence, `</s>` alone.
+
+    >>> layout_document([[5, 6], [7]], sentence_token_ids=[100, 101], eosen_token_id=120, eos_token_id=1)
+    [120, 100, 5, 6, 120, 101, 7, 120, 1]
+    """
+    if not sentences:
+        return [eos_token_id]
+    last = len(sentence_token_ids) - 1
+    ids = []
+    for position, sentence in enumerate(sentences):
+        if position <= last:
+            ids += [eosen_token_id, int(sentence_token_ids[position])]
+        ids += sentence
+    return [*ids, eosen_token_id, eos_token_id]
+
+
+def _text_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the tokenizer's engine that finds no special token in text, kept for as long as the tokenizer lives."""
+    length, backend = _TEXT_BACKENDS.get(tokenizer, (0, None))
+    if length != len(tokenizer):
+        backend = _without_special_tokens(tokenizer.backend_tokenizer)
+        _TEXT_BACKENDS[tokenizer] = (len(tokenizer), backend)
+    return backend
+
+
+def _without_special_tokens(backend: Tokenizer) -> Tokenizer:
+    """
+    Rename the special tokens so that no text can contain them. `split_special_tokens=True` is not enough: `</s>`,
+    `<unk>`, `<pad>` and the sentinels are also pieces of a T5 vocabulary, where the unigram model finds them.
+    """
+    state = json.loads(backend.to_str())
+    special = {token["content"] for token in state["added_tokens"] if token["special"]}
+    # Pieces never hold a space (the pre-tokenizer has cut the text there), hence a piece that does is never found.
+    for token in state["added_tokens"]:
+        if token["special"]:
+            token["content"] = f" {token['content']}"
+    if state["model"]["type"] == "Unigram":
+        state["model"]["vocab"] = [
+            [f" {piece}" if piece in special else piece, score] for piece, score in state["model"]["vocab"]
+        ]
+    state.update(post_processor=None, truncation=None, padding=None)
+    backend = Tokenizer.from_str(json.dumps(state))
+    backend.encode_special_tokens = True
+    return backend

@@ -1,0 +1,65 @@
+"""What the tests share: a small real text, and T5 tokenizers made of it in a moment and without a download."""
+
+import functools
+import io
+import pydoc_data.topics
+import tempfile
+
+import sentencepiece
+from transformers import PreTrainedTokenizerBase, T5Tokenizer
+
+from hf_depth.tokenization import add_sentence_tokens
+
+# The beginning of Jane Austen's "Pride and Prejudice" (1813) and of Herman Melville's "Moby-Dick" (1851): dialogue,
+# abbreviations, semicolons, questions, exclamations.
+SENTENCES = [
+    "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want of a "
+    "wife.",
+    "However little known the feelings or views of such a man may be on his first entering a neighbourhood, this "
+    "truth is so well fixed in the minds of the surrounding families, that he is considered as the rightful property "
+    "of some one or other of their daughters.",
+    '"My dear Mr. Bennet," said his lady to him one day, "have you heard that Netherfield Park is let at last?"',
+    "Mr. Bennet replied that he had not.",
+    '"But it is," returned she; "for Mrs. Long has just been here, and she told me all about it."',
+    "Mr. Bennet made no answer.",
+    '"Do not you want to know who has taken it?" cried his wife impatiently.',
+    '"You want to tell me, and I have no objection to hearing it."',
+    "This was invitation enough.",
+    "Call me Ishmael.",
+    "Some years ago, never mind how long precisely, having little or no money in my purse, and nothing particular to "
+    "interest me on shore, I thought I would sail about a little and see the watery part of the world.",
+    "It is a way I have of driving off the spleen, and regulating the circulation.",
+    "Whenever I find myself growing grim about the mouth; whenever it is a damp, drizzly November in my soul; then, I "
+    "account it high time to get to sea as soon as I can.",
+    "This is my substitute for pistol and ball.",
+    "With a philosophical flourish Cato throws himself upon his sword; I quietly take to the ship.",
+    "There is nothing surprising in this!",
+]
+DOCUMENTS = [" ".join(SENTENCES[:9]), " ".join(SENTENCES[9:])]
+
+
+@functools.cache
+def _tiny_vocabulary() -> bytes:
+    """A SentencePiece model of 400 pieces with T5's first three (`<pad>`, `</s>`, `<unk>`), as its file holds it."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SENTENCES, *pydoc_data.topics.topics["assignment"].splitlines()]),
+        model_writer=model,
+        vocab_size=400,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return model.getvalue()
+
+
+def tiny_tokenizer(sentence_tokens: bool = False) -> PreTrainedTokenizerBase:
+    """A T5 tokenizer of about 500 ids, the last 100 of them sentinels; on request with 20 sentence tokens behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/spiece.model", "wb") as file:
+            file.write(_tiny_vocabulary())
+        tokenizer = T5Tokenizer.from_pretrained(folder)
+    return add_sentence_tokens(tokenizer) if sentence_tokens else tokenizer
