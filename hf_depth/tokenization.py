@@ -40,9 +40,9 @@ def add_sentence_tokens(
     """
     Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a T5 tokenizer, as special tokens with successive ids.
 
-    The tokenizer is changed in place and keeps its class, so that `AutoTokenizer` loads the saved one where hf_depth is
-    not installed. With the T5 vocabulary the ids are 32100–32119 and 32120: they fit the 32,128 rows of a T5 embedding.
-    Adding the same tokens again changes nothing.
+    The tokenizer is changed in place and keeps its class, so that `AutoTokenizer` loads the saved one where hf_depth
+    is not installed. With the T5 vocabulary the ids are 32100–32119 and 32120, which fit the 32,128 rows of a T5
+    embedding. Adding the same tokens again changes nothing.
 
     Args:
         tokenizer: a tokenizer with T5's sentinels `<extra_id_0>`, `<extra_id_1>`, ….
@@ -52,8 +52,8 @@ def add_sentence_tokens(
         The same tokenizer.
 
     Raises:
-        `ValueError`: if the tokenizer has no sentinels, already has another number of sentence tokens, or has them with
-            ids that do not follow each other.
+        `ValueError`: if the tokenizer has no sentinels, or has another number of sentence tokens, or has some of them
+            with ids that do not follow each other.
     """
     if num_sentence_tokens < 1:
         raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
@@ -70,7 +70,7 @@ def add_sentence_tokens(
     ids = tokenizer.convert_tokens_to_ids(tokens)
     if ids != list(range(ids[0], ids[0] + len(ids))):
         raise ValueError(
-            f"The ids of `<sent_0>` … `<eosen>` must follow each other, but are {ids}: the vocabulary of the tokenizer "
+            f"The ids of `<sent_0>` … `<eosen>` must follow each other, but are {ids}: the tokenizer's vocabulary "
             "already had some of these tokens. Start from the T5 tokenizer without them."
         )
     return tokenizer
@@ -87,8 +87,8 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     if not len(ids):
         raise ValueError(
             f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "
-            "add sentinels to yours: `tokenizer.add_special_tokens({'extra_special_tokens': [f'<extra_id_{i}>' for i in "
-            "range(100)]}, replace_extra_special_tokens=False)`."
+            "add sentinels to yours: `tokenizer.add_special_tokens({'extra_special_tokens': [f'<extra_id_{i}>' for i "
+            "in range(100)]}, replace_extra_special_tokens=False)`."
         )
     return ids
 
@@ -243,7 +243,7 @@ def layout_document(
 
 
 def _text_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer's engine that finds no special token in text, kept for as long as the tokenizer lives."""
+    """A copy of the tokenizer's engine that finds no special token in text, kept while the tokenizer lives."""
     length, backend = _TEXT_BACKENDS.get(tokenizer, (0, None))
     if length != len(tokenizer):
         backend = _without_special_tokens(tokenizer.backend_tokenizer)
