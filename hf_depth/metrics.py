@@ -7,9 +7,6 @@ is divided, and no array grows with the number of examples.
 
 import torch
 
-from .configuration_depth import DepthConfig
-
-
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens, "eosen" labels are `<eosen>`,
 # "reconstruction" labels are all others: words, sentinels, `</s>`.
 STATISTICS = (
@@ -37,15 +34,20 @@ STATISTICS = (
 ORDER_STATISTICS = ("orders", "exact", "exact_expected", "tau_sum")
 
 
+def has_sentence_tokens(config) -> bool:
+    """Whether `config` is a DEPTH model's, be its class from this package or from a Hub repository."""
+    return hasattr(config, "first_sentence_token_id")
+
+
 def sentence_token_mask(ids: torch.Tensor, config) -> torch.Tensor:
     """`True` where an id (any shape) is a sentence token of `config`; nowhere if the model has none (plain T5)."""
-    if not isinstance(config, DepthConfig):
+    if not has_sentence_tokens(config):
         return torch.zeros_like(ids, dtype=torch.bool)
     first = config.first_sentence_token_id
     return (ids >= first) & (ids < first + config.num_sentence_tokens)
 
 
-def sentence_sequence(ids: torch.Tensor, config: DepthConfig) -> torch.Tensor:
+def sentence_sequence(ids: torch.Tensor, config) -> torch.Tensor:
     """
     The sentence tokens of each row in the order in which they stand.
 
@@ -66,7 +68,7 @@ def sentence_sequence(ids: torch.Tensor, config: DepthConfig) -> torch.Tensor:
 
 def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config) -> torch.Tensor:
     """`True` for each row whose sentence tokens stand in another order in the input than in the labels; shape (B,)."""
-    if not isinstance(config, DepthConfig):
+    if not has_sentence_tokens(config):
         return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
     return (sentence_sequence(input_ids, config) != sentence_sequence(labels, config)).any(dim=1)
 
@@ -89,7 +91,7 @@ def example_statistics(
         attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*): non-zero on real tokens.
         labels (`torch.LongTensor` of shape `(B, T)`): -100 does not count.
         token_losses (`torch.FloatTensor` of shape `(B, T)`): unweighted cross-entropy, 0 where the label is -100.
-        config: the model's; a [`DepthConfig`] says which ids are sentence tokens.
+        config: the model's; a `DepthConfig` says which ids are sentence tokens.
         logits (`torch.FloatTensor` of shape `(B, T, V)`, *optional*): without them no accuracy is measured.
         num_cut_tokens (`torch.LongTensor` of shape `(B,)`, *optional*): see `preprocessing`.
 
@@ -98,7 +100,7 @@ def example_statistics(
     """
     counted = labels != -100
     sentence = sentence_token_mask(labels, config)
-    eosen = labels == config.eosen_token_id if isinstance(config, DepthConfig) else torch.zeros_like(counted)
+    eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(counted)
     reconstruction = counted & ~sentence & ~eosen
     shuffled = is_shuffled(input_ids, labels, config)
     ones = torch.ones_like(input_ids[:, 0])
@@ -129,7 +131,7 @@ def example_statistics(
 
 
 def order_statistics(
-    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: DepthConfig
+    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config
 ) -> torch.Tensor:
     """
     How well generated targets un-shuffle: one row of [`ORDER_STATISTICS`] for all, then for shuffled examples.
