@@ -1,4 +1,4 @@
-"""Configuration of a DEPTH model (arXiv 2405.07788). Imports only transformers: the Hub ships this file as custom code."""
+"""Configuration of a DEPTH model (arXiv 2405.07788). Imports only transformers: the Hub ships it as custom code."""
 
 from transformers import T5Config
 

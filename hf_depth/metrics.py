@@ -1,8 +1,8 @@
 """
 What is measured while pre-training: arrays in, numbers out.
 
-Each measure is a sum over examples, so that it can be added up over batches, accumulation steps and processes before it
-is divided, and no array grows with the number of examples.
+Each measure is a sum over examples, so that it can be added up over batches, accumulation steps and processes before
+it is divided, and no array grows with the number of examples.
 """
 
 import torch

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import math
 import time
+from pathlib import Path
 
 import torch
 from transformers import Seq2SeqTrainer, TrainerCallback
@@ -19,11 +20,12 @@ from .metrics import (
     summarize_order,
 )
 from .modeling_depth import cross_entropy_per_token
+from .reporting import model_card
 from .training_args import DepthTrainingArguments
 
 
 class CollatorEpochCallback(TrainerCallback):
-    """Tells the collator which epoch begins, so that an example is corrupted anew at each visit, also after resuming."""
+    """Tells the collator which epoch begins: an example is corrupted anew at each visit, also after resuming."""
 
     def __init__(self, data_collator):
         self.data_collator = data_collator
@@ -60,7 +62,10 @@ class DepthTrainer(Seq2SeqTrainer):
             self.add_callback(CollatorEpochCallback(self.data_collator))
         self._train_sums = None
         self._eval_sums, self._order_sums = None, None
+        self._returns_generated = False
         self._log_clock = None
+        # What the model card states beside the results, e.g. {"Data": {...}, "Settings": {...}}; see `model_card`.
+        self.card_sections = None
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
@@ -99,7 +104,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if token_losses is None:
             token_losses = cross_entropy_per_token(outputs["logits"], labels)
 
-        config = self._model_config(model)
+        config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
         coefficient = self.args.sentence_loss_coefficient
         loss = token_losses.sum()
         if coefficient != 1.0:
@@ -128,21 +133,20 @@ class DepthTrainer(Seq2SeqTrainer):
             self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
         return (loss, outputs) if return_outputs else loss
 
-    def _model_config(self, model):
-        # A wrapped model (DDP, FSDP, DeepSpeed, compiled) does not show its configuration.
-        return self.accelerator.unwrap_model(model, keep_torch_compile=False).config
-
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+    def evaluation_loop(self, dataloader, description, *args, metric_key_prefix="eval", **kwargs):
         """The host's loop, without the examples that fill up the last batch of several processes, and our metrics."""
         started = time.perf_counter()
         self.gather_function = self.accelerator.gather_for_metrics
+        self._returns_generated = description == "Prediction"  # `predict()`, not `evaluate()`
         device = self.accelerator.device
         self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
         self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=device)
         try:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            output = super().evaluation_loop(
+                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
+            )
             metrics = {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
         finally:
             self._eval_sums, self._order_sums = None, None
@@ -159,14 +163,32 @@ class DepthTrainer(Seq2SeqTrainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
 
         loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys)
-        config = self._model_config(model)
-        if self.args.predict_with_generate and has_sentence_tokens(config):
+        scores_order = has_sentence_tokens(self.model.config)
+        if self.args.predict_with_generate and (scores_order or self._returns_generated):
             inputs = self._prepare_inputs(inputs)
             prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
             _, generated, _ = super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)
-            scores = order_statistics(generated, inputs["input_ids"], inputs["labels"], config)
-            self._order_sums += self.accelerator.gather_for_metrics(scores).sum(0)
+            if scores_order:
+                scores = order_statistics(generated, inputs["input_ids"], inputs["labels"], self.model.config)
+                self._order_sums += self.accelerator.gather_for_metrics(scores).sum(0)
+            if self._returns_generated:
+                return loss, generated, inputs["labels"]
         return loss, None, None
+
+    # ---- Model card -------------------------------------------------------------------------------------------------
+
+    def create_model_card(self, model_name=None, **kwargs):
+        """Write `README.md`: ours, with data, settings and results, once `card_sections` is set; else the host's."""
+        if self.card_sections is None:
+            return super().create_model_card(model_name=model_name, **kwargs)
+        if self.is_world_process_zero():
+            folder = Path(self.args.output_dir)
+            evaluations = [log for log in self.state.log_history if "eval_loss" in log]
+            sections = {**self.card_sections, "Results": evaluations[-1] if evaluations else {}}
+            text = model_card(
+                self.args.hub_model_id or model_name or folder.name, self.model.config.model_type, sections
+            )
+            (folder / "README.md").write_text(text, encoding="utf-8")
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
 

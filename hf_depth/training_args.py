@@ -24,7 +24,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
 
     Raises:
-        `ValueError`: for a negative coefficient or a `label_smoothing_factor`, which the weighted loss has no term for.
+        `ValueError`: for a negative coefficient, or for a `label_smoothing_factor`: the weighted loss has none.
     """
 
     sentence_loss_coefficient: float = field(

@@ -1,0 +1,214 @@
+"""Which model and tokenizer a script works with: the arguments, and how they become objects."""
+
+from dataclasses import dataclass, field, fields
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Config
+
+from .configuration_depth import DepthConfig
+from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from .tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids
+
+
+MODEL_TYPES = {
+    "depth": (DepthConfig, DepthForConditionalGeneration),
+    "t5": (T5Config, T5ForConditionalGeneration),
+}
+# An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
+ROWS_MULTIPLE = 128
+
+
+@dataclass
+class ModelArguments:
+    """
+    A checkpoint to start from, or the size of a model from scratch: T5 v1.1 unless its fields say otherwise.
+    """
+
+    model_type: str = field(
+        default="depth", metadata={"help": "`depth`, or `t5` for the baseline.", "choices": list(MODEL_TYPES)}
+    )
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "T5 or DEPTH checkpoint to continue from (folder or Hub). Default: from scratch."},
+    )
+    config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of a model from scratch (folder or Hub)."}
+    )
+    tokenizer_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Tokenizer (folder or Hub). Default: the checkpoint's; from scratch, one is trained on the corpus."
+        },
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
+    token: str | None = field(
+        default=None, metadata={"help": "Token for private Hub repositories; better log in once."}
+    )
+    attn_implementation: str = field(
+        default="sdpa",
+        metadata={"help": "`sdpa`, `eager` or `flex_attention`.", "choices": ["sdpa", "eager", "flex_attention"]},
+    )
+    num_sentence_tokens: int = field(
+        default=20, metadata={"help": "Sentence tokens of the tokenizer (20 in the paper)."}
+    )
+    hierarchical_encoder_mask: bool | None = field(
+        default=None,
+        metadata={"help": "Encoder: false: sentence tokens attend to all, not to their own sentence only."},
+    )
+    hierarchical_decoder_mask: bool | None = field(
+        default=None, metadata={"help": "Decoder: false: sentence tokens attend to all earlier tokens."}
+    )
+    hierarchical_cross_mask: bool | None = field(
+        default=None, metadata={"help": "Cross-attention: false: sentence tokens attend to all tokens."}
+    )
+    # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
+    vocab_size: int | None = field(
+        default=None, metadata={"help": "Rows of the embedding, and of a vocabulary trained here. Default: as needed."}
+    )
+    d_model: int | None = field(default=None, metadata={"help": "Width of the model (default 512)."})
+    d_kv: int | None = field(default=None, metadata={"help": "Width of an attention head (default 64)."})
+    d_ff: int | None = field(default=None, metadata={"help": "Width of the feed-forward layers (default 1024)."})
+    num_layers: int | None = field(default=None, metadata={"help": "Layers of the encoder (default 8)."})
+    num_decoder_layers: int | None = field(
+        default=None, metadata={"help": "Layers of the decoder (default: as encoder)."}
+    )
+    num_heads: int | None = field(default=None, metadata={"help": "Attention heads (default 6)."})
+    dropout_rate: float | None = field(
+        default=None, metadata={"help": "Dropout (default: 0.0 from scratch, the checkpoint's otherwise)."}
+    )
+    feed_forward_proj: str | None = field(
+        default=None, metadata={"help": "`gated-gelu` (v1.1, default) or `relu` (v1.0)."}
+    )
+    tie_word_embeddings: bool | None = field(
+        default=None,
+        metadata={"help": "true: the head is the scaled embedding (v1.0); false (default): its own (v1.1)."},
+    )
+
+    def __post_init__(self):
+        if self.model_name_or_path is not None:
+            given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
+            if given:
+                raise ValueError(
+                    f"`--{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
+                    "starts from a checkpoint, which has its own size. Leave one of them out."
+                )
+
+
+SIZE_FIELDS = (
+    "vocab_size",
+    "d_model",
+    "d_kv",
+    "d_ff",
+    "num_layers",
+    "num_decoder_layers",
+    "num_heads",
+    "feed_forward_proj",
+    "tie_word_embeddings",
+)
+# google/t5-v1_1-small without its dropout: T5 v1.1 was pre-trained with none.
+SCRATCH_DEFAULTS = {
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_heads": 6,
+    "dropout_rate": 0.0,
+    "feed_forward_proj": "gated-gelu",
+    "tie_word_embeddings": False,
+}
+
+
+def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
+    """
+    The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
+    """
+    name = model_args.tokenizer_name or model_args.model_name_or_path or model_args.config_name
+    if name is None:
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(name, **_hub_arguments(model_args))
+    return with_sentence_tokens(tokenizer, model_args)
+
+
+def with_sentence_tokens(tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments) -> PreTrainedTokenizerBase:
+    """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
+    return (
+        add_sentence_tokens(tokenizer, model_args.num_sentence_tokens)
+        if model_args.model_type == "depth"
+        else tokenizer
+    )
+
+
+def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """
+    The model that the arguments name, in float32, with room for all ids of the tokenizer.
+
+    Args:
+        tokenizer: what the model will read; gives the ids of the sentence tokens.
+
+    Returns:
+        [`DepthForConditionalGeneration`] or [`T5ForConditionalGeneration`].
+
+    Raises:
+        `ValueError`: if `--vocab_size` is smaller than the tokenizer.
+    """
+    config_class, model_class = MODEL_TYPES[model_args.model_type]
+    config = _config(model_args, config_class, tokenizer)
+    if model_args.model_name_or_path is None:
+        _check_vocabulary(config.vocab_size, tokenizer)
+        return model_class._from_config(config, attn_implementation=model_args.attn_implementation)
+    model = model_class.from_pretrained(
+        model_args.model_name_or_path,
+        config=config,
+        dtype=torch.float32,
+        attn_implementation=model_args.attn_implementation,
+        **_hub_arguments(model_args),
+    )
+    if len(tokenizer) > model.config.vocab_size:
+        model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
+    return model
+
+
+def _config(model_args, config_class, tokenizer):
+    """The configuration of the checkpoint, of `config_name`, or of a T5 v1.1, with the arguments' changes."""
+    source = model_args.model_name_or_path or model_args.config_name
+    values = {}
+    if source is not None:
+        # A DEPTH model reads any T5's configuration, so the class that the file names does not matter.
+        values = AutoConfig.from_pretrained(source, **_hub_arguments(model_args)).to_dict()
+        for name in ("model_type", "architectures", "auto_map"):
+            values.pop(name, None)
+        if values.pop("scale_decoder_outputs", None) is False:
+            values["tie_word_embeddings"] = False
+    else:
+        values |= SCRATCH_DEFAULTS | {"vocab_size": _rounded_up(len(tokenizer))}
+    names = {f.name for f in fields(model_args)} & set(config_class().to_dict())
+    values |= {name: getattr(model_args, name) for name in names if getattr(model_args, name) is not None}
+    if model_args.num_layers is not None and model_args.num_decoder_layers is None:
+        values.pop("num_decoder_layers", None)
+    values |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
+    if config_class is DepthConfig:
+        sentence_ids = sentence_token_ids(tokenizer)
+        values |= {
+            "first_sentence_token_id": int(sentence_ids[0]),
+            "num_sentence_tokens": len(sentence_ids),
+            "eosen_token_id": eosen_token_id(tokenizer),
+        }
+    return config_class(**values)
+
+
+def _check_vocabulary(vocab_size, tokenizer):
+    if vocab_size < len(tokenizer):
+        raise ValueError(
+            f"`--vocab_size` {vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens with the "
+            f"sentinels and sentence tokens. Use at least {_rounded_up(len(tokenizer))}, or leave the argument out."
+        )
+
+
+def _rounded_up(size: int) -> int:
+    return -(-size // ROWS_MULTIPLE) * ROWS_MULTIPLE
+
+
+def _hub_arguments(model_args) -> dict:
+    return {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision, "token": model_args.token}
