@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import nupunkt
@@ -29,9 +28,6 @@ SENTENCEX_LANGUAGES = frozenset(
 # A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
 # input, so that it is given as little text at once as possible.
 _CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
-
-# Backends made by `_text_backend`, with the length of the tokenizer that they were made from.
-_TEXT_BACKENDS: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, Tokenizer]] = WeakKeyDictionary()
 
 
 def add_sentence_tokens(
@@ -168,45 +164,47 @@ def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
     return SentenceSplitter(language)
 
 
-def encode_texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+class TextEncoder:
     """
-    Encode texts without adding special tokens, and without finding any in the text.
+    Encodes texts without adding special tokens, and without finding any in them.
 
     A literal `<extra_id_3>`, `<sent_2>`, `</s>` or `<pad>` in a text is encoded as the characters that it consists of.
-    All other text gets the ids that the tokenizer itself gives it.
+    All other text gets the ids that the tokenizer itself gives it. An encoder holds the vocabulary and nothing else of
+    the tokenizer (no name, no path, no padding), so that equal vocabularies have one fingerprint for `datasets.map`.
 
     Args:
-        texts: the texts.
-        tokenizer: any T5 tokenizer.
-
-    Returns:
-        `list[list[int]]`: for each text its token ids.
+        tokenizer: any T5 tokenizer. Tokens added to it later are not known to the encoder.
     """
-    if not texts:
-        return []
-    if not tokenizer.is_fast:  # ByT5: bytes, among which no special token can be found once text is split
-        return tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    encodings = _text_backend(tokenizer).encode_batch_fast(list(texts), add_special_tokens=False)
-    return [encoding.ids for encoding in encodings]
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = _without_special_tokens(tokenizer.backend_tokenizer) if tokenizer.is_fast else tokenizer
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        if isinstance(self.tokenizer, Tokenizer):
+            encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
+        # The one T5 tokenizer without Rust engine is ByT5's: text split into bytes holds no special token.
+        return [self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) for text in texts]
 
 
 def encode_sentences(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, splitter: Callable[[str], list[str]]
+    texts: Sequence[str], encoder: Callable[[Sequence[str]], list[list[int]]], splitter: Callable[[str], list[str]]
 ) -> list[list[list[int]]]:
     """
-    Split texts into sentences and encode each, as [`encode_texts`] does.
+    Split texts into sentences and encode each sentence by itself.
 
     Args:
         texts: the documents.
-        tokenizer: any T5 tokenizer.
-        splitter: gives the sentences of a text, see [`get_sentence_splitter`].
+        encoder: gives the token ids of several texts, see [`TextEncoder`].
+        splitter: gives the sentences of one text, see [`get_sentence_splitter`].
 
     Returns:
         `list[list[list[int]]]`: for each document the token ids of its sentences. Sentences without a token (such as a
         lone zero-width space) are left out.
     """
     documents = [splitter(text) for text in texts]
-    encoded = iter(encode_texts([sentence for sentences in documents for sentence in sentences], tokenizer))
+    encoded = iter(encoder([sentence for sentences in documents for sentence in sentences]))
     return [[ids for _ in sentences if (ids := next(encoded))] for sentences in documents]
 
 
@@ -242,31 +240,23 @@ def layout_document(
     return [*ids, eosen_token_id, eos_token_id]
 
 
-def _text_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer's engine that finds no special token in text, kept while the tokenizer lives."""
-    length, backend = _TEXT_BACKENDS.get(tokenizer, (0, None))
-    if length != len(tokenizer):
-        backend = _without_special_tokens(tokenizer.backend_tokenizer)
-        _TEXT_BACKENDS[tokenizer] = (len(tokenizer), backend)
-    return backend
-
-
-def _without_special_tokens(backend: Tokenizer) -> Tokenizer:
+def _without_special_tokens(engine: Tokenizer) -> Tokenizer:
     """
-    Rename the special tokens so that no text can contain them. `split_special_tokens=True` is not enough: `</s>`,
-    `<unk>`, `<pad>` and the sentinels are also pieces of a T5 vocabulary, where the unigram model finds them.
+    A copy of a tokenizer's engine that has the same ids, but reaches no special token from text.
+
+    `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
+    vocabulary, where the unigram model finds them. Here they get names with a space: text was cut at its spaces before
+    the model sees it, so that no piece of text holds one.
     """
-    state = json.loads(backend.to_str())
+    state = json.loads(engine.to_str())
+    vocabulary = state["model"]["vocab"]
+    added = {token["id"]: token["content"] for token in state["added_tokens"]}
     special = {token["content"] for token in state["added_tokens"] if token["special"]}
-    # Pieces never hold a space (the pre-tokenizer has cut the text there), hence a piece that does is never found.
-    for token in state["added_tokens"]:
-        if token["special"]:
-            token["content"] = f" {token['content']}"
-    if state["model"]["type"] == "Unigram":
-        state["model"]["vocab"] = [
-            [f" {piece}" if piece in special else piece, score] for piece, score in state["model"]["vocab"]
-        ]
+    if isinstance(vocabulary, list):  # unigram: pairs of piece and score, ordered by id
+        vocabulary += [[added[index], 0.0] for index in sorted(added) if index >= len(vocabulary)]
+        state["model"]["vocab"] = [[f" {piece}" if piece in special else piece, score] for piece, score in vocabulary]
+    else:  # byte pairs: no merge makes a special token
+        vocabulary.update({piece: index for index, piece in added.items()})
+    state["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
     state.update(post_processor=None, truncation=None, padding=None)
-    backend = Tokenizer.from_str(json.dumps(state))
-    backend.encode_special_tokens = True
-    return backend
+    return Tokenizer.from_str(json.dumps(state))
