@@ -151,7 +151,7 @@ def order_statistics(
     gold = sentence_sequence(labels, config)  # (B, N)
     generated = sentence_sequence(generated_ids, config)  # (B, N)
     num_sentences = (gold >= 0).sum(1)
-    pairs = num_sentences * (num_sentences - 1) / 2
+    pairs = num_sentences.double() * (num_sentences - 1) / 2
     counts = (num_sentences >= 2).double()
     exact = (gold == generated).all(1).double() * counts
 
