@@ -17,7 +17,7 @@ from transformers.hf_argparser import string_to_bool
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 
 # Arguments with another name today: those renamed by transformers 5, and those of the earlier systems
-# (zbambergerNLP/depth and zbambergerNLP/principled-pre-training; the Hydra sections of the former are left out).
+# (zbambergerNLP/depth, zbambergerNLP/principled-pre-training). Sections count if the whole name is listed here.
 _RENAMED = {
     "evaluation_strategy": "eval_strategy",
     "per_gpu_train_batch_size": "per_device_train_batch_size",
@@ -37,6 +37,7 @@ _RENAMED = {
     "epochs": "num_train_epochs",
     "lr_scheduler": "lr_scheduler_type",
     "optimizer": "optim",
+    "optim.name": "optim",
     "grad_acc": "gradient_accumulation_steps",
     "training_accumulation_steps": "gradient_accumulation_steps",
     "grad_clip": "max_grad_norm",
@@ -51,7 +52,10 @@ _RENAMED = {
     "buffer_size": "shuffle_buffer_size",
     "text_column_name": "text_column",
     "num_train_examples": "max_train_samples",
+    "training_set.num_examples": "max_train_samples",
     "num_validation_examples": "max_eval_samples",
+    "validation_set.num_examples": "max_eval_samples",
+    "evaluate.steps": "max_eval_samples",
     "model_implementation": "model_type",
     "model.name": "model_name_or_path",
     "tokenizer": "tokenizer_name",
@@ -60,6 +64,9 @@ _RENAMED = {
     "pre_training_dataset_paths": "dataset_name",
     "pre_training_dataset_names": "dataset_config_name",
     "num_beams": "generation_num_beams",
+    "generation.max_length": "generation_max_length",
+    "eval_with_beam_search": "generation_num_beams",
+    "penalty_alpha": "generation_config",
     "use_deepspeed": "deepspeed FILE",
     "deepspeed_config": "deepspeed FILE",
     "deepspeed_config_path": "deepspeed FILE",
@@ -115,6 +122,16 @@ REMOVED_FLAGS = {name: f"use `--{new_name}`" for name, new_name in _RENAMED.item
     "local_checkpoint_path": _TWO_USES_OF_A_CHECKPOINT,
     "resume": "a run continues the last checkpoint in its `--output_dir` or that of `--resume_from_checkpoint`",
     "percent_of_dataset": "use `--max_train_samples`",
+    "num_shards": "leave it out: a stream is divided by the files of the data set",
+    "is_bf16": "use `--bf16`",
+    "eval_with_teacher_forcing": "use `--predict_with_generate false`",
+    "training_padding_token_id": "leave it out: labels are always padded with -100",
+    "tokenized_dataset_dir": "leave it out: prepared text is kept in the datasets cache, see `--overwrite_cache`",
+    "grad_l2": "leave it out: the gradient norm is always logged",
+    "weights_l2": "leave it out: only the gradient norm is logged",
+    "wandb_creds.project": "set the environment variable WANDB_PROJECT",
+    "wandb_project": "set the environment variable WANDB_PROJECT",
+    "last_run_id": "set the environment variable WANDB_RUN_ID",
     "neptune": "use `--report_to wandb`",
 }
 
@@ -255,12 +272,13 @@ class _Parser:
 
     def unknown(self, name: str, place: str) -> str:
         """What to say of an argument that does not exist."""
-        key = name.replace("-", "_")
-        last_part = key.rsplit(".", 1)[-1]  # the earlier DEPTH code wrote `optim.base_lr`
+        parts = name.replace("-", "_").split(".")  # the earlier DEPTH code wrote `optim.base_lr`
+        last_part = parts[-1]
         message = f"unknown argument `--{name}`{place}"
-        for known in (key, last_part):
-            if known in self.removed_flags:
-                return f"{message}: {self.removed_flags[known]}"
+        for start in range(len(parts)):
+            advice = self.removed_flags.get(".".join(parts[start:]))
+            if advice is not None:
+                return f"{message}: {advice}"
         near = difflib.get_close_matches(last_part, self.actions, n=1)
         return f"{message}; did you mean `--{near[0]}`?" if near else f"{message}; `--help` lists all arguments"
 

@@ -1,0 +1,345 @@
+"""The files around the package say the same things, and what they name exists."""
+
+import ast
+import configparser
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+from absl.testing import parameterized
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from hf_depth.arguments import REMOVED_FLAGS, parse_arguments
+
+ROOT = Path(__file__).resolve().parent.parent
+CARD_PACKAGES = {
+    "transformers",
+    "datasets",
+    "evaluate",
+    "accelerate",
+    "deepspeed",
+    "torch",
+    "wandb",
+    "sentencepiece",
+    "absl-py",
+}
+# Where a distribution is not called as what it is imported by; packaging comes with pytest and accelerate.
+DISTRIBUTIONS = {"absl": "absl-py", "yaml": "pyyaml", "packaging": "pytest", "huggingface_hub": "transformers"}
+TEXT_FOLDERS = (".ci", "benchmarks", "examples", "hf_depth", "sweeps", "tests")
+
+
+def normalised(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def setup_options():
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def declared_requirements():
+    """Requirements of the package and of all its extras, as setup.cfg states them."""
+    parser = setup_options()
+    lines = parser["options"]["install_requires"] + "".join(parser["options.extras_require"].values())
+    return [Requirement(line) for line in lines.split("\n") if line.strip()]
+
+
+def pins():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    requirements = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {normalised(requirement.name): requirement for requirement in requirements}
+
+
+def text_files():
+    """Text of all files a commit may hold, by path."""
+    paths = [path for path in ROOT.iterdir() if path.is_file()]
+    paths += [path for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    texts = {}
+    for path in paths:
+        if "__pycache__" not in path.parts:
+            try:
+                texts[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:  # a picture
+                continue
+    return texts
+
+
+def script_types():
+    """The dataclasses of examples/pretrain_t5.py, without leaving the script among the loaded modules."""
+    script = runpy.run_path(str(ROOT / "examples/pretrain_t5.py"))
+    return [script[name] for name in ("ModelArguments", "DataArguments", "DepthTrainingArguments")]
+
+
+class PackagingTest(parameterized.TestCase):
+    def test_every_requirement_has_a_pin_that_meets_it(self):
+        pinned = pins()
+        for requirement in declared_requirements():
+            with self.subTest(requirement.name):
+                (specifier,) = pinned[normalised(requirement.name)].specifier
+                self.assertEqual(specifier.operator, "==")
+                self.assertIn(Version(specifier.version), requirement.specifier)
+
+    def test_the_package_of_every_import_is_required(self):
+        required = {normalised(requirement.name) for requirement in declared_requirements()}
+        own = {"hf_depth", *(path.stem for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*.py"))}
+        for folder in ("hf_depth", "examples", "tests"):
+            for path in (ROOT / folder).rglob("*.py"):
+                for module in imported_modules(path) - own - sys.stdlib_module_names:
+                    with self.subTest(f"{path.name} imports {module}"):
+                        self.assertIn(normalised(DISTRIBUTIONS.get(module, module)), required)
+
+    def test_the_conda_environment_holds_the_packages_and_the_tested_versions(self):
+        environment = yaml.safe_load((ROOT / "conda_environment_slurm.yml").read_text(encoding="utf-8"))
+        self.assertEqual(environment["name"], "hf_depth")
+        (pip_lines,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+        requirements = {line.name: line for line in map(Requirement, (x for x in pip_lines if x[:2] != "--"))}
+        self.assertEqual(set(requirements), CARD_PACKAGES)
+        self.assertIn("--constraint constraints.txt", pip_lines)
+        for requirement in declared_requirements():
+            if requirement.name in requirements:
+                self.assertEqual(requirements[requirement.name].specifier, requirement.specifier)
+
+    def test_the_citation_is_complete_and_of_this_version(self):
+        citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+        self.assertEqual(citation["version"], setup_options()["metadata"]["version"])
+        for key in ("cff-version", "message", "title", "authors"):  # what the format requires
+            self.assertNotEmpty(citation[key])
+        paper = citation["preferred-citation"]
+        self.assertIn("2405.07788", paper["url"])
+        names = [author["family-names"] for author in paper["authors"]]
+        self.assertEqual(names, ["Bamberger", "Glick", "Baskin", "Belinkov"])
+
+    def test_the_licence_is_the_one_that_is_declared(self):
+        self.assertEqual(setup_options()["metadata"]["license"], "Apache-2.0")
+        text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+        self.assertIn("Apache License", text.lstrip().splitlines()[0])
+        self.assertIn("END OF TERMS AND CONDITIONS", text)
+
+    def test_pre_commit_runs_the_pinned_linter(self):
+        config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+        revisions = [repo["rev"] for repo in config["repos"] if repo["repo"].endswith("ruff-pre-commit")]
+        self.assertEqual([f"ruff=={rev.lstrip('v')}" for rev in revisions], [str(pins()["ruff"])])
+
+
+def imported_modules(path):
+    """Top-level names of the absolute imports in a Python file."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            modules.add(node.module.split(".")[0])
+    return modules
+
+
+class ReadmeCommandsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("main", "pip install -c constraints.txt -e .", "examples/pretrain_t5.py examples/configs/quickstart.yaml"),
+        ("tests", 'pip install -c constraints.txt -e ".[test]"', "python -m pytest tests"),
+    )
+    def test_the_readme_has_the_commands_that_ci_runs(self, marker, *expected):
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        blocks = re.findall(rf"^<!-- ci: {marker} -->\n+```\w*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        self.assertLen(blocks, 1)
+        for command in expected:
+            self.assertIn(command, blocks[0])
+
+    def test_the_ci_script_is_executable_and_parses(self):
+        script = ROOT / ".ci/run"
+        self.assertTrue(os.access(script, os.X_OK))
+        subprocess.run(["bash", "-n", script], check=True)
+
+    @parameterized.named_parameters(
+        ("no_readme_block", "# A readme\n\n```bash\necho wrong\n```\n", None),
+        ("an_empty_block", "<!-- ci: main -->\n```bash\n```\n", None),
+        ("an_unclosed_block", "<!-- ci: main -->\n```bash\necho wrong\n", None),
+        ("text_before_the_block", "<!-- ci: main -->\nfirst\n```bash\necho wrong\n```\n", None),
+        ("a_block", "<!-- ci: main -->\n\n```bash\necho 1\necho 2\n```\n```\necho 3\n```\n", "echo 1\necho 2\n"),
+    )
+    def test_the_ci_script_takes_the_marked_block_and_nothing_else(self, readme, expected):
+        source = (ROOT / ".ci/run").read_text(encoding="utf-8")
+        function = re.search(r"^readme_block\(\) \{.*?^\}", source, re.DOTALL | re.MULTILINE).group()
+        with TemporaryDirectory() as folder:
+            Path(folder, "README.md").write_text(readme, encoding="utf-8")
+            command = ["bash", "-euc", f"{function}\nreadme_block main"]
+            result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if expected is None:
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("README.md has no command block marked <!-- ci: main -->", result.stderr)
+        else:
+            self.assertEqual((result.returncode, result.stdout), (0, expected))
+
+
+class ExamplesTest(parameterized.TestCase):
+    def test_every_configuration_file_parses(self):
+        types = script_types()
+        paths = sorted((ROOT / "examples/configs").glob("*.yaml"))
+        self.assertNotEmpty(paths)
+        for path in paths:
+            with self.subTest(path.name):
+                *_, training_args = parse_arguments(types, [str(path), "--use_cpu", "true"])
+                self.assertTrue(training_args.do_train)
+
+    @parameterized.named_parameters(
+        ("single", "single.yaml", "NO", False),
+        ("multi_gpu", "multi_gpu.yaml", "MULTI_GPU", False),
+        ("ddp_cpu", "ddp_cpu.yaml", "MULTI_GPU", True),
+        ("fsdp2", "fsdp2.yaml", "FSDP", False),
+        ("zero2", "zero2.yaml", "DEEPSPEED", False),
+        ("zero3", "zero3.yaml", "DEEPSPEED", False),
+    )
+    def test_accelerate_reads_every_launch_configuration(self, name, distributed_type, use_cpu):
+        config = load_config_from_file(str(ROOT / "examples/accelerate" / name))  # refuses unknown keys
+        self.assertEqual((config.distributed_type.value, config.use_cpu), (distributed_type, use_cpu))
+        self.assertEqual(config.mixed_precision, "no")  # the script's --bf16 decides
+        known = vars(launch_command_parser().parse_args(["script.py"]))
+        self.assertContainsSubset({*config.deepspeed_config, *config.fsdp_config}, known)
+
+    @parameterized.parameters(("zero2.json", 2), ("zero3.json", 3))
+    def test_deepspeed_takes_what_the_script_says(self, name, stage):
+        config = json.loads((ROOT / "examples/deepspeed" / name).read_text(encoding="utf-8"))
+        self.assertEqual(config["zero_optimization"]["stage"], stage)
+        for key in (
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+            "gradient_clipping",
+        ):
+            self.assertEqual(config[key], "auto")
+        self.assertEqual((config["bf16"], config["fp16"]), ({"enabled": "auto"}, {"enabled": "auto"}))
+        self.assertNoCommonElements(config, ("optimizer", "scheduler"))  # they would replace the script's, silently
+
+    def test_all_launch_configurations_are_tested(self):
+        files = sorted(path.name for path in (ROOT / "examples").glob("accelerate/*"))
+        self.assertEqual(
+            files, sorted(f"{name}.yaml" for name in "single multi_gpu ddp_cpu fsdp2 zero2 zero3".split())
+        )
+        self.assertLen(list((ROOT / "examples/deepspeed").iterdir()), 2)
+
+
+class SlurmTest(parameterized.TestCase):
+    """Runs the batch script with stand-ins for the commands of SLURM and for `accelerate`."""
+
+    def run_script(self, *args, srun='shift\nexec "$@"'):
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        commands = {
+            "srun": srun,
+            "scontrol": 'if [ "$1" = requeue ]; then echo "$@" > "$RECORD.requeue"; else echo node7; fi',
+            "accelerate": 'printf "%s\\n" "$@" > "$RECORD"',
+        }
+        for name, body in commands.items():
+            path = Path(folder.name, name)
+            path.write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+            path.chmod(0o755)
+        environment = {
+            "PATH": f"{folder.name}{os.pathsep}{os.environ['PATH']}",
+            "RECORD": str(Path(folder.name, "record")),
+            "SLURM_JOB_ID": "1234567",
+            "SLURM_JOB_NODELIST": "node[7-8]",
+            "SLURM_NNODES": "2",
+            "SLURM_NODEID": "1",
+            "SLURM_GPUS_ON_NODE": "4",
+        }
+        script = ROOT / "examples/slurm/pretrain.sbatch"
+        result = subprocess.run(["bash", script, *args], env=environment, cwd=ROOT, capture_output=True, text=True)
+        return result, Path(environment["RECORD"])
+
+    def test_every_node_launches_its_part_of_one_run(self):
+        result, record = self.run_script("--max_steps", "7")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        launch = launch_command_parser().parse_args(record.read_text(encoding="utf-8").splitlines())
+        self.assertTrue((ROOT / launch.config_file).is_file())
+        self.assertEqual((launch.num_machines, launch.machine_rank, launch.num_processes), (2, 1, 8))
+        self.assertEqual((launch.main_process_ip, launch.rdzv_backend), ("node7", "c10d"))
+        self.assertBetween(launch.main_process_port, 20_000, 30_000)
+        self.assertTrue((ROOT / launch.training_script).is_file())
+        model_args, data_args, training_args = parse_arguments(
+            script_types(), [*launch.training_script_args, "--use_cpu", "true"]
+        )
+        self.assertEqual((model_args.model_type, data_args.dataset_name), ("depth", "allenai/c4"))
+        self.assertEqual(training_args.max_steps, 7)  # flags given to sbatch override those of the file
+        self.assertIsNone(training_args.resume_from_checkpoint)  # the script finds the last checkpoint by itself
+
+    def test_the_job_requeues_itself_on_the_signal_before_its_time_is_up(self):
+        _, record = self.run_script(srun='kill -USR1 "$PPID"')
+        self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
+
+    def test_a_failure_of_the_run_is_the_failure_of_the_job(self):
+        result, record = self.run_script(srun="exit 3")
+        self.assertEqual(result.returncode, 3)
+        self.assertFalse(record.with_suffix(".requeue").exists())
+
+
+class AdviceTest(parameterized.TestCase):
+    """The hints for arguments of other times and systems."""
+
+    def test_advice_names_only_arguments_that_exist(self):
+        known = {name for cls in script_types() for name in cls.__dataclass_fields__}
+        known |= {"num_processes"}  # of `accelerate launch`
+        for name, advice in REMOVED_FLAGS.items():
+            with self.subTest(name):
+                flags = set(re.findall(r"--(\w+)", advice)) - ({"max_steps"} if "CONFIG.yaml" in advice else set())
+                self.assertContainsSubset(flags, known)
+
+    def test_every_pretraining_parameter_of_the_earlier_systems_leads_somewhere(self):
+        known = {name for cls in script_types() for name in cls.__dataclass_fields__}
+        for name in EARLIER_PARAMETERS.split():
+            with self.subTest(name):
+                parts = name.split(".")
+                suffixes = {".".join(parts[start:]) for start in range(len(parts))}
+                self.assertTrue(suffixes & (known | set(REMOVED_FLAGS)))
+
+
+EARLIER_PARAMETERS = """
+    mode device num_gpus num_cpus precision eval_only predict_only seed
+    model.model_implementation model.name model.tokenizer model.overwrite.dropout_rate model.add_config.is_bf16
+    model.random_init model.compile
+    dataset.path dataset.name dataset.streaming dataset.merge_examples dataset.columns_to_remove dataset.text_column
+    dataset.buffer_size dataset.num_shards dataset.training_set.num_examples dataset.validation_set.num_examples
+    data.input_length data.target_length data.mlm_probability data.mean_noise_span_length data.num_workers
+    data.data_collator data.sentence_shuffling_probability data.sentence_loss_coefficient
+    optim.name optim.base_lr optim.batch_size optim.total_steps optim.epochs optim.warmup_steps optim.lr_scheduler
+    optim.weight_decay optim.grad_clip optim.grad_acc optim.final_cosine
+    generation.max_length generation.num_beams generation.penalty_alpha evaluate.every_steps evaluate.steps
+    checkpoint.checkpoint_path checkpoint.resume checkpoint.every_steps checkpoint.output_dir
+    checkpoint.save_total_limit logging.every_steps logging.grad_l2 logging.weights_l2 logging.wandb
+    logging.wandb_creds.project logging.neptune deepspeed.use_deepspeed deepspeed.deepspeed_config_path
+    run_name local_checkpoint_path last_run_id output_dir logging_dir per_device_train_batch_size optimizer
+    lr_scheduler_type num_train_epochs learning_rate weight_decay warmup_ratio logging_steps
+    eval_accumulation_steps training_accumulation_steps training_padding_token_id eval_steps save_steps
+    eval_with_teacher_forcing eval_with_beam_search num_beams deepspeed_config local_rank save_total_limit
+    model_name_or_path tokenizer_name dtype initialize_from_scratch dataset_name num_train_examples
+    num_validation_examples text_column_name dataset_config_name overwrite_cache validation_split_percentage
+    max_seq_length input_seq_length target_seq_length tokenized_dataset_dir percent_of_dataset
+    pre_training_dataset_paths pre_training_dataset_names mlm_probability mean_noise_span_length
+"""
+
+
+class SecretsTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("a_hugging_face_token", r"\bhf_[A-Za-z0-9]{30,}"),
+        ("a_wandb_key", r"\b[0-9a-f]{40}\b"),
+        ("an_aws_key", r"\bAKIA[0-9A-Z]{16}\b"),
+        ("a_github_token", r"\bgh[pousr]_[A-Za-z0-9]{30,}"),
+        ("a_private_key", r"-----BEGIN [A-Z ]*PRIVATE KEY"),
+        ("a_path_of_one_machine", r"(?<![\w.:/])/(?:home|Users|root|work|mnt|scratch)/[\w.-]+"),
+    )
+    def test_no_file_holds(self, pattern):
+        found = {path: match.group() for path, text in text_files().items() if (match := re.search(pattern, text))}
+        self.assertEmpty(found)
+
+    def test_the_scan_sees_the_files(self):
+        self.assertContainsSubset({"setup.cfg", ".ci/run", "tests/test_project_files.py"}, text_files())
+        self.assertIsNotNone(shutil.which("bash"))
