@@ -259,7 +259,9 @@ class SlurmTest(parameterized.TestCase):
     def test_every_node_launches_its_part_of_one_run(self):
         result, record = self.run_script("--max_steps", "7")
         self.assertEqual(result.returncode, 0, result.stderr)
-        launch = launch_command_parser().parse_args(record.read_text(encoding="utf-8").splitlines())
+        command, *flags = record.read_text(encoding="utf-8").splitlines()
+        self.assertEqual(command, "launch")
+        launch = launch_command_parser().parse_args(flags)
         self.assertTrue((ROOT / launch.config_file).is_file())
         self.assertEqual((launch.num_machines, launch.machine_rank, launch.num_processes), (2, 1, 8))
         self.assertEqual((launch.main_process_ip, launch.rdzv_backend), ("node7", "c10d"))
