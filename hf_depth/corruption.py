@@ -1,35 +1,50 @@
 """
 Noise functions for pre-training: pure numpy, a whole batch per call, no Python loop over tokens or examples.
 
-A batch of rows of different lengths is a pair `(values, lengths)`: `values` of shape `(lengths.sum(),)` holds the rows
-    one after
-the other, without padding, and `lengths` of shape `(batch_size,)` says where each ends. All ids and lengths are int64.
+Rows of different lengths are a pair `(values, lengths)`: `values` of shape `(lengths.sum(),)` holds the rows one after
+the other without padding, `lengths` of shape `(batch_size,)` says how long each is. Ids and lengths are int64.
 
-Randomness comes in as an [`ExampleRandom`], which draws for every example from its own key. What happens to an example
-therefore depends neither on the other examples of the batch nor on their number.
+Randomness comes in as an [`ExampleRandom`], which draws for every example from a key of its own. What happens to an
+example depends neither on the other examples of the batch nor on their number.
 """
 
 from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-# Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators", figure 1 (finalizer: variant 13 of
-# Stafford).
+# A batch of rows one after the other, and their lengths.
+Rows = tuple[np.ndarray, np.ndarray]
+# Lengths and counts: one number, or one per example.
+Count = int | np.ndarray
+
+# SplitMix64: the step of its counter, and its output function (variant 13 of Stafford).
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
-# Any other odd number keeps the streams of one example apart; this one is the multiplier of Knuth's MMIX generator.
-_STREAM_GAMMA = 6364136223846793005
-_LARGEST_KEY = np.uint32(0xFFFFFFFF)
+# Any odd number other than the step keeps the streams of one example apart. This one is the factor of Knuth's MMIX
+# generator (TAOCP 2, 3.3.4); it is also the base of the polynomials in `example_keys`.
+_KNUTH = 6364136223846793005
+_LARGEST_DRAW = np.uint32(2**32 - 1)
+
+
+class SpecialIds(NamedTuple):
+    """Ids of the tokens that corruption adds to the words; the last two are for DEPTH alone."""
+
+    eos: int
+    sentinels: np.ndarray  # (num_sentinels,)
+    sentences: np.ndarray = np.array([], np.int64)  # (num_sentence_tokens,)
+    eosen: int = -1
 
 
 class Draw(IntEnum):
-    """What a random draw is for. Each purpose has a stream of its own, so that one draw never shifts another."""
+    """What random bits are for. Each purpose has a stream of its own, so that no draw shifts another."""
 
-    NOISE_SPANS = 1
-    KEPT_SPANS = 2
+    KEPT_SPANS = 1
+    HIDDEN_SPANS = 2
     SENTINELS = 3
-    SENTENCE_IDS = 4
+    SENTENCE_TOKENS = 4
     IS_SHUFFLED = 5
     SENTENCE_ORDER = 6
     PREFIX = 7
@@ -37,117 +52,125 @@ class Draw(IntEnum):
 
 class ExampleRandom:
     """
-    Counter-based random numbers: the i-th number of an example is a hash of (its key, the purpose, i).
+    Counter-based random numbers: the i-th number of an example is a hash of its key, the purpose and i.
 
     Args:
         keys (`np.ndarray` of shape `(batch_size,)`, uint64): from [`example_keys`].
 
-    Source: SplitMix64 of Steele, Lea and Flood (2014), started at a hash of key and purpose.
+    Source: SplitMix64 of Steele, Lea and Flood (2014), "Fast splittable pseudorandom number generators", with one
+    stream per key and purpose.
     """
 
-    def __init__(self, keys):
+    def __init__(self, keys: np.ndarray):
         self.keys = keys
 
-    def bits(self, purpose, width):
-        """uint32 numbers of shape `(batch_size, width)`; a larger `width` appends columns and changes none."""
-        streams = _mix(self.keys + np.uint64(purpose * _STREAM_GAMMA % 2**64))  # (batch_size,)
-        steps = np.arange(1, (width + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN_GAMMA  # two 32-bit numbers per step
+    def bits(self, purpose: Draw, width: int) -> np.ndarray:
+        """uint32, shape `(batch_size, width)`. A larger `width` adds columns and changes none."""
+        streams = _mix(self.keys + np.uint64(purpose * _KNUTH % 2**64))  # (batch_size,)
+        steps = np.arange(1, (width + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN_GAMMA  # two numbers of 32 bits in each
         return _mix(streams[:, None] + steps).view(np.uint32)[:, :width]
 
-    def uniform(self, purpose):
-        """float64 numbers of shape `(batch_size,)` in [0, 1)."""
+    def uniform(self, purpose: Draw) -> np.ndarray:
+        """float64 in [0, 1), shape `(batch_size,)`."""
         return self.bits(purpose, 1)[:, 0] * 2.0**-32
 
-    def permutations(self, purpose, size):
-        """Uniformly random permutations of `range(size)`: int64 of shape `(batch_size, size)`."""
-        index_bits = np.uint32(max(size - 1, 1).bit_length())
-        columns = np.arange(size, dtype=np.uint32)
-        # Sorting (random high bits | column) is faster than argsort, and no two keys are equal.
-        keys = (self.bits(purpose, size) >> index_bits << index_bits) | columns
-        return (np.sort(keys, axis=1) & ((np.uint32(1) << index_bits) - np.uint32(1))).astype(np.int64)
+    def permutations(self, purpose: Draw, size: int) -> np.ndarray:
+        """Random orders of the numbers below `size`: uint32, shape `(batch_size, size)`."""
+        # Sorting (random high bits | number) is faster than argsort, and no two of the sorted numbers are equal.
+        low_bits = np.uint32(2 ** (size - 1).bit_length() - 1)
+        numbers = np.arange(size, dtype=np.uint32)
+        return np.sort(self.bits(purpose, size) & ~low_bits | numbers, axis=1) & low_bits
 
 
-def example_keys(token_ids, lengths, seed, epoch):
+def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """
-    One key per example, a hash of (seed, epoch, the example's own token ids).
+    One key per example, a hash of seed, epoch and the example's own words.
 
-    An example is known by its content, so that maps, streams, shards and workers agree on it without an index column.
-    Two examples with the same words get the same noise within an epoch and another one in the next.
+    An example is known by its content, so that map-style data sets, streams, shards, workers and processes agree on it
+    without an index column. Two examples with the same words get the same noise within an epoch.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): the rows, one after the other.
-        lengths (`np.ndarray` of shape `(batch_size,)`): tokens per row, each at least 1.
+        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of all rows.
+        lengths (`np.ndarray` of shape `(batch_size,)`): words per row, at least 1.
         seed (`int`): of the run.
-        epoch (`int`): visit of the data set.
+        epoch (`int`): how often the data set has been read before.
 
     Returns:
         `np.ndarray` of shape `(batch_size,)`, uint64.
 
-    Source: multilinear hashing, Lemire and Kaser (2014), "Strongly universal string hashing is fast".
+    Source: polynomial hashing (Carter and Wegman, 1979), modulo 2^64 and scrambled.
     """
-    multipliers = _mix(np.arange(1, lengths.max() + 1, dtype=np.uint64) * _GOLDEN_GAMMA)
-    products = token_ids.astype(np.uint64) * multipliers[_positions(lengths)]
-    sums = np.add.reduceat(products, _starts(lengths)) + lengths.astype(np.uint64) * _GOLDEN_GAMMA
+    # The sum of token * base^place runs over places in the batch. Dividing by base^(first place of the row), which an
+    # odd base allows modulo 2^64, turns them into places in the row.
+    powers, inverse_powers = _powers(len(token_ids))
+    starts = _starts(lengths)
+    sums = np.add.reduceat(token_ids.view(np.uint64) * powers[: len(token_ids)], starts) * inverse_powers[starts]
     run = _mix(np.array([seed % 2**64], np.uint64)) + np.array([epoch % 2**64], np.uint64) * _GOLDEN_GAMMA  # (1,)
-    return _mix(_mix(sums) ^ _mix(run))
+    return _mix(_mix(sums + lengths.astype(np.uint64) * _GOLDEN_GAMMA) ^ _mix(run))
 
 
-def noise_counts(num_tokens, noise_density, mean_noise_span_length):
+def noise_counts(
+    num_tokens: Count, noise_density: float, mean_noise_span_length: float
+) -> tuple[np.ndarray, np.ndarray]:
     """
-    How many tokens are hidden, and in how many spans.
+    How many words of a T5 example are hidden, and in how many spans.
 
     Args:
-        num_tokens (`int` or `np.ndarray` of any shape): words of an example, at least 1 (1 word is never hidden).
-        noise_density (`float`): share of the words to hide, in (0, 1).
-        mean_noise_span_length (`float`): words per span, at least 1.
+        num_tokens (`int` or `np.ndarray`): words of the example, at least 1. A lone word is not hidden.
+        noise_density (`float`): share of the words to hide, between 0 and 1.
+        mean_noise_span_length (`float`): words per hidden span, at least 1.
 
     Returns:
-        Two integer arrays shaped like `num_tokens`: hidden tokens, spans.
+        Two integers or arrays: hidden words, hidden spans (at least 1, which may be empty for a lone word).
 
-    Source: Raffel et al. (2020), section 3.1.4; `random_spans_noise_mask` of the T5 code base. Where more than half of
-    the words are hidden, there are never more spans than kept words to set them apart.
+    Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code. Unlike there, spans never
+    outnumber the kept words that set them apart.
     """
     num_tokens = np.asarray(num_tokens)
     num_noise = np.rint(num_tokens * noise_density).astype(np.int64)
     num_noise = np.minimum(np.maximum(num_noise, 1), num_tokens - 1)
-    return num_noise, _clip_spans(num_noise / mean_noise_span_length, num_tokens, num_noise)
+    return num_noise, _whole_spans(num_noise / mean_noise_span_length, num_tokens, num_noise)
 
 
-def depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length):
+def depth_noise_counts(
+    num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    How many words of a DEPTH example are hidden, in how many spans, and how often a span can meet the end of a
-    sentence.
+    How many words of a DEPTH example are hidden, in how many spans, and how many of these can be cut.
 
-    A span that would run into the next sentence is cut in two there. Of the `num_tokens - 1` places between two words,
-    `num_noise - num_spans` lie inside a span, so that on average `(num_sentences - 1) * (num_noise - num_spans) /
-    (num_tokens - 1)` spans are cut. `num_spans` is lowered such that both together give the mean span length that was
-    asked for.
+    A span that runs into the next sentence is cut in two there. `num_noise - num_spans` of the `num_tokens - 1` places
+    between two words are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
+    num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the asked mean length after cutting.
 
     Args:
-        num_tokens (`int` or `np.ndarray`): words of an example, at least 1.
-        num_sentences (`int` or `np.ndarray`): of the example, from 1 to `num_tokens`.
-        noise_density, mean_noise_span_length: see [`noise_counts`].
+        num_tokens (`int` or `np.ndarray`): words of the example, at least 1. A lone word is not hidden.
+        num_sentences (`int` or `np.ndarray`): from 1 to `num_tokens`.
+        noise_density (`float`): share of the words to hide, between 0 and 1.
+        mean_noise_span_length (`float`): words per hidden span after cutting, at least 1.
 
     Returns:
-        Three integer arrays: hidden tokens, spans before cutting, most cuts that can happen.
+        Three integers or arrays: hidden words, spans before cutting, the most cuts that can happen.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
+    # Solves spans + cuts(spans) = num_noise / mean_noise_span_length.
     spans = num_noise * ((num_tokens - 1) / mean_noise_span_length - (num_sentences - 1))
-    num_spans = _clip_spans(spans / np.maximum(num_tokens - num_sentences, 1), num_tokens, num_noise)
+    num_spans = _whole_spans(spans / np.maximum(num_tokens - num_sentences, 1), num_tokens, num_noise)
     return num_noise, num_spans, np.minimum(num_sentences - 1, np.maximum(num_noise - num_spans, 0))
 
 
-def t5_input_and_target_lengths(num_tokens, noise_density, mean_noise_span_length):
+def t5_input_and_target_lengths(
+    num_tokens: Count, noise_density: float, mean_noise_span_length: float
+) -> tuple[np.ndarray, np.ndarray]:
     """
     Exact lengths of a T5 example after corruption, `</s>` included in both.
 
     Args:
         num_tokens (`int` or `np.ndarray`): raw words, at least 2.
-        noise_density, mean_noise_span_length: see [`noise_counts`].
+        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
 
     Returns:
-        `(input_length, target_length)`, integers shaped like `num_tokens`.
+        Two integers or arrays: input length, target length.
 
     >>> [int(length) for length in t5_input_and_target_lengths(568, 0.15, 3.0)]
     [512, 114]
@@ -156,17 +179,19 @@ def t5_input_and_target_lengths(num_tokens, noise_density, mean_noise_span_lengt
     return num_tokens - num_noise + num_spans + 1, num_noise + num_spans + 1
 
 
-def t5_raw_length(max_source_length, noise_density, mean_noise_span_length, max_target_length=None):
+def t5_raw_length(
+    max_source_length: int,
+    noise_density: float,
+    mean_noise_span_length: float,
+    max_target_length: int | None = None,
+) -> int:
     """
-    The largest number of raw words whose corrupted input (and target, if a maximum is given) fits.
+    The largest number of raw words whose corrupted input fits, and whose target fits if a maximum is given.
 
     Args:
-        max_source_length (`int`): tokens of the corrupted input, `</s>` included, at least 3.
-        noise_density, mean_noise_span_length: see [`noise_counts`].
-        max_target_length (`int`, *optional*): tokens of the target, `</s>` included, at least 3.
-
-    Returns:
-        `int`
+        max_source_length (`int`): tokens of the input, `</s>` included.
+        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
+        max_target_length (`int`, *optional*): tokens of the target, `</s>` included.
 
     Raises:
         `ValueError`: if not even two words fit.
@@ -174,7 +199,8 @@ def t5_raw_length(max_source_length, noise_density, mean_noise_span_length, max_
     >>> t5_raw_length(512, 0.15, 3.0), t5_raw_length(512, 0.3, 3.0)
     (568, 639)
     """
-    candidates = np.arange(2, int(max_source_length / (1 - noise_density)) + 3)  # the input keeps (1 - density) of the words
+    # The input keeps `1 - noise_density` of the words.
+    candidates = np.arange(2, int(max_source_length / (1 - noise_density)) + 3)
     input_lengths, target_lengths = t5_input_and_target_lengths(candidates, noise_density, mean_noise_span_length)
     fits = input_lengths <= max_source_length
     if max_target_length is not None:
@@ -187,32 +213,37 @@ def t5_raw_length(max_source_length, noise_density, mean_noise_span_length, max_
     return int(candidates[fits][-1])
 
 
-def depth_input_and_target_lengths(num_tokens, num_sentences, noise_density, mean_noise_span_length):
+def depth_input_and_target_lengths(
+    num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
+) -> tuple[np.ndarray, np.ndarray]:
     """
-    Upper bounds of the lengths of a DEPTH example after corruption. The draw decides how many spans are cut at the end
-    of a sentence; the bounds hold for every draw.
+    The most tokens that a DEPTH example can have after corruption. How many spans are cut at the end of a sentence is
+    left to chance; these bounds hold always.
+
+    An input is `<eosen>`, the kept words, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
+    target is the same without the first `<eosen>` and with the hidden words.
 
     Args:
         num_tokens (`int` or `np.ndarray`): words of the example, at least 1.
-        num_sentences (`int` or `np.ndarray`): of the example, from 1 to `num_tokens`.
-        noise_density, mean_noise_span_length: see [`noise_counts`].
+        num_sentences (`int` or `np.ndarray`): from 1 to `num_tokens`.
+        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
 
     Returns:
-        `(input_length, target_length)`, integers. An input is `<eosen>`, a sentence token and `<eosen>` per sentence,
-        the kept words, one sentinel per span, `</s>`; a target the same without the first `<eosen>` and with the
-        hidden words.
+        Two integers or arrays: input length, target length.
     """
     num_noise, num_spans, most_cuts = depth_noise_counts(
         num_tokens, num_sentences, noise_density, mean_noise_span_length
     )
-    special = 2 * num_sentences + np.where(num_noise > 0, num_spans, 0) + most_cuts + 1
-    return 1 + special + num_tokens - num_noise, special + num_noise
+    special = 2 * num_sentences + np.minimum(num_spans + most_cuts, num_noise) + 1
+    return 1 + num_tokens - num_noise + special, num_noise + special
 
 
-def random_noise_mask(lengths, num_noise, num_spans, random):
+def random_spans(
+    lengths: np.ndarray, num_noise: np.ndarray, num_spans: np.ndarray, random: ExampleRandom
+) -> tuple[np.ndarray, np.ndarray]:
     """
-    Hide random spans of words. Kept and hidden spans take turns, beginning with a kept one; subject to the given
-    numbers, all such masks are equally likely.
+    Choose which words are hidden: kept and hidden spans take turns in every row, beginning with a kept one. All ways
+    to do so with the given numbers are equally likely.
 
     Args:
         lengths (`np.ndarray` of shape `(batch_size,)`): words per row.
@@ -221,143 +252,150 @@ def random_noise_mask(lengths, num_noise, num_spans, random):
         random ([`ExampleRandom`]): of these rows.
 
     Returns:
-        `np.ndarray` of shape `(lengths.sum(),)`, bool: `True` = hidden.
+        Two `np.ndarray` of shape `(num_spans.sum(),)`: words of the kept spans, words of the hidden spans after them.
 
-    Source: Raffel et al. (2020), section 3.1.4; `random_spans_noise_mask` of the T5 code base.
+    Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code.
     """
     kept = _random_segmentation(lengths - num_noise, num_spans, random, Draw.KEPT_SPANS)
-    hidden = _random_segmentation(num_noise, num_spans, random, Draw.NOISE_SPANS)
-    span_lengths = np.stack([kept, hidden], axis=1).ravel()  # (2 * num_spans.sum(),)
-    return np.repeat(np.tile([False, True], len(kept)), span_lengths)
+    return kept, _random_segmentation(num_noise, num_spans, random, Draw.HIDDEN_SPANS)
 
 
-def corrupt_t5(token_ids, lengths, num_noise, num_spans, sentinel_ids, eos_token_id, random):
+def corrupt_t5(
+    token_ids: np.ndarray,
+    lengths: np.ndarray,
+    noise_density: float,
+    mean_noise_span_length: float,
+    special_ids: SpecialIds,
+    random: ExampleRandom,
+) -> tuple[Rows, Rows]:
     """
-    T5 span corruption: each hidden span becomes one sentinel in the input; the target lists sentinels and hidden
-    words.
+    T5 span corruption: in the input a sentinel stands for every hidden span, the target lists sentinels and spans.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of the rows, one row after the other.
+        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of all rows.
         lengths (`np.ndarray` of shape `(batch_size,)`): words per row, at least 2.
-        num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`): from [`noise_counts`].
-        sentinel_ids (`np.ndarray` of shape `(num_sentinels,)`): handed out in order in every row.
-        eos_token_id (`int`): closes inputs and targets.
+        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
+        special_ids ([`SpecialIds`]): the sentinels are used in their order in every row.
         random ([`ExampleRandom`]): of these rows.
 
     Returns:
-        `((input_ids, input_lengths), (target_ids, target_lengths))`, each pair as described at the top of this module.
+        Inputs and targets, each as `(values, lengths)`.
 
     Raises:
         `ValueError`: if a row has more spans than there are sentinels.
     """
-    check_enough_sentinels(num_spans, sentinel_ids)
-    is_hidden = random_noise_mask(lengths, num_noise, num_spans, random)  # (num_tokens,)
-    is_start = _span_starts(is_hidden)
-    sentinels = sentinel_ids[_positions(num_spans)]  # (num_spans.sum(),)
-    kept, hidden = _replace_spans(token_ids, is_hidden, is_start, sentinels)
+    num_noise, num_spans = noise_counts(lengths, noise_density, mean_noise_span_length)
+    _check_enough_sentinels(num_spans, special_ids)
+    kept, hidden = random_spans(lengths, num_noise, num_spans, random)
+    inputs, targets = _replace_hidden(token_ids, kept, hidden, special_ids.sentinels[_positions(num_spans)])
     return (
-        _append_eos(kept, lengths - num_noise + num_spans, eos_token_id),
-        _append_eos(hidden, num_noise + num_spans, eos_token_id),
+        _append_eos(inputs, lengths - num_noise + num_spans, special_ids),
+        _append_eos(targets, num_noise + num_spans, special_ids),
     )
 
 
-def split_prefix(token_ids, lengths, eos_token_id, random):
+def split_prefix(
+    token_ids: np.ndarray, lengths: np.ndarray, special_ids: SpecialIds, random: ExampleRandom
+) -> tuple[Rows, Rows]:
     """
-    Prefix language modelling: cut every row at a place drawn uniformly from its inner places.
+    Prefix language modelling: cut every row between two words, every place being equally likely. The input is the part
+    before, the target the part after.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of the rows, one row after the other.
+        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of all rows.
         lengths (`np.ndarray` of shape `(batch_size,)`): words per row, at least 2.
-        eos_token_id (`int`): closes inputs and targets.
+        special_ids ([`SpecialIds`]): `</s>` closes inputs and targets.
         random ([`ExampleRandom`]): of these rows.
 
     Returns:
-        `((input_ids, input_lengths), (target_ids, target_lengths))`, each pair as described at the top of this module.
+        Inputs and targets, each as `(values, lengths)`.
     """
     prefix_lengths = 1 + (random.uniform(Draw.PREFIX) * (lengths - 1)).astype(np.int64)  # from 1 to length - 1
     is_prefix = _positions(lengths) < np.repeat(prefix_lengths, lengths)
     return (
-        _append_eos(token_ids[is_prefix], prefix_lengths, eos_token_id),
-        _append_eos(token_ids[~is_prefix], lengths - prefix_lengths, eos_token_id),
+        _append_eos(token_ids[is_prefix], prefix_lengths, special_ids),
+        _append_eos(token_ids[~is_prefix], lengths - prefix_lengths, special_ids),
     )
 
 
 def corrupt_depth(
-    token_ids,
-    sentence_lengths,
-    num_sentences,
-    num_noise,
-    num_spans,
-    sentinel_ids,
-    sentence_token_ids,
-    eosen_token_id,
-    eos_token_id,
-    shuffling_probability,
-    random,
-):
+    token_ids: np.ndarray,
+    sentence_lengths: np.ndarray,
+    num_sentences: np.ndarray,
+    noise_density: float,
+    mean_noise_span_length: float,
+    shuffling_probability: float,
+    special_ids: SpecialIds,
+    random: ExampleRandom,
+) -> tuple[Rows, Rows]:
     """
-    DEPTH corruption: spans of words are hidden, and some examples show their sentences to the encoder in a random
-    order.
+    DEPTH corruption: spans of words are hidden, and some rows show their sentences to the encoder in a random order.
+
+    A shuffled row differs from the same row left in order in nothing but the order of the sentences in its input.
 
     Args:
-        token_ids (`np.ndarray` of shape `(num_tokens,)`): words of the rows, one row after the other.
+        token_ids (`np.ndarray` of shape `(sentence_lengths.sum(),)`): words of all rows.
         sentence_lengths (`np.ndarray` of shape `(num_sentences.sum(),)`): words per sentence, at least 1.
         num_sentences (`np.ndarray` of shape `(batch_size,)`): sentences per row, at least 1.
-        num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`): from [`depth_noise_counts`].
-        sentinel_ids, sentence_token_ids (`np.ndarray`): per row, a random draw without replacement is used of each.
-        eosen_token_id, eos_token_id (`int`): end of a sentence, end of inputs and targets.
-        shuffling_probability (`float`): share of the rows whose sentences are permuted in the input.
+        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
+        shuffling_probability (`float`): share of the rows to shuffle.
+        special_ids ([`SpecialIds`]): every row uses a random draw of sentinels and of sentence tokens, without
+            replacement.
         random ([`ExampleRandom`]): of these rows.
 
     Returns:
-        `((input_ids, input_lengths), (target_ids, target_lengths))`, each pair as described at the top of this module.
+        Inputs and targets, each as `(values, lengths)`.
 
-    Source: DEPTH (arXiv 2405.07788). Special tokens are never hidden; a shuffled example differs from the same example
-    left in order in nothing but the order of the sentences in its input.
+    Raises:
+        `ValueError`: if a row can have more spans than there are sentinels. It is the worst draw that counts, so that
+            a row passes at every visit or at none.
+
+    Source: DEPTH (arXiv 2405.07788).
     """
-    first_sentences = _starts(num_sentences)  # (batch_size,): index of the first sentence of each row
+    first_sentences = _starts(num_sentences)  # (batch_size,): index of each row's first sentence
     lengths = np.add.reduceat(sentence_lengths, first_sentences)  # (batch_size,)
-    first_words = _starts(sentence_lengths)  # (total_sentences,)
-
-    is_hidden = random_noise_mask(lengths, num_noise, num_spans, random)  # (num_tokens,)
-    is_start = _span_starts(is_hidden, first_words)
-    hidden_counts = np.add.reduceat(is_hidden, first_words, dtype=np.int64)  # (total_sentences,)
-    span_counts = np.add.reduceat(is_start, first_words, dtype=np.int64)  # (total_sentences,)
-
-    num_spans = np.add.reduceat(span_counts, first_sentences)  # (batch_size,): after cutting at the ends of sentences
-    check_enough_sentinels(num_spans, sentinel_ids)
-    sentinels = _draw_ids(sentinel_ids, num_spans, random, Draw.SENTINELS)  # (num_spans.sum(),)
-    marks = _draw_ids(sentence_token_ids, num_sentences, random, Draw.SENTENCE_IDS)  # (total_sentences,)
-    kept, hidden = _replace_spans(token_ids, is_hidden, is_start, sentinels)
-
-    order = first_sentences.repeat(num_sentences) + _sentence_order(
-        num_sentences, len(sentence_token_ids), shuffling_probability, random
+    num_noise, num_spans, most_cuts = depth_noise_counts(
+        lengths, num_sentences, noise_density, mean_noise_span_length
     )
-    kept_counts = sentence_lengths - hidden_counts + span_counts  # (total_sentences,)
-    kept = _reorder(kept, kept_counts, order)
-    row_specials = 2 * num_sentences
-    inputs = _mark_sentences(kept, kept_counts[order], marks[order], eosen_token_id)
-    input_lengths = lengths - num_noise + num_spans + row_specials
-    inputs = np.insert(inputs, _starts(input_lengths), eosen_token_id)
-    targets = _mark_sentences(hidden, hidden_counts + span_counts, marks, eosen_token_id)
+    _check_enough_sentinels(np.minimum(num_spans + most_cuts, num_noise), special_ids)
+    kept, hidden = random_spans(lengths, num_noise, num_spans, random)
+    kept, hidden, first_pieces = _cut_spans(kept, hidden, sentence_lengths)
+
+    span_counts = np.add.reduceat(hidden > 0, first_pieces, dtype=np.int64)  # (total_sentences,)
+    input_counts = np.add.reduceat(kept, first_pieces) + span_counts  # (total_sentences,)
+    target_counts = np.add.reduceat(hidden, first_pieces) + span_counts  # (total_sentences,)
+    row_spans = np.add.reduceat(span_counts, first_sentences)  # (batch_size,)
+    sentinels = _draw_ids(special_ids.sentinels, row_spans, random, Draw.SENTINELS)
+    inputs, targets = _replace_hidden(token_ids, kept, hidden, sentinels)
+
+    marks = _draw_ids(special_ids.sentences, num_sentences, random, Draw.SENTENCE_TOKENS)  # (total_sentences,)
+    order = _sentence_order(num_sentences, len(special_ids.sentences), shuffling_probability, random)
+    inputs = _copy_runs(inputs, _starts(input_counts)[order], input_counts[order])
     return (
-        _append_eos(inputs, input_lengths + 1, eos_token_id),
-        _append_eos(targets, num_noise + num_spans + row_specials, eos_token_id),
+        _mark_sentences(inputs, input_counts[order], num_sentences, marks[order], special_ids, leading_eosen=True),
+        _mark_sentences(targets, target_counts, num_sentences, marks, special_ids, leading_eosen=False),
     )
 
 
-def check_enough_sentinels(num_spans, sentinel_ids):
-    """Raise a `ValueError` if one of the rows has more spans than there are sentinels."""
-    if num_spans.max() > len(sentinel_ids):
+def _check_enough_sentinels(num_spans, special_ids):
+    available = len(special_ids.sentinels)
+    if num_spans.max() > available:
+        row = int(num_spans.argmax())
         raise ValueError(
-            f"An example can have {num_spans.max()} hidden spans, but the tokenizer has {len(sentinel_ids)} sentinels "
-            "(`<extra_id_0>`, …), and no two spans may share one. Raise `mean_noise_span_length`, lower "
-            "`mlm_probability`, use shorter windows, or a tokenizer with more sentinels."
+            f"Row {row} of the batch can have {num_spans[row]} hidden spans, but the tokenizer has {available} "
+            "sentinels (`<extra_id_0>`, …), and no two spans may share one. Raise `mean_noise_span_length`, lower "
+            "`mlm_probability`, make shorter windows, or use a tokenizer with more sentinels."
         )
 
 
+def _whole_spans(num_spans, num_tokens, num_noise):
+    """Round to whole spans: at least one, and each with a hidden word and a kept word before it."""
+    most_spans = np.minimum(num_noise, num_tokens - num_noise)
+    return np.maximum(np.minimum(np.rint(num_spans).astype(np.int64), most_spans), 1)
+
+
 def _mix(numbers):
-    """The finalizer of SplitMix64, in place on a fresh uint64 array: every input bit changes every output bit."""
+    """The output function of SplitMix64, in place: every bit of the uint64 numbers changes about half of the bits."""
     numbers ^= numbers >> _SHIFT_1
     numbers *= _MIX_1
     numbers ^= numbers >> _SHIFT_2
@@ -366,98 +404,144 @@ def _mix(numbers):
     return numbers
 
 
+@lru_cache(maxsize=4)
+def _powers_up_to(size):
+    bases = np.array([[_KNUTH], [pow(_KNUTH, -1, 2**64)]], np.uint64)
+    powers = np.multiply.accumulate(np.repeat(bases, size, axis=1), axis=1)  # (2, size)
+    powers.flags.writeable = False
+    return powers
+
+
+def _powers(size):
+    """Powers of `_KNUTH` and of its inverse modulo 2^64: uint64, shape `(2, size or more)`."""
+    return _powers_up_to(2 ** (size - 1).bit_length())
+
+
 def _starts(lengths):
-    """Index of the first element of every row."""
+    """Place of the first element of every run, if the runs stand one after the other."""
     return np.cumsum(lengths) - lengths
 
 
 def _positions(lengths):
-    """Index of every element within its row: `[2, 3]` -> `[0, 1, 0, 1, 2]`."""
+    """Place of every element within its run: `[2, 3]` -> `[0, 1, 0, 1, 2]`."""
     return np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)
 
 
-def _clip_spans(num_spans, num_tokens, num_noise):
-    """Round to whole spans: at least one, each with a hidden word and a kept word before it."""
-    most_spans = np.minimum(num_noise, num_tokens - num_noise)
-    return np.maximum(np.minimum(np.rint(num_spans).astype(np.int64), most_spans), 1)
+def _copy_runs(values, starts, lengths):
+    """
+    `values[start : start + length]` of all runs, one after the other. Lengths are at least 1. A run may reach beyond
+    `values`, for places that the caller fills.
+
+    The places to copy from are the running sum of steps: a jump to the start of a run, then ones. (`np.repeat` of the
+    starts would take twice as long for many short runs, whose lengths the processor cannot foresee.)
+    """
+    if len(values) == 0:
+        return np.empty(lengths.sum(), values.dtype)
+    begins = _starts(lengths)
+    steps = np.ones(lengths.sum(), np.int64)
+    steps[begins[:1]] = starts[:1]
+    steps[begins[1:]] = starts[1:] - (starts + lengths)[:-1] + 1
+    return values.take(np.cumsum(steps, out=steps), mode="clip")
 
 
 def _random_segmentation(num_items, num_segments, random, purpose):
     """
-    Cut each row's `num_items` items into `num_segments` non-empty segments, all segmentations equally likely.
+    Cut the items of every row into non-empty segments; all segmentations of a row are equally likely.
 
-    Returns the lengths of the segments, shape `(num_segments.sum(),)`. A row without items has one segment of length
-    0.
+    Returns the lengths of the segments, shape `(num_segments.sum(),)`. A row without items has one empty segment.
     """
     rows = np.arange(len(num_items))
-    columns = np.arange(num_items.max() + 1)  # column j = the place after item j
-    is_inner = (columns > 0) & (columns < num_items[:, None])  # (batch_size, columns): places between two items
-    keys = np.where(is_inner, random.bits(purpose, len(columns)), _LARGEST_KEY)
+    places = np.arange(num_items.max() + 1)  # place j is behind item j, counted from 1
+    is_inner = (places > 0) & (places < num_items[:, None])  # (batch_size, len(places))
+    draws = np.where(is_inner, random.bits(purpose, len(places)), _LARGEST_DRAW)
 
-    # The places with the `num_segments - 1` smallest keys are cut.
-    thresholds = np.sort(keys, axis=1)[rows, num_segments - 1]
-    is_end = keys < thresholds[:, None]
-    if np.count_nonzero(is_end) != num_segments.sum() - len(rows):  # two equal keys at a threshold: one row in 10^7
-        is_end = np.argsort(np.argsort(keys, axis=1, kind="stable"), axis=1) < num_segments[:, None] - 1
+    # A row is cut at those of its inner places that drew the `num_segments - 1` smallest numbers.
+    is_end = draws < np.sort(draws, axis=1)[rows, num_segments - 1][:, None]
+    if np.count_nonzero(is_end) != num_segments.sum() - len(rows):
+        # At a threshold two places drew the same number, which befalls one row in ten million: the first one wins.
+        order = np.lexsort((draws, ~is_inner), axis=1)
+        is_end = np.argsort(order, axis=1) < num_segments[:, None] - 1
     is_end[rows, num_items] = True
 
-    ends = np.nonzero(is_end)[1]  # (num_segments.sum(),)
-    lengths = np.diff(ends, prepend=0)
+    ends = np.flatnonzero(is_end)  # (num_segments.sum(),), counted through all rows
     first_segments = _starts(num_segments)
-    lengths[first_segments] = ends[first_segments]
+    lengths = ends.copy()
+    lengths[1:] -= ends[:-1]
+    lengths[first_segments] = ends[first_segments] - rows * len(places)
     return lengths
 
 
-def _span_starts(is_hidden, first_words=None):
-    """`True` at the first word of every hidden span; a span is cut in two before each of `first_words`."""
-    is_start = is_hidden.copy()
-    is_start[1:] &= ~is_hidden[:-1]  # rows begin with a kept word, so that no span runs on from the row before
-    if first_words is not None:
-        is_start[first_words] = is_hidden[first_words]
-    return is_start
+def _cut_spans(kept, hidden, sentence_lengths):
+    """
+    Cut kept and hidden spans at the ends of sentences.
+
+    Returns the kept and the hidden words of pieces, shape `(num_pieces,)`: a piece is some kept words followed by some
+    hidden words of the same sentence, either of them possibly none; and the index of every sentence's first piece.
+    """
+    span_ends, sentence_ends = np.cumsum(kept + hidden), np.cumsum(sentence_lengths)
+    is_span_end, is_sentence_end = np.zeros((2, sentence_ends[-1] + 1), bool)
+    is_span_end[span_ends] = True
+    is_sentence_end[sentence_ends] = True
+    ends = np.flatnonzero(is_span_end | is_sentence_end)  # (num_pieces,)
+    starts = np.concatenate([[0], ends[:-1]])
+
+    spans = np.cumsum(is_span_end[ends]) - is_span_end[ends]  # (num_pieces,): the span that each piece is part of
+    middles = np.clip((span_ends - hidden)[spans], starts, ends)  # where the hidden words begin
+    first_pieces = np.concatenate([[0], np.flatnonzero(is_sentence_end[ends])[:-1] + 1])
+    return middles - starts, ends - middles, first_pieces
 
 
-def _replace_spans(token_ids, is_hidden, is_start, sentinels):
-    """Kept words with a sentinel for every hidden span, and hidden words with their sentinel before every span."""
-    with_sentinels = token_ids.copy()
-    with_sentinels[is_start] = sentinels
-    kept = with_sentinels[~is_hidden | is_start]
-    hidden = np.insert(token_ids[is_hidden], np.flatnonzero(is_start[is_hidden]), sentinels)
-    return kept, hidden
+def _replace_hidden(token_ids, kept, hidden, sentinels):
+    """
+    Kept words with a sentinel for every hidden span, and hidden spans with their sentinel before them.
+
+    `kept` and `hidden` count words that follow each other: kept, hidden, kept, hidden, …
+    """
+    is_span = hidden > 0
+    ends = np.cumsum(kept + hidden)
+    # In the input, the first word of a span makes room for the sentinel; in the target, the word before the span.
+    inputs = _copy_runs(token_ids, ends - hidden - kept, kept + is_span)
+    inputs[np.cumsum(kept + is_span)[is_span] - 1] = sentinels
+    lengths = hidden[is_span] + 1
+    targets = _copy_runs(token_ids, ends[is_span] - lengths, lengths)
+    targets[_starts(lengths)] = sentinels
+    return inputs, targets
 
 
-def _append_eos(values, lengths, eos_token_id):
-    """Close every row with `</s>`; returns `(values, lengths)` of the closed rows."""
-    return np.insert(values, np.cumsum(lengths), eos_token_id), lengths + 1
+def _append_eos(values, lengths, special_ids):
+    """Close every row with `</s>`."""
+    return np.insert(values, np.cumsum(lengths), special_ids.eos), lengths + 1
 
 
 def _draw_ids(ids, counts, random, purpose):
-    """Per row, `counts` of the `ids` in random order, without replacement; shape `(counts.sum(),)`."""
+    """For every row `counts` of the `ids`, in random order and without replacement; shape `(counts.sum(),)`."""
     is_used = np.arange(len(ids)) < counts[:, None]  # (batch_size, len(ids))
     return ids[random.permutations(purpose, len(ids))[is_used]]
 
 
 def _sentence_order(num_sentences, max_sentences, shuffling_probability, random):
-    """Encoder order of every row's sentences, counted from 0 within the row; shape `(num_sentences.sum(),)`."""
-    columns = np.arange(max_sentences)
-    order = random.permutations(Draw.SENTENCE_ORDER, max_sentences)  # (batch_size, max_sentences)
-    is_used = order < num_sentences[:, None]  # leaving out the larger numbers leaves a uniform permutation of the others
-    shuffled = order[is_used]
+    """Index of the sentences of all rows in the order of the inputs, shape `(num_sentences.sum(),)`."""
+    # Of a random order of `max_sentences` numbers, those below a row's number of sentences are in random order, too.
+    shuffled = random.permutations(Draw.SENTENCE_ORDER, max_sentences)
+    shuffled = shuffled[shuffled < num_sentences[:, None]]
     is_shuffled = random.uniform(Draw.IS_SHUFFLED) < shuffling_probability  # (batch_size,)
-    in_order = np.broadcast_to(columns, order.shape)[columns < num_sentences[:, None]]
-    return np.where(np.repeat(is_shuffled, num_sentences), shuffled, in_order)
+    order = np.where(np.repeat(is_shuffled, num_sentences), shuffled, _positions(num_sentences))
+    return np.repeat(_starts(num_sentences), num_sentences) + order
 
 
-def _reorder(values, lengths, order):
-    """Put segments of the given lengths in another order."""
-    new_lengths = lengths[order]
-    shifts = _starts(lengths)[order] - _starts(new_lengths)  # (num_segments,)
-    return values[np.arange(len(values)) + np.repeat(shifts, new_lengths)]
+def _mark_sentences(words, counts, num_sentences, marks, special_ids, leading_eosen):
+    """Put every sentence between its sentence token and `<eosen>`, and close every row with `</s>`."""
+    last_sentences = np.cumsum(num_sentences) - 1
+    first_sentences = last_sentences - num_sentences + 1
+    before = np.ones_like(counts)
+    before[first_sentences] += leading_eosen
+    lengths = before + counts + 1
+    lengths[last_sentences] += 1
 
-
-def _mark_sentences(words, lengths, sentence_tokens, eosen_token_id):
-    """Put every sentence between its sentence token and `<eosen>`."""
-    ends = np.cumsum(lengths)
-    places = np.stack([ends - lengths, ends], axis=1).ravel()  # (2 * num_sentences,)
-    marks = np.stack([sentence_tokens, np.full_like(sentence_tokens, eosen_token_id)], axis=1).ravel()
-    return np.insert(words, places, marks)
+    begins = _starts(lengths)
+    values = _copy_runs(words, _starts(counts) - before, lengths)
+    values[begins[first_sentences]] = special_ids.eosen  # without a leading `<eosen>`, the next line replaces it
+    values[begins + before - 1] = marks
+    values[begins + before + counts] = special_ids.eosen
+    values[(begins + lengths)[last_sentences] - 1] = special_ids.eos
+    return values, np.add.reduceat(lengths, first_sentences)
