@@ -3,6 +3,7 @@
 import functools
 import io
 import pydoc_data.topics
+import string
 import tempfile
 
 import sentencepiece
@@ -46,6 +47,7 @@ def _tiny_vocabulary() -> bytes:
         sentence_iterator=iter([*SENTENCES, *pydoc_data.topics.topics["assignment"].splitlines()]),
         model_writer=model,
         vocab_size=400,
+        required_chars=string.digits + string.ascii_letters + string.punctuation,
         pad_id=0,
         eos_id=1,
         unk_id=2,
