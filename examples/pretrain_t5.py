@@ -442,7 +442,7 @@ def main(args=None):
         unshuffle_one(trainer)
     if training_args.push_to_hub:
         trainer.push_to_hub()
-    trainer.accelerator.end_training()
+    trainer.end()
     return trainer
 
 

@@ -24,6 +24,16 @@ from .reporting import model_card
 from .training_args import DepthTrainingArguments
 
 
+TRAINING_METRICS = (
+    "sentence_loss",
+    "reconstruction_loss",
+    "eosen_loss",
+    "shuffled_fraction",
+    "padding_fraction",
+    "tokens_cut",
+)
+
+
 class CollatorEpochCallback(TrainerCallback):
     """Tells the collator which epoch begins: an example is corrupted anew at each visit, also after resuming."""
 
@@ -175,6 +185,15 @@ class DepthTrainer(Seq2SeqTrainer):
                 return loss, generated, inputs["labels"]
         return loss, None, None
 
+    def end(self):
+        """
+        End trackers and process group; the last line of a script.
+
+        The barrier lets gloo's threads drop the last tensors: without it some processes hang at exit (torch 2.13).
+        """
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def create_model_card(self, model_name=None, **kwargs):
@@ -204,8 +223,8 @@ class DepthTrainer(Seq2SeqTrainer):
         if sums is None:
             return {}
         sums = self.accelerator.reduce(sums, "sum")
-        metrics = summarize(sums)
-        metrics.pop("loss")  # the host's, which is the same up to the weight of each step
+        # The loss itself is in the log already, and accuracies take predictions, which training does not make.
+        metrics = {name: value for name, value in summarize(sums).items() if name in TRAINING_METRICS}
         now = time.perf_counter()
         if self._log_clock is not None:
             statistics = dict(zip(STATISTICS, sums.tolist(), strict=True))
