@@ -1,5 +1,6 @@
 """Documents to rows of word ids: functions for `datasets.map` that split, encode and cut into windows."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass, field
 from itertools import chain
@@ -8,13 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Features, IterableDataset, List, Value
-from datasets.utils.logging import get_logger
 from transformers import PreTrainedTokenizerBase
 
 from .corruption import depth_input_and_target_lengths
 from .tokenization import TextEncoder, encode_sentences, get_sentence_splitter
 
-logger = get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 # Part of the fingerprint of prepared data: raise it when the same text may give other rows.
 ROWS_VERSION = 1

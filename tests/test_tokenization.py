@@ -69,25 +69,26 @@ class SentenceTokensTest(parameterized.TestCase):
             TOKENIZER.decode(TOKENIZER.convert_tokens_to_ids(SPECIAL_TOKENS), skip_special_tokens=True), ""
         )
 
-    @parameterized.parameters(tiny_tokenizer, t5_vocabulary_tokenizer)
-    def test_a_saved_tokenizer_is_the_same_to_auto_tokenizer_without_the_package(self, make_tokenizer):
-        tokenizer = add_sentence_tokens(make_tokenizer())
+    def test_saved_tokenizers_are_the_same_to_auto_tokenizer_without_the_package(self):
         text = "a <sent_3> b <eosen> c <extra_id_7> d</s>"
         program = (
-            "import json, sys; from transformers import AutoTokenizer; t = AutoTokenizer.from_pretrained('.');"
-            f"print(json.dumps([type(t).__name__, t({text!r})['input_ids'], t.all_special_tokens, t.get_vocab()]));"
+            "import json, sys; from transformers import AutoTokenizer\n"
+            "for folder in sys.argv[1:]:\n"
+            "    t = AutoTokenizer.from_pretrained(folder)\n"
+            f"    print(json.dumps([type(t).__name__, t({text!r})['input_ids'], t.all_special_tokens, t.get_vocab()]))\n"
             "assert 'hf_depth' not in sys.modules"
         )
+        tokenizers = {"tiny": TOKENIZER, "t5": add_sentence_tokens(t5_vocabulary_tokenizer())}
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer.save_pretrained(folder)
-            output = subprocess.run(
-                [sys.executable, "-c", program], cwd=folder, capture_output=True, check=True
-            ).stdout
-        name, ids, special, vocabulary = json.loads(output)
-        self.assertEqual(name, "T5Tokenizer")
-        self.assertEqual(ids, tokenizer(text)["input_ids"])
-        self.assertEqual(special, tokenizer.all_special_tokens)
-        self.assertEqual(vocabulary, tokenizer.get_vocab())
+            for name, tokenizer in tokenizers.items():
+                tokenizer.save_pretrained(f"{folder}/{name}")
+            output = subprocess.check_output([sys.executable, "-c", program, *tokenizers], cwd=folder, text=True)
+        for line, tokenizer in zip(output.splitlines()[-2:], tokenizers.values(), strict=True):
+            name, ids, special, vocabulary = json.loads(line)
+            self.assertEqual(name, "T5Tokenizer")
+            self.assertEqual(ids, tokenizer(text)["input_ids"])
+            self.assertEqual(special, tokenizer.all_special_tokens)
+            self.assertEqual(vocabulary, tokenizer.get_vocab())
 
     @parameterized.parameters(19, 21)
     def test_another_number_is_refused_before_anything_changes(self, number):
