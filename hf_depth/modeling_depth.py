@@ -11,7 +11,12 @@ import torch
 from torch import nn
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    and_masks,
+    causal_mask_function,
+    padding_mask_function,
+)
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 
@@ -45,7 +50,18 @@ class TokenLossSeq2SeqLMOutput(Seq2SeqLMOutput):
     token_losses: torch.FloatTensor | None = None
 
 
-class T5ForConditionalGeneration(HFT5ForConditionalGeneration):
+class InitializedAsT5:
+    """
+    Makes a class outside of transformers start from the weights of T5. Transformers (5.17 to 5.23) skips, in such
+    classes, all modules without parameters of their own. T5 initializes its layers there, so that every matrix of a
+    model from scratch would keep the standard deviation of 1 that a plain `nn.Linear` gets.
+    """
+
+    def _initialize_weights(self, module, is_custom_code: bool = False):
+        super()._initialize_weights(module, is_custom_code=False)
+
+
+class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     """
     The stock T5 with three repairs; it saves and loads as the stock class does.
 
@@ -160,7 +176,7 @@ class DepthAttention(T5Attention):
         )
 
 
-class DepthStack(T5Stack):
+class DepthStack(InitializedAsT5, T5Stack):
     """A [`T5Stack`] with [`DepthAttention`]; used as the decoder."""
 
     def __init__(self, config: DepthConfig):
@@ -195,13 +211,15 @@ class DepthEncoder(DepthStack):
         """
         sentence_mask = None
         if input_ids is not None:
-            sentence_mask = is_sentence_token(input_ids, self.config)
+            sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
             if self.config.hierarchical_encoder_mask:
-                attention_mask = create_bidirectional_mask(
-                    config=self.config,
-                    inputs_embeds=_shape_carrier(input_ids, self.embed_tokens.weight.dtype),
-                    attention_mask=attention_mask,
-                    and_mask_function=own_sentence_mask_function(sentence_mask),
+                attention_mask = create_mask(
+                    self.config,
+                    own_sentence_mask_function(sentence_mask),
+                    attention_mask,
+                    query_shape=input_ids.shape,
+                    key_length=input_ids.shape[1],
+                    like=self.embed_tokens.weight,
                 )
         outputs = super().forward(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
@@ -273,7 +291,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         if decoder_input_ids is not None:
             encoder_sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
             if encoder_sentence_mask is None and input_ids is not None:
-                encoder_sentence_mask = is_sentence_token(input_ids, self.config)
+                encoder_sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
             attention_mask = self._cross_attention_mask(
                 decoder_input_ids, encoder_outputs[0], attention_mask, encoder_sentence_mask
             )
@@ -298,39 +316,45 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         """The mask of cross-attention: (B, T) queries on (B, S) keys."""
         if not self.config.hierarchical_cross_mask or encoder_sentence_mask is None:
             return attention_mask
-        return create_bidirectional_mask(
-            config=self.decoder.config,
-            inputs_embeds=_shape_carrier(decoder_input_ids, encoder_hidden_states.dtype),
-            attention_mask=attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-            and_mask_function=sentence_to_sentence_mask_function(
-                is_sentence_token(decoder_input_ids, self.config), encoder_sentence_mask
-            ),
+        decoder_sentence_mask = is_sentence_token(decoder_input_ids, self.config)
+        return create_mask(
+            self.decoder.config,
+            sentence_to_sentence_mask_function(decoder_sentence_mask, encoder_sentence_mask),
+            attention_mask,
+            query_shape=decoder_input_ids.shape,
+            key_length=encoder_hidden_states.shape[1],
+            like=encoder_hidden_states,
         )
 
     def _decoder_attention_mask(self, decoder_input_ids, attention_mask, sentence_mask, past_key_values):
         """The mask of decoder self-attention: (B, T) queries on the (B, past + T) keys up to themselves."""
         if not self.config.hierarchical_decoder_mask:
             return attention_mask
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        past_length, key_length = 0, decoder_input_ids.shape[1]
+        if past_key_values is not None:
+            cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+            past_length = cache.get_seq_length()
+            if isinstance(past_length, torch.Tensor):
+                past_length = past_length.clone()  # a static cache counts on in place, before a block mask is read
+            key_length = cache.get_mask_sizes(key_length, 0)[0]
         if sentence_mask is None:
-            past_length = cache.get_seq_length() if cache is not None else 0
-            if isinstance(past_length, int) and past_length > 0:
+            # The length of a static cache is a tensor, which a compiled graph cannot read.
+            if not torch.compiler.is_compiling() and past_length > 0:
                 raise ValueError(
-                    f"`past_key_values` holds {past_length} tokens, but `decoder_sentence_mask` is missing: pass the "
-                    "flags of all decoder ids so far, or decode with `generate()`, which does."
+                    f"`past_key_values` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing: pass "
+                    "the flags of all decoder ids so far, or decode with `generate()`, which does."
                 )
             sentence_mask = is_sentence_token(decoder_input_ids, self.config)
-        if cache is not None:
-            # A static cache has more keys than ids; the causal mask hides the rest.
-            key_length = cache.get_mask_sizes(decoder_input_ids.shape[1], 0)[0]
-            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, key_length - sentence_mask.shape[1])))
-        return create_causal_mask(
-            config=self.decoder.config,
-            inputs_embeds=_shape_carrier(decoder_input_ids, self.shared.weight.dtype),
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            and_mask_function=sentence_to_sentence_mask_function(sentence_mask, sentence_mask),
+        # A static cache has more keys than ids; the causal mask hides the rest.
+        sentence_mask = _pad_to(sentence_mask, key_length)
+        return create_mask(
+            self.decoder.config,
+            and_masks(causal_mask_function, sentence_to_sentence_mask_function(sentence_mask, sentence_mask)),
+            attention_mask,
+            query_shape=decoder_input_ids.shape,
+            key_length=key_length,
+            like=self.shared.weight,
+            query_offset=past_length,
         )
 
     def prepare_inputs_for_generation(self, input_ids, decoder_attention_mask=None, **kwargs):
@@ -343,8 +367,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         cache = inputs.get("past_key_values")
         if getattr(cache, "is_compileable", False):
             # A static cache is there to keep shapes static: flags that grew by one a step would recompile each time.
-            length = cache.get_mask_sizes(input_ids.shape[1], 0)[0]
-            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, length - sentence_mask.shape[1])))
+            sentence_mask = _pad_to(sentence_mask, cache.get_mask_sizes(input_ids.shape[1], 0)[0])
         inputs["decoder_sentence_mask"] = sentence_mask
         return inputs
 
@@ -367,10 +390,16 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return losses.view(labels.shape)
 
 
-def is_sentence_token(input_ids: torch.LongTensor, config: DepthConfig) -> torch.BoolTensor:
-    """`True` where an id of `input_ids` (any shape) is one of the configuration's sentence tokens."""
+def is_sentence_token(
+    input_ids: torch.LongTensor, config: DepthConfig, attention_mask: torch.Tensor | None = None
+) -> torch.BoolTensor:
+    """`True` where an id of `input_ids` (any shape) is one of the configuration's sentence tokens, and no padding."""
     first = config.first_sentence_token_id
-    return (input_ids >= first) & (input_ids < first + config.num_sentence_tokens)
+    sentence_mask = (input_ids >= first) & (input_ids < first + config.num_sentence_tokens)
+    if attention_mask is not None and attention_mask.shape == input_ids.shape:
+        # Whatever id stands in a padded place, it is no sentence.
+        sentence_mask = sentence_mask & attention_mask.to(sentence_mask.device, torch.bool)
+    return sentence_mask
 
 
 def own_sentence_mask_function(sentence_mask: torch.BoolTensor) -> Callable:
@@ -412,9 +441,53 @@ def sentence_to_sentence_mask_function(query_mask: torch.BoolTensor, key_mask: t
     return mask_function
 
 
-def _shape_carrier(input_ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """An empty (B, L, 0) tensor: the mask functions of transformers read shape, dtype and device from embeddings."""
-    return torch.empty((*input_ids.shape, 0), dtype=dtype, device=input_ids.device)
+def create_mask(
+    config: DepthConfig,
+    mask_function: Callable,
+    attention_mask: torch.Tensor | None,
+    query_shape: tuple[int, int],
+    key_length: int,
+    like: torch.Tensor,
+    query_offset: torch.Tensor | int = 0,
+):
+    """
+    The mask of one attention in the form its implementation wants: additive for eager, boolean for sdpa, blocks for
+    flex_attention.
+
+    `create_causal_mask(and_mask_function=...)` of transformers calls the same registry, but evaluates the function by
+    `torch.vmap`: about 5 ms a mask of any size on a CPU, more than a step of `generate()` of a small model. Ours only
+    index, so broadcasting does.
+
+    Args:
+        mask_function (`Callable`): of (batch, head, query, key) indices, `True` = may attend.
+        attention_mask (`torch.Tensor` of shape `(batch_size, key_length)` or shorter, *optional*):
+            Non-zero on real tokens. A 4-D mask is returned as it is.
+        query_shape (`tuple[int, int]`): batch size and number of queries.
+        like (`torch.Tensor`): has the dtype and the device of the attention.
+        query_offset (`torch.Tensor` or `int`): index of the first query among the keys.
+    """
+    if attention_mask is not None:
+        if len(attention_mask.shape) == 4:
+            return attention_mask
+        padding_mask = _pad_to(attention_mask.to(like.device, torch.bool), key_length)
+        mask_function = and_masks(mask_function, padding_mask_function(padding_mask))
+    return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
+        batch_size=query_shape[0],
+        q_length=query_shape[1],
+        kv_length=key_length,
+        q_offset=query_offset,
+        kv_offset=0,
+        mask_function=mask_function,
+        allow_is_causal_skip=False,
+        dtype=like.dtype,
+        device=like.device,
+        config=config,
+    )
+
+
+def _pad_to(mask: torch.BoolTensor, length: int) -> torch.BoolTensor:
+    """A (B, L) mask with `False` behind, up to `length`."""
+    return nn.functional.pad(mask, (0, max(0, length - mask.shape[1])))
 
 
 def _check_sentence_token_ids(config: DepthConfig) -> None:
