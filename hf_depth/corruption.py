@@ -102,7 +102,7 @@ def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: i
     """
     # The sum of token * base^place runs over places in the batch. Dividing by base^(first place of the row), which an
     # odd base allows modulo 2^64, turns them into places in the row.
-    powers, inverse_powers = _powers(len(token_ids))
+    powers, inverse_powers = _powers(2 ** len(token_ids).bit_length())  # of few different sizes
     starts = _starts(lengths)
     sums = np.add.reduceat(token_ids.view(np.uint64) * powers[: len(token_ids)], starts) * inverse_powers[starts]
     run = _mix(np.array([seed % 2**64], np.uint64)) + np.array([epoch % 2**64], np.uint64) * _GOLDEN_GAMMA  # (1,)
@@ -287,11 +287,14 @@ def corrupt_t5(
     num_noise, num_spans = noise_counts(lengths, noise_density, mean_noise_span_length)
     _check_enough_sentinels(num_spans, special_ids)
     kept, hidden = random_spans(lengths, num_noise, num_spans, random)
-    inputs, targets = _replace_hidden(token_ids, kept, hidden, special_ids.sentinels[_positions(num_spans)])
-    return (
-        _append_eos(inputs, lengths - num_noise + num_spans, special_ids),
-        _append_eos(targets, num_noise + num_spans, special_ids),
-    )
+    sentinels = special_ids.sentinels[_positions(num_spans)]
+    is_last = np.zeros(len(kept), bool)  # (num_spans.sum(),): the last span of a row has room for `</s>` behind it
+    is_last[np.cumsum(num_spans) - 1] = True
+    inputs, targets = _replace_hidden(token_ids, kept, hidden, sentinels, room=is_last)
+    input_lengths, target_lengths = lengths - num_noise + num_spans + 1, num_noise + num_spans + 1
+    inputs[np.cumsum(input_lengths) - 1] = special_ids.eos
+    targets[np.cumsum(target_lengths) - 1] = special_ids.eos
+    return (inputs, input_lengths), (targets, target_lengths)
 
 
 def split_prefix(
@@ -311,11 +314,11 @@ def split_prefix(
         Inputs and targets, each as `(values, lengths)`.
     """
     prefix_lengths = 1 + (random.uniform(Draw.PREFIX) * (lengths - 1)).astype(np.int64)  # from 1 to length - 1
+    rest_lengths = lengths - prefix_lengths
     is_prefix = _positions(lengths) < np.repeat(prefix_lengths, lengths)
-    return (
-        _append_eos(token_ids[is_prefix], prefix_lengths, special_ids),
-        _append_eos(token_ids[~is_prefix], lengths - prefix_lengths, special_ids),
-    )
+    inputs = np.insert(token_ids[is_prefix], np.cumsum(prefix_lengths), special_ids.eos)
+    targets = np.insert(token_ids[~is_prefix], np.cumsum(rest_lengths), special_ids.eos)
+    return (inputs, prefix_lengths + 1), (targets, rest_lengths + 1)
 
 
 def corrupt_depth(
@@ -354,9 +357,7 @@ def corrupt_depth(
     """
     first_sentences = _starts(num_sentences)  # (batch_size,): index of each row's first sentence
     lengths = np.add.reduceat(sentence_lengths, first_sentences)  # (batch_size,)
-    num_noise, num_spans, most_cuts = depth_noise_counts(
-        lengths, num_sentences, noise_density, mean_noise_span_length
-    )
+    num_noise, num_spans, most_cuts = depth_noise_counts(lengths, num_sentences, noise_density, mean_noise_span_length)
     _check_enough_sentinels(np.minimum(num_spans + most_cuts, num_noise), special_ids)
     kept, hidden = random_spans(lengths, num_noise, num_spans, random)
     kept, hidden, first_pieces = _cut_spans(kept, hidden, sentence_lengths)
@@ -370,10 +371,12 @@ def corrupt_depth(
 
     marks = _draw_ids(special_ids.sentences, num_sentences, random, Draw.SENTENCE_TOKENS)  # (total_sentences,)
     order = _sentence_order(num_sentences, len(special_ids.sentences), shuffling_probability, random)
-    inputs = _copy_runs(inputs, _starts(input_counts)[order], input_counts[order])
+    input_starts, target_starts = _starts(input_counts), _starts(target_counts)
+    inputs = (inputs, input_starts[order], input_counts[order], marks[order])
+    targets = (targets, target_starts, target_counts, marks)
     return (
-        _mark_sentences(inputs, input_counts[order], num_sentences, marks[order], special_ids, leading_eosen=True),
-        _mark_sentences(targets, target_counts, num_sentences, marks, special_ids, leading_eosen=False),
+        _mark_sentences(*inputs, num_sentences, special_ids, leading_eosen=True),
+        _mark_sentences(*targets, num_sentences, special_ids, leading_eosen=False),
     )
 
 
@@ -405,16 +408,12 @@ def _mix(numbers):
 
 
 @lru_cache(maxsize=4)
-def _powers_up_to(size):
+def _powers(size):
+    """Powers of `_KNUTH` and of its inverse modulo 2^64, from the first: uint64, shape `(2, size)`."""
     bases = np.array([[_KNUTH], [pow(_KNUTH, -1, 2**64)]], np.uint64)
     powers = np.multiply.accumulate(np.repeat(bases, size, axis=1), axis=1)  # (2, size)
     powers.flags.writeable = False
     return powers
-
-
-def _powers(size):
-    """Powers of `_KNUTH` and of its inverse modulo 2^64: uint64, shape `(2, size or more)`."""
-    return _powers_up_to(2 ** (size - 1).bit_length())
 
 
 def _starts(lengths):
@@ -451,8 +450,9 @@ def _random_segmentation(num_items, num_segments, random, purpose):
     Returns the lengths of the segments, shape `(num_segments.sum(),)`. A row without items has one empty segment.
     """
     rows = np.arange(len(num_items))
-    places = np.arange(num_items.max() + 1)  # place j is behind item j, counted from 1
-    is_inner = (places > 0) & (places < num_items[:, None])  # (batch_size, len(places))
+    places = np.arange(num_items.max() + 1, dtype=np.int32)  # place j is behind item j, counted from 1
+    is_inner = places < num_items.astype(np.int32)[:, None]  # (batch_size, len(places)): between two items
+    is_inner[:, 0] = False
     draws = np.where(is_inner, random.bits(purpose, len(places)), _LARGEST_DRAW)
 
     # A row is cut at those of its inner places that drew the `num_segments - 1` smallest numbers.
@@ -491,26 +491,23 @@ def _cut_spans(kept, hidden, sentence_lengths):
     return middles - starts, ends - middles, first_pieces
 
 
-def _replace_hidden(token_ids, kept, hidden, sentinels):
+def _replace_hidden(token_ids, kept, hidden, sentinels, room=0):
     """
     Kept words with a sentinel for every hidden span, and hidden spans with their sentinel before them.
 
-    `kept` and `hidden` count words that follow each other: kept, hidden, kept, hidden, …
+    `kept` and `hidden` count words that follow each other: kept, hidden, kept, hidden, … After each hidden span `room`
+    places are left to the caller, in both.
     """
     is_span = hidden > 0
     ends = np.cumsum(kept + hidden)
-    # In the input, the first word of a span makes room for the sentinel; in the target, the word before the span.
-    inputs = _copy_runs(token_ids, ends - hidden - kept, kept + is_span)
-    inputs[np.cumsum(kept + is_span)[is_span] - 1] = sentinels
-    lengths = hidden[is_span] + 1
-    targets = _copy_runs(token_ids, ends[is_span] - lengths, lengths)
+    # In the input, the first word of a span gives its place to the sentinel; in the target, the word before the span.
+    lengths = kept + is_span + room
+    inputs = _copy_runs(token_ids, ends - hidden - kept, lengths)
+    inputs[(_starts(lengths) + kept)[is_span]] = sentinels
+    lengths = (1 + hidden + room)[is_span]
+    targets = _copy_runs(token_ids, (ends - hidden - 1)[is_span], lengths)
     targets[_starts(lengths)] = sentinels
     return inputs, targets
-
-
-def _append_eos(values, lengths, special_ids):
-    """Close every row with `</s>`."""
-    return np.insert(values, np.cumsum(lengths), special_ids.eos), lengths + 1
 
 
 def _draw_ids(ids, counts, random, purpose):
@@ -529,8 +526,8 @@ def _sentence_order(num_sentences, max_sentences, shuffling_probability, random)
     return np.repeat(_starts(num_sentences), num_sentences) + order
 
 
-def _mark_sentences(words, counts, num_sentences, marks, special_ids, leading_eosen):
-    """Put every sentence between its sentence token and `<eosen>`, and close every row with `</s>`."""
+def _mark_sentences(words, starts, counts, marks, num_sentences, special_ids, leading_eosen):
+    """Rows of the sentences `words[start : start + count]`, each between its mark and `<eosen>`, closed by `</s>`."""
     last_sentences = np.cumsum(num_sentences) - 1
     first_sentences = last_sentences - num_sentences + 1
     before = np.ones_like(counts)
@@ -539,7 +536,7 @@ def _mark_sentences(words, counts, num_sentences, marks, special_ids, leading_eo
     lengths[last_sentences] += 1
 
     begins = _starts(lengths)
-    values = _copy_runs(words, _starts(counts) - before, lengths)
+    values = _copy_runs(words, starts - before, lengths)
     values[begins[first_sentences]] = special_ids.eosen  # without a leading `<eosen>`, the next line replaces it
     values[begins + before - 1] = marks
     values[begins + before + counts] = special_ids.eosen

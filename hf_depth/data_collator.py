@@ -50,6 +50,10 @@ class _CorruptionCollator:
         self._is_special = np.zeros(len(self.tokenizer) + 1, dtype=bool)
         self._is_special[np.hstack([self.tokenizer.pad_token_id, *self._special_ids, -1])] = True
 
+    def __setstate__(self, state: dict):
+        self.__dict__.update(state)
+        self._epoch.share_memory_()  # which a copy is not by itself
+
     def set_epoch(self, epoch: int):
         """Draw anew: in every epoch an example is corrupted in another way. Reaches running workers, too."""
         self._epoch.fill_(int(epoch))
@@ -96,7 +100,7 @@ class _CorruptionCollator:
             raise ValueError(
                 f"Row {row} of the batch has {token_ids[place]} in `input_ids`, which is not the id of a word. The "
                 f"vocabulary has {len(self.tokenizer)} ids; padding, `</s>`, sentinels and sentence tokens are added "
-                "here. Tokenize with the collator's tokenizer, as `hf_depth.tokenization.encode_texts` does."
+                "here. Tokenize with the collator's tokenizer, as `hf_depth.tokenization.TextEncoder` does."
             )
         return token_ids, lengths
 
