@@ -34,7 +34,6 @@ from hf_depth.preprocessing import (
 )
 from hf_depth.reporting import describe_example, metrics_table, plot_losses, unshuffle
 
-
 logger = logging.getLogger(__name__)
 
 DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
@@ -190,10 +189,10 @@ def own_tokenizer(corpus, model_args, data_args, training_args):
     vocab_size = (model_args.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
     with training_args.main_process_first(local=False, desc="training a tokenizer"):
         if training_args.process_index == 0:
-            logger.info(f"Training a SentencePiece vocabulary of {vocab_size} tokens on the training documents")
+            logger.info(f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text")
             documents = islice(corpus["train"], MAX_TOKENIZER_DOCUMENTS)
             texts = (document[data_args.text_column] for document in documents)
-            train_tokenizer(texts, vocab_size, folder)
+            train_tokenizer(texts, vocab_size, folder, allow_fewer=model_args.vocab_size is None)
     return with_sentence_tokens(AutoTokenizer.from_pretrained(folder), model_args)
 
 
