@@ -1,11 +1,11 @@
 """Where the text comes from: files, the Hub, or Python's own documentation; and a vocabulary for it."""
 
+import hashlib
 import io
 import os
 import re
 import string
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +109,7 @@ def train_tokenizer(
     Args:
         texts: the documents.
         vocab_size: number of ids, sentinels included; sentence tokens (`add_sentence_tokens`) come on top.
-        output_dir: where the tokenizer is saved. `AutoTokenizer` loads it from there.
+        output_dir: where the tokenizer is saved, for `AutoTokenizer`, and as `spiece.model` for SentencePiece.
         allow_fewer: take `vocab_size` as an upper limit, if the text is too small for that many.
 
     Returns:
@@ -140,9 +140,12 @@ def train_tokenizer(
         )
     except RuntimeError as error:
         raise ValueError(_explain_training_error(str(error), vocab_size)) from error
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # `output_dir` may hold an older tokenizer, which would be read instead
         Path(folder, "spiece.model").write_bytes(model.getvalue())
         T5Tokenizer.from_pretrained(folder, extra_ids=NUM_SENTINELS).save_pretrained(output_dir)
+    Path(output_dir, "spiece.model").write_bytes(model.getvalue())
     return T5Tokenizer.from_pretrained(output_dir)
 
 
@@ -190,7 +193,8 @@ class _HashIsLow:
 
     def hash(self, row: dict[str, Any]) -> float:
         """A number in [0, 1)."""
-        return zlib.crc32(f"{self.seed} {row[self.text_column]}".encode()) / 2**32
+        digest = hashlib.blake2b(f"{self.seed} {row[self.text_column]}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest) / 2**64
 
     def __call__(self, row: dict[str, Any]) -> bool:
         return (self.hash(row) <= self.limit) != self.negate

@@ -56,9 +56,9 @@ def load_files(
         )
     except Exception as error:  # each reader raises exceptions of its own
         place = _first_bad_json_line(local_files) if reader == "json" else None
-        raise ValueError(
-            f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {error.__cause__ or error}"
-        ) from error
+        is_empty = "corresponds to no data" in str(error)
+        reason = "it has no rows" if is_empty else error.__cause__ or error
+        raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
 
 
 def _find(argument: str, name: str) -> list[str]:

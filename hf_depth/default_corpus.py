@@ -16,7 +16,7 @@ _ITEM_MARK = re.compile(r"(?:[*•-]|\d{1,2}\.|\[\d+\])\s+")
 _LABEL = re.compile(r"(?:Note|Warning|Important|CPython implementation detail):\s*")
 _TERM = re.compile(r"\S.*\n(?=[ ]+\S)")
 _BOILERPLATE = re.compile(
-    r"(?:Changed|New|Added|Deprecated|Removed)\b.*?\b(?:version|since|in) \d|See also|PEP \d+|Raises an audit"
+    r"(?:Changed|New|Added|Deprecated|Removed)\b.*?\b(?:version|since|in) \d|See also|[*]*PEP \d+|Raises an audit"
 )
 _SENTENCE = re.compile(r"(?=[A-Z“_]|[a-z][\w.]*\(\))(?:\S+\s+){3,}\S*[.!?][)”’]*")
 _CODE = re.compile(r"::=|>>>|[{}<>\[\]=|\\^~#@$%&*+\"`]")
@@ -73,10 +73,12 @@ def _documents(topic: str, name: str, seen: set[str]) -> Iterator[dict[str, str]
 def _prose(block: str) -> list[str]:
     """The sentences of a block up to the first that is no prose, such as one that introduces an example."""
     text = textwrap.dedent(block).strip()
+    item_mark = _ITEM_MARK.match(text)
+    text = text[item_mark.end() :] if item_mark else text
     if _BOILERPLATE.match(text) or '""' in text:  # a literal that holds quotation marks: cannot be told from markup
         return []
-    mark = _ITEM_MARK.match(text) or _TERM.match(text)  # of a list item, or the term above its indented definition
-    text = text[mark.end() :] if mark else text
+    term = None if item_mark else _TERM.match(text)  # of an indented definition
+    text = text[term.end() :] if term else text
     text = re.sub(r"(?<=\w)-\n\s*(?=\w)", "-", text)
     text = _LABEL.sub("", re.sub(r"\s+", " ", _without_markup(text)), count=1)
     return list(takewhile(_is_prose, get_sentence_splitter("en")(text)))

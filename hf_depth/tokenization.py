@@ -5,6 +5,7 @@ stands in a text can turn into a special token.
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import nupunkt
 import sentencex
 from nupunkt.layout import iter_blocks
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Tokenizer
 
 NUM_SENTENCE_TOKENS = 20
 SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
@@ -28,6 +29,22 @@ SENTENCEX_LANGUAGES = frozenset(
 # A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
 # input, so that it is given as little text at once as possible.
 _CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
+
+
+def load_tokenizer(name_or_path: str | os.PathLike, **kwargs) -> PreTrainedTokenizerBase:
+    """
+    `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of T5's
+    own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.)
+
+    Args:
+        name_or_path: a folder, or a name on the Hub.
+        kwargs: for `from_pretrained`.
+    """
+    others = ("tokenizer.json", "tokenizer_config.json", "config.json")
+    is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(
+        os.path.isfile(os.path.join(name_or_path, file)) for file in others
+    )
+    return (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
 
 
 def add_sentence_tokens(

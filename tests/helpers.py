@@ -58,10 +58,15 @@ def _tiny_vocabulary() -> bytes:
     return model.getvalue()
 
 
+def write_sentencepiece_model(folder: str):
+    """Write `spiece.model` to a folder, the only file that T5's own vocabulary comes in."""
+    with open(f"{folder}/spiece.model", "wb") as file:
+        file.write(_tiny_vocabulary())
+
+
 def tiny_tokenizer(sentence_tokens: bool = False) -> PreTrainedTokenizerBase:
     """A T5 tokenizer of about 500 ids, the last 100 of them sentinels; on request with 20 sentence tokens behind."""
     with tempfile.TemporaryDirectory() as folder:
-        with open(f"{folder}/spiece.model", "wb") as file:
-            file.write(_tiny_vocabulary())
+        write_sentencepiece_model(folder)
         tokenizer = T5Tokenizer.from_pretrained(folder)
     return add_sentence_tokens(tokenizer) if sentence_tokens else tokenizer

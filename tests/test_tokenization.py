@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import ByT5Tokenizer, T5Tokenizer
 
-from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer
+from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer, write_sentencepiece_model
 from hf_depth import add_sentence_tokens
 from hf_depth.tokenization import (
     SENTENCE_TOKENS,
@@ -20,6 +20,7 @@ from hf_depth.tokenization import (
     eosen_token_id,
     get_sentence_splitter,
     layout_document,
+    load_tokenizer,
     sentence_token_ids,
     sentinel_token_ids,
 )
@@ -75,7 +76,8 @@ class SentenceTokensTest(parameterized.TestCase):
             "import json, sys; from transformers import AutoTokenizer\n"
             "for folder in sys.argv[1:]:\n"
             "    t = AutoTokenizer.from_pretrained(folder)\n"
-            f"    print(json.dumps([type(t).__name__, t({text!r})['input_ids'], t.all_special_tokens, t.get_vocab()]))\n"
+            f"    ids = t({text!r})['input_ids']\n"
+            "    print(json.dumps([type(t).__name__, ids, t.all_special_tokens, t.get_vocab()]))\n"
             "assert 'hf_depth' not in sys.modules"
         )
         tokenizers = {"tiny": TOKENIZER, "t5": add_sentence_tokens(t5_vocabulary_tokenizer())}
@@ -115,6 +117,18 @@ class SentenceTokensTest(parameterized.TestCase):
     def test_asking_for_ids_before_they_are_added_names_the_remedy(self, get_ids):
         with self.assertRaisesRegex(ValueError, "call `add_sentence_tokens\\(tokenizer\\)` first"):
             get_ids(tiny_tokenizer())
+
+
+class LoadTokenizerTest(parameterized.TestCase):
+    def test_a_bare_sentencepiece_model_is_read_as_a_t5_tokenizer_and_a_saved_one_as_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_sentencepiece_model(folder)
+            bare = load_tokenizer(folder)
+            add_sentence_tokens(bare).save_pretrained(folder)
+            saved = load_tokenizer(folder)
+        self.assertIsInstance(bare, T5Tokenizer)
+        self.assertEqual(bare.get_vocab(), TOKENIZER.get_vocab())
+        self.assertEqual(saved.get_vocab(), TOKENIZER.get_vocab())
 
 
 class TextEncoderTest(parameterized.TestCase):

@@ -1,0 +1,90 @@
+"""
+How fast text is prepared (split into sentences, tokenized, cut into windows), as a multiple of the speed at which the
+tokenizer alone encodes the same documents. One process, one thread.
+
+    python benchmarks/preparation.py
+    python benchmarks/preparation.py --train_file corpus.jsonl --tokenizer google/t5-v1_1-base
+
+Every run reads documents that no run before has read, since sentence splitters and tokenizers remember what they saw.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # for all alike; read when the tokenizer is first used
+
+from transformers import PreTrainedTokenizerBase  # noqa: E402
+
+from hf_depth import add_sentence_tokens  # noqa: E402
+from hf_depth.corpus import load_corpus, train_tokenizer  # noqa: E402
+from hf_depth.corruption import t5_raw_length  # noqa: E402
+from hf_depth.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor  # noqa: E402
+from hf_depth.tokenization import load_tokenizer  # noqa: E402
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train_file", nargs="+", help="documents (default: Python's own documentation)")
+    parser.add_argument("--text_column", default="text")
+    parser.add_argument("--tokenizer", help="folder or name of a T5 tokenizer (default: one trained on the documents)")
+    parser.add_argument("--language", default="en")
+    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--megabytes", type=float, default=2.0, help="text per run, at most")
+    arguments = parser.parse_args()
+
+    texts = load_corpus(
+        train_file=arguments.train_file, text_column=arguments.text_column, validation_split_percentage=0
+    )["train"][arguments.text_column]
+    tokenizer = add_sentence_tokens(get_tokenizer(arguments.tokenizer, texts))
+    prepare = {
+        "tokenizer alone": lambda batch: tokenizer(batch["text"])["input_ids"],
+        "T5 rows": SpanCorruptionPreprocessor(tokenizer, t5_raw_length(512, 0.15, 3.0)),
+        "DEPTH rows": DepthPreprocessor(tokenizer, 512, 512, 0.3, 3.0, language=arguments.language),
+    }
+    parts = unseen_parts([text for text in texts if text], arguments.runs + 1, arguments.megabytes * 1e6)
+    measure(prepare, parts[0])  # warm up: models are loaded at their first use
+    runs = [measure(prepare, part) for part in parts[1:]]
+
+    sizes = [sum(map(len, part)) / 1e6 for part in parts]
+    print(f"{len(runs)} runs of {statistics.median(sizes):.2f} million characters, medians:")
+    for name in prepare:
+        speed = statistics.median(size / run[name] for size, run in zip(sizes[1:], runs, strict=True))
+        ratio = statistics.median(run["tokenizer alone"] / run[name] for run in runs)
+        print(f"{name:16} {speed:6.2f} million characters/s, {ratio:5.2f} x the tokenizer alone")
+
+
+def get_tokenizer(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:
+    if name:
+        return load_tokenizer(name)
+    with tempfile.TemporaryDirectory() as folder:
+        return train_tokenizer(texts, 32_000, folder, allow_fewer=True)
+
+
+def unseen_parts(texts: list[str], number: int, size: float) -> list[list[str]]:
+    """Deal documents to parts of nearly the same size, none of them larger than `size` characters."""
+    parts: list[list[str]] = [[] for _ in range(number)]
+    sizes = [0] * number
+    for text in texts:
+        smallest = sizes.index(min(sizes))
+        if sizes[smallest] + len(text) <= size:
+            parts[smallest].append(text)
+            sizes[smallest] += len(text)
+    return parts
+
+
+def measure(prepare: dict[str, Callable], part: list[str]) -> dict[str, float]:
+    """Seconds that each takes for the same documents."""
+    seconds = {}
+    for name, function in prepare.items():
+        start = time.perf_counter()
+        function({"text": part})
+        seconds[name] = time.perf_counter() - start
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
