@@ -33,8 +33,8 @@ _CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！�
 
 def load_tokenizer(name_or_path: str | os.PathLike, **kwargs) -> PreTrainedTokenizerBase:
     """
-    `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of T5's
-    own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.)
+    `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of
+    T5's own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.)
 
     Args:
         name_or_path: a folder, or a name on the Hub.
