@@ -28,7 +28,7 @@ def python_reference_documents() -> list[dict[str, str]]:
     The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`).
 
     Headings, grammar, tables, code, signatures and version notes are left out. A paragraph that stands in several
-    topics is taken once. The text depends on the version of Python, and on nothing else.
+    topics is taken once. The text depends on the versions of Python and nupunkt only.
 
     Returns:
         `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines) and `title` (the
