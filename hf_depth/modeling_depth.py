@@ -52,13 +52,14 @@ class TokenLossSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 class InitializedAsT5:
     """
-    Makes a class outside of transformers start from the weights of T5. Transformers (5.17 to 5.23) skips, in such
-    classes, all modules without parameters of their own. T5 initializes its layers there, so that every matrix of a
-    model from scratch would keep the standard deviation of 1 that a plain `nn.Linear` gets.
+    Makes a class outside of transformers start from the weights of T5. In such "custom code" transformers (5.17 to
+    5.23) skips all modules without parameters of their own. T5 initializes its layers there, so that every matrix
+    would keep the standard deviation of 1 that a plain `nn.Linear` gets.
     """
 
-    def _initialize_weights(self, module, is_custom_code: bool = False):
-        super()._initialize_weights(module, is_custom_code=False)
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        return False
 
 
 class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
@@ -147,7 +148,8 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             num_items = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
             loss = token_losses.sum() / num_items
         outputs = TokenLossSeq2SeqLMOutput(**{**outputs, "loss": loss, "token_losses": token_losses})
-        return outputs.to_tuple() if return_dict is False else outputs
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        return outputs if return_dict else outputs.to_tuple()
 
 
 class DepthAttention(T5Attention):
