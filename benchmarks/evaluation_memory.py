@@ -16,8 +16,13 @@ import tempfile
 import numpy as np
 from transformers import Seq2SeqTrainer
 
-from hf_depth import DataCollatorForDepth, DepthConfig, DepthForConditionalGeneration, DepthTrainer
-from hf_depth import DepthTrainingArguments
+from hf_depth import (
+    DataCollatorForDepth,
+    DepthConfig,
+    DepthForConditionalGeneration,
+    DepthTrainer,
+    DepthTrainingArguments,
+)
 from hf_depth.corpus import train_tokenizer
 from hf_depth.default_corpus import python_reference_documents
 from hf_depth.tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids

@@ -9,7 +9,6 @@ from .tokenization import add_sentence_tokens
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
 
-
 __version__ = "0.1.0"
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, fields
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Config
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
 
+from . import tokenization
 from .configuration_depth import DepthConfig
 from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from .tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids
-
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -126,7 +126,7 @@ def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None
     name = model_args.tokenizer_name or model_args.model_name_or_path or model_args.config_name
     if name is None:
         return None
-    tokenizer = AutoTokenizer.from_pretrained(name, **_hub_arguments(model_args))
+    tokenizer = tokenization.load_tokenizer(name, **_hub_arguments(model_args))
     return with_sentence_tokens(tokenizer, model_args)
 
 

@@ -256,15 +256,15 @@ def dataset_statistics(dataset: Dataset) -> dict[str, int]:
         dataset: from [`prepare_dataset`], map-style.
 
     Returns:
-        `dict`: `examples`, `tokens` (words before corruption, no special tokens), `cut_tokens` (words of sentences
+        `dict`: `examples`, `tokens` (words before corruption, no special tokens), `tokens_cut` (words of sentences
         longer than a window); for DEPTH also `sentences` and `one_sentence_examples` (they have no order to learn).
     """
-    counts = {"examples": len(dataset), "tokens": 0, "cut_tokens": 0}
+    counts = {"examples": len(dataset), "tokens": 0, "tokens_cut": 0}
     if "sentence_lengths" in dataset.column_names:
         counts.update(sentences=0, one_sentence_examples=0)
     for batch in dataset.with_format("arrow").iter(batch_size=10_000):
         counts["tokens"] += _sum(pc.list_value_length(batch["input_ids"]))
-        counts["cut_tokens"] += _sum(batch["num_cut_tokens"])
+        counts["tokens_cut"] += _sum(batch["num_cut_tokens"])
         if "sentences" in counts:
             num_sentences = pc.list_value_length(batch["sentence_lengths"])
             counts["sentences"] += _sum(num_sentences)

@@ -64,7 +64,7 @@ def unshuffle(model, tokenizer: PreTrainedTokenizerBase, row: Mapping, batch: Ma
         "given": in_order(inputs["input_ids"]),
         "predicted": in_order(generated),
         "true": sentences,
-        "generated": tokenizer.decode(generated[0]),
+        "generated": tokenizer.decode(generated[0][generated[0] != tokenizer.pad_token_id]),
         "kendall_tau": float(scores[3]),
     }
 
@@ -97,11 +97,11 @@ def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "
 
 def metrics_table(before: Mapping[str, float] | None, after: Mapping[str, float], names: Sequence[str]) -> str:
     """The metrics `names`, before and after training, one a line; those not measured are left out."""
-    lines = [f"{'':36}{'before':>10}{'after':>10}"]
+    lines = [f"{'':40}{'before':>10}{'after':>10}"]
     for name in names:
         if name in after:
             earlier = f"{before[name]:10.4f}" if before and name in before else f"{'':10}"
-            lines.append(f"{name:36}{earlier}{after[name]:10.4f}")
+            lines.append(f"{name:40}{earlier}{after[name]:10.4f}")
     return "\n".join(lines)
 
 

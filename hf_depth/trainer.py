@@ -23,7 +23,6 @@ from .modeling_depth import cross_entropy_per_token
 from .reporting import model_card
 from .training_args import DepthTrainingArguments
 
-
 TRAINING_METRICS = (
     "sentence_loss",
     "reconstruction_loss",

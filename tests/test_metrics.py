@@ -18,7 +18,6 @@ from hf_depth.metrics import (
     summarize_order,
 )
 
-
 CONFIG = DepthConfig(vocab_size=160, first_sentence_token_id=130, num_sentence_tokens=6, eosen_token_id=136)
 
 

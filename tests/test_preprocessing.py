@@ -221,18 +221,18 @@ class DatasetStatisticsTest(parameterized.TestCase):
                 {
                     "examples": len(rows),
                     "tokens": sum(map(len, rows["input_ids"])),
-                    "cut_tokens": sum(rows["num_cut_tokens"]),
+                    "tokens_cut": sum(rows["num_cut_tokens"]),
                     "sentences": sum(map(len, rows["sentence_lengths"])),
                     "one_sentence_examples": sum(len(lengths) == 1 for lengths in rows["sentence_lengths"]),
                 },
             )
-        self.assertGreaterEqual(dataset_statistics(prepared)["cut_tokens"], 200)
+        self.assertGreaterEqual(dataset_statistics(prepared)["tokens_cut"], 200)
 
     def test_rows_for_t5_have_no_sentences_to_count(self):
         prepared = prepare_dataset(Dataset.from_dict({"text": DOCUMENTS}), SpanCorruptionPreprocessor(TOKENIZER, 40))
         num_words = len(flat(ENCODER(DOCUMENTS)))
         self.assertEqual(
-            dataset_statistics(prepared), {"examples": len(prepared), "tokens": num_words, "cut_tokens": 0}
+            dataset_statistics(prepared), {"examples": len(prepared), "tokens": num_words, "tokens_cut": 0}
         )
 
     def test_no_rows_count_nothing(self):

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
+from huggingface_hub import HfApi
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers import T5ForConditionalGeneration as StockT5
 
@@ -193,6 +195,20 @@ class PretrainTest(parameterized.TestCase):
             with self.assertRaises((ValueError, OSError, SystemExit)) as error:
                 self.script.main(self.flags(**changes))
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
+
+    def test_push_to_hub_uploads_model_code_tokenizer_and_card(self):
+        repository = mock.Mock(repo_id="me/tiny-depth")
+        with (
+            mock.patch.object(HfApi, "create_repo", return_value=repository),
+            mock.patch.object(HfApi, "upload_folder") as upload,
+        ):
+            self.script.main(self.flags(push_to_hub=True, hub_model_id="me/tiny-depth"))
+        self.assertEqual(upload.call_args.kwargs["repo_id"], "me/tiny-depth")
+        files = {path.name for path in Path(upload.call_args.kwargs["folder_path"]).iterdir()}
+        self.assertContainsSubset(["model.safetensors", "modeling_depth.py", "tokenizer.json", "README.md"], files)
+        card = (self.output_dir / "README.md").read_text()
+        self.assertIn('from_pretrained("me/tiny-depth", trust_remote_code=True)', card)
+        self.assertIn("eval_sentence_accuracy", card)
 
     def test_one_sentence_corpus_is_no_corpus_for_depth(self):
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:8] * 3))

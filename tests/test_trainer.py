@@ -13,7 +13,6 @@ from datasets import Dataset
 from hf_depth import DepthTrainingArguments
 from training import parameters, rows, tiny_model, trainer
 
-
 ALL_KINDS = ("depth", "t5", "stock_t5")
 
 
@@ -25,7 +24,7 @@ class TestCase(parameterized.TestCase):
         self.folder = folder.name
 
     def assert_close(self, actual, expected, tolerance=1e-5):
-        """Equal to `tolerance`, for dicts of tensors; plain differences, since gradients here are of the order of 1."""
+        """Equal to `tolerance`, for dicts of tensors; a plain difference, since gradients here are of the order of 1."""
         self.assertEqual(actual.keys(), expected.keys())
         for name, value in actual.items():
             self.assertLess((value - expected[name]).abs().max().item(), tolerance, name)

@@ -8,6 +8,7 @@ import torch
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
+from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
@@ -18,7 +19,6 @@ from hf_depth import (
     T5ForConditionalGeneration,
 )
 from hf_depth.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
-from helpers import SENTENCES, tiny_tokenizer
 
 
 def rows(number: int) -> list[dict]:
