@@ -24,7 +24,7 @@ class TestCase(parameterized.TestCase):
         self.folder = folder.name
 
     def assert_close(self, actual, expected, tolerance=1e-5):
-        """Equal to `tolerance`, for dicts of tensors; a plain difference, since gradients here are of the order of 1."""
+        """Equal to `tolerance`, for dicts of tensors; the plain difference, as gradients here are of order 1."""
         self.assertEqual(actual.keys(), expected.keys())
         for name, value in actual.items():
             self.assertLess((value - expected[name]).abs().max().item(), tolerance, name)
