@@ -1,0 +1,206 @@
+"""`generate()` obeys the masks: with and without a cache it says what the full model says about the whole prefix."""
+
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
+
+from tiny_models import FIRST_SENTENCE_TOKEN, NUM_SENTENCE_TOKENS, random_batch, random_ids, tiny_model
+
+NEW_TOKENS = 12
+SENTENCES = slice(FIRST_SENTENCE_TOKEN, FIRST_SENTENCE_TOKEN + NUM_SENTENCE_TOKENS)
+
+
+def talkative_model(attn_implementation="sdpa", **changes):
+    """A model that says a sentence token every few tokens, so that the masks of the decoder matter."""
+    model = tiny_model(attn_implementation=attn_implementation, **changes)
+    with torch.no_grad():
+        model.lm_head.weight[SENTENCES] *= 1.7
+    model.generation_config.update(max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False)
+    return model
+
+
+def sources(seed=0):
+    batch = random_batch(seed, batch_size=4)
+    return {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
+
+
+def without_end(logits):
+    """`min_new_tokens` forbids `</s>`."""
+    return logits.index_fill(-1, torch.tensor([1]), -torch.inf)
+
+
+@torch.no_grad()
+def oracle(model, inputs, decoder_ids, steps, decoder_attention_mask=None):
+    """The greedy sequence and its logits (steps, B, V), by the full model on the whole prefix at every step."""
+    logits = []
+    for _ in range(steps):
+        outputs = model(
+            **inputs,
+            decoder_input_ids=decoder_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            use_cache=False,
+        )
+        logits.append(outputs.logits[:, -1])
+        decoder_ids = torch.cat([decoder_ids, without_end(logits[-1]).argmax(-1, keepdim=True)], dim=1)
+        if decoder_attention_mask is not None:
+            decoder_attention_mask = torch.nn.functional.pad(decoder_attention_mask, (0, 1), value=1)
+    return decoder_ids, torch.stack(logits)
+
+
+def number_of_sentence_tokens(ids):
+    return ((ids >= SENTENCES.start) & (ids < SENTENCES.stop)).sum(-1)
+
+
+class GenerationTest(parameterized.TestCase):
+    def check(self, model, inputs, expected, expected_logits, **options):
+        outputs = model.generate(**inputs, **options, output_logits=True, return_dict_in_generate=True)
+        self.assertEqual(outputs.sequences.tolist(), expected.tolist())
+        torch.testing.assert_close(torch.stack(outputs.logits), expected_logits, rtol=1e-4, atol=1e-4)
+        return outputs
+
+    @parameterized.product(
+        cache=({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}),
+        attn_implementation=("eager", "sdpa"),
+    )
+    def test_greedy_search_equals_the_full_model_on_each_prefix(self, cache, attn_implementation):
+        model, inputs = talkative_model(attn_implementation), sources()
+        expected, logits = oracle(model, inputs, torch.zeros(4, 1, dtype=torch.long), NEW_TOKENS)
+        self.assertGreater(number_of_sentence_tokens(expected).min().item(), 1)
+        self.check(model, inputs, expected, logits, **cache)
+
+    @parameterized.parameters("hierarchical_decoder_mask", "hierarchical_cross_mask", "hierarchical_encoder_mask")
+    def test_the_other_tests_here_would_notice_a_missing_mask(self, switch):
+        inputs, start = sources(), torch.zeros(4, 1, dtype=torch.long)
+        _, logits = oracle(talkative_model(), inputs, start, NEW_TOKENS)
+        _, other = oracle(talkative_model(**{switch: False}), inputs, start, NEW_TOKENS)
+        self.assertGreater((logits - other).abs().max().item(), 0.1)
+
+    def test_the_other_tests_here_would_notice_missing_flags(self):
+        model, inputs = talkative_model(), sources()
+        expected, logits = oracle(model, inputs, torch.zeros(4, 1, dtype=torch.long), NEW_TOKENS)
+        prepare = model.prepare_inputs_for_generation
+
+        def forget_the_past(input_ids, **kwargs):
+            inputs = prepare(input_ids, **kwargs)
+            flags = inputs["decoder_sentence_mask"]
+            inputs["decoder_sentence_mask"] = torch.zeros_like(flags)
+            inputs["decoder_sentence_mask"][:, -1] = flags[:, -1]
+            return inputs
+
+        with mock.patch.object(model, "prepare_inputs_for_generation", forget_the_past):
+            with self.assertRaises(AssertionError):
+                self.check(model, inputs, expected, logits, use_cache=True)
+
+    @parameterized.product(
+        cache=({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}), left_padding=(0, 3)
+    )
+    def test_a_decoder_prompt_is_continued_as_the_full_model_would(self, cache, left_padding):
+        model, inputs = talkative_model(), sources(1)
+        prompt = torch.nn.functional.pad(random_ids(torch.Generator().manual_seed(1), 4, 5), (1, 0))
+        expected, logits = oracle(model, inputs, prompt, NEW_TOKENS)
+        options = dict(cache)
+        if left_padding:
+            # Two rows have padding in front, with a sentence token in it that must not count.
+            prompt = torch.nn.functional.pad(prompt, (left_padding, 0))
+            mask = torch.ones_like(prompt)
+            mask[1::2, :left_padding] = 0
+            prompt[1, 1] = SENTENCES.start
+            options["decoder_attention_mask"] = mask
+            padded, padded_logits = oracle(model, inputs, prompt, NEW_TOKENS, mask)
+            # The rows with padding continue as those without, the two others have a longer prompt.
+            torch.testing.assert_close(padded_logits[:, 1::2], logits[:, 1::2], rtol=1e-4, atol=1e-4)
+            expected, logits = padded, padded_logits
+        self.check(model, inputs, expected, logits, decoder_input_ids=prompt, **options)
+
+    def test_an_input_without_sentence_tokens_is_decoded_too(self):
+        model = talkative_model()
+        inputs = sources(2)
+        inputs["input_ids"] = inputs["input_ids"].clamp(max=FIRST_SENTENCE_TOKEN - 1)
+        inputs["input_ids"][0, 0] = SENTENCES.start  # but one row has one
+        expected, logits = oracle(model, inputs, torch.zeros(4, 1, dtype=torch.long), NEW_TOKENS)
+        self.assertGreater(number_of_sentence_tokens(expected).min().item(), 0)
+        for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}):
+            self.check(model, inputs, expected, logits, **cache)
+
+    def test_sequences_that_end_early_are_the_same_with_and_without_a_cache(self):
+        model, inputs = talkative_model(), sources(6)
+        with torch.no_grad():
+            model.lm_head.weight[1] *= 1.5
+        outputs = [
+            model.generate(**inputs, min_new_tokens=0, max_new_tokens=20, **cache).tolist()
+            for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"})
+        ]
+        self.assertEqual(outputs[0], outputs[1])
+        self.assertEqual(outputs[0], outputs[2])
+        lengths = [row.index(1) if 1 in row else len(row) for row in outputs[0]]
+        self.assertGreater(len(set(lengths)), 1)
+
+    def test_beams_are_the_same_with_and_without_a_cache_and_score_what_the_full_model_says(self):
+        model, inputs = talkative_model(), sources(4)
+        options = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}
+        options |= {"return_dict_in_generate": True, "output_scores": True}
+        outputs = [model.generate(**inputs, **options, use_cache=use_cache) for use_cache in (False, True)]
+        self.assertEqual(outputs[0].sequences.tolist(), outputs[1].sequences.tolist())
+        torch.testing.assert_close(outputs[0].sequences_scores, outputs[1].sequences_scores, rtol=1e-4, atol=1e-4)
+        sequences = outputs[1].sequences
+        self.assertGreater(number_of_sentence_tokens(sequences).float().mean().item(), 1.0)
+        with torch.no_grad():
+            expanded = {name: value.repeat_interleave(3, dim=0) for name, value in inputs.items()}
+            logits = model(**expanded, decoder_input_ids=sequences[:, :-1]).logits
+        scores = logits.log_softmax(-1).gather(-1, sequences[:, 1:, None]).sum((1, 2))
+        torch.testing.assert_close(outputs[1].sequences_scores, scores, rtol=1e-4, atol=1e-4)
+
+    def test_samples_with_equal_seeds_are_equal_with_and_without_a_cache(self):
+        model, inputs = talkative_model(), sources(5)
+        samples = []
+        for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}):
+            torch.manual_seed(0)
+            samples.append(model.generate(**inputs, do_sample=True, num_return_sequences=2, **cache).tolist())
+        self.assertEqual(samples[0], samples[1])
+        self.assertEqual(samples[0], samples[2])
+        torch.manual_seed(1)
+        self.assertNotEqual(samples[0], model.generate(**inputs, do_sample=True, num_return_sequences=2).tolist())
+
+    def test_a_static_cache_compiles_one_graph_for_all_steps(self):
+        torch._dynamo.reset()
+        model, inputs = talkative_model(), sources(6)
+        graphs = []
+
+        def backend(graph, example_inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        config = CompileConfig(backend=backend, fullgraph=True, mode=None)
+        config._compile_all_devices = True  # on a CPU `generate` does not compile by itself
+        expected, logits = oracle(model, inputs, torch.zeros(4, 1, dtype=torch.long), NEW_TOKENS)
+        self.check(model, inputs, expected, logits, cache_implementation="static", compile_config=config)
+        self.assertLen(graphs, 1)
+
+
+class FilledCacheTest(parameterized.TestCase):
+    @parameterized.parameters("dynamic", "static")
+    def test_a_filled_cache_needs_the_flags_of_all_ids(self, kind):
+        model, inputs = talkative_model(), sources(7)
+        ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
+        expected = model(**inputs, decoder_input_ids=ids).logits
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        if kind == "static":
+            cache = EncoderDecoderCache(StaticCache(model.config, 8), StaticCache(model.config, 12))
+        first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
+        torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
+        rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
+        with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing"):
+            model(**inputs, **rest)
+        flags = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+        second = model(**inputs, **rest, decoder_sentence_mask=flags)
+        torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
+
+    def test_without_the_mask_of_the_decoder_a_filled_cache_needs_no_flags(self):
+        model, inputs = talkative_model(hierarchical_decoder_mask=False), sources(8)
+        ids = random_ids(torch.Generator().manual_seed(8), 4, 6)
+        expected = model(**inputs, decoder_input_ids=ids).logits
+        cache = model(**inputs, decoder_input_ids=ids[:, :4], use_cache=True).past_key_values
+        second = model(**inputs, decoder_input_ids=ids[:, 4:], past_key_values=cache)
+        torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)

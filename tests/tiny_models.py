@@ -1,0 +1,148 @@
+"""What the tests of the model share: tiny models, random batches, masks as the attention gets them, flex on a CPU."""
+
+import contextlib
+import functools
+from unittest import mock
+
+import torch
+import torch.nn.attention.flex_attention as torch_flex
+import transformers.integrations.flex_attention as transformers_flex
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
+from transformers import T5Config, masking_utils
+
+from hf_depth.configuration_depth import DepthConfig
+from hf_depth.modeling_depth import DepthForConditionalGeneration
+
+# Words are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.
+FIRST_SENTENCE_TOKEN, NUM_SENTENCE_TOKENS, EOSEN, VOCAB_SIZE = 40, 6, 46, 50
+SENTENCE_TOKENS = range(FIRST_SENTENCE_TOKEN, FIRST_SENTENCE_TOKEN + NUM_SENTENCE_TOKENS)
+SIZE = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 24,
+    "num_layers": 2,
+    "num_heads": 2,
+    "dropout_rate": 0.0,
+    "decoder_start_token_id": 0,
+}
+V1_0 = {"tie_word_embeddings": True, "feed_forward_proj": "relu"}
+V1_1 = {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}
+
+
+def tiny_config(**changes) -> DepthConfig:
+    """A DEPTH in the shape of T5 v1.1 with the ids above."""
+    ids = {
+        "first_sentence_token_id": FIRST_SENTENCE_TOKEN,
+        "num_sentence_tokens": NUM_SENTENCE_TOKENS,
+        "eosen_token_id": EOSEN,
+    }
+    return DepthConfig(**{**SIZE, **V1_1, **ids, **changes})
+
+
+def tiny_t5_config(**changes) -> T5Config:
+    """The T5 v1.1 of the same size."""
+    return T5Config(**{**SIZE, **V1_1, **changes})
+
+
+def tiny_model(
+    config=None, attn_implementation: str = "sdpa", seed: int = 0, model_class=DepthForConditionalGeneration, **changes
+):
+    """A model in evaluation mode; equal seeds and sizes give equal weights for any implementation and mask."""
+    config = tiny_config(**changes) if config is None else config
+    config._attn_implementation = attn_implementation
+    torch.manual_seed(seed)
+    return model_class(config).eval()
+
+
+def random_ids(generator: torch.Generator, batch_size: int, length: int, sentence_tokens: float = 0.3) -> torch.Tensor:
+    """Ids (B, L) in no order at all: words, `<eosen>`, and sentence tokens with the given probability."""
+    words = torch.randint(3, FIRST_SENTENCE_TOKEN, (batch_size, length), generator=generator)
+    marks = torch.randint(FIRST_SENTENCE_TOKEN, EOSEN + 1, (batch_size, length), generator=generator)
+    return torch.where(torch.rand(batch_size, length, generator=generator) < sentence_tokens, marks, words)
+
+
+def random_padding(generator: torch.Generator, batch_size: int, length: int, left: bool = False) -> torch.Tensor:
+    """An attention mask (B, L), bool: at least one real token in a row, all of them in one row."""
+    lengths = torch.randint(1, length + 1, (batch_size,), generator=generator)
+    lengths[0] = length
+    mask = torch.arange(length) < lengths[:, None]
+    return mask.flip(1) if left else mask
+
+
+def random_batch(seed: int, batch_size: int = 3, source_length: int = 12, target_length: int = 9, **options) -> dict:
+    """`input_ids`, `attention_mask` and `labels` padded at the right; options are those of `random_ids`."""
+    generator = torch.Generator().manual_seed(seed)
+    attention_mask = random_padding(generator, batch_size, source_length)
+    labels = random_ids(generator, batch_size, target_length, **options)
+    return {
+        "input_ids": random_ids(generator, batch_size, source_length, **options) * attention_mask,
+        "attention_mask": attention_mask,
+        "labels": labels.masked_fill(~random_padding(generator, batch_size, target_length), -100),
+    }
+
+
+def gradients(model, batch: dict, **kwargs) -> dict[str, torch.Tensor]:
+    """The gradient of the loss for each parameter."""
+    model.zero_grad()
+    model(**batch, **kwargs).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@contextlib.contextmanager
+def captured_masks(model):
+    """Yields a dict of lists, one mask per layer, filled by each forward: `encoder`, `decoder` and `cross`."""
+    masks = {"encoder": [], "decoder": [], "cross": []}
+    attentions = [("encoder", block.layer[0].SelfAttention) for block in model.encoder.block]
+    for block in model.decoder.block:
+        attentions += [("decoder", block.layer[0].SelfAttention), ("cross", block.layer[1].EncDecAttention)]
+    hooks = [
+        attention.register_forward_pre_hook(
+            lambda module, args, kwargs, kind=kind: masks[kind].append(kwargs["mask"]), with_kwargs=True
+        )
+        for kind, attention in attentions
+    ]
+    try:
+        yield masks
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: int) -> torch.Tensor:
+    """A captured mask as (B, Q, K) booleans, `True` = may attend, whatever the implementation made of it."""
+    if mask is None:  # sdpa without a mask: all keys, or all up to the query
+        full = torch.ones(query_length, key_length, dtype=torch.bool)
+        mask = (full.tril() if kind == "decoder" else full)[None, None]
+    elif isinstance(mask, BlockMask):
+        mask = create_mask(mask.mask_mod, batch_size, 1, query_length, key_length, device="cpu")
+    elif mask.dtype != torch.bool:
+        mask = mask == 0
+    return mask.expand(batch_size, 1, query_length, key_length)[:, 0]
+
+
+@contextlib.contextmanager
+def uncompiled_flex_attention(attend=flex_attention):
+    """
+    Flex attention by torch's own reference instead of a kernel from inductor, which needs a C++ compiler and has no
+    backward on a CPU; torch refuses the gradient of the reference there too, without need.
+    """
+
+    def call(query, key, value, training=False, **kwargs):
+        return attend(query, key, value, **kwargs)
+
+    def uncompiled_block_mask(*args, _compile=None, **kwargs):
+        return create_block_mask(*args, **kwargs)
+
+    torch._dynamo.reset()  # otherwise a few shapes of other tests exhaust the limit of recompilations
+    with (
+        mock.patch.object(transformers_flex, "compile_friendly_flex_attention", call),
+        mock.patch.object(masking_utils, "create_block_mask", uncompiled_block_mask),
+        mock.patch.object(torch_flex, "_validate_device", lambda *tensors: None),
+    ):
+        yield
+
+
+no_flex_attention = functools.partial(
+    uncompiled_flex_attention, lambda query, key, value, **kwargs: torch.zeros_like(query)
+)
