@@ -48,7 +48,7 @@ class Draw(IntEnum):
     IS_SHUFFLED = 5
     SENTENCE_ORDER = 6
     PREFIX = 7
-    ROTATION = 8
+    NOISE_ORDER = 8
 
 
 class ExampleRandom:
@@ -139,10 +139,9 @@ def depth_noise_counts(
     """
     How many words of a DEPTH example are hidden, in how many spans, and how many of these can be cut.
 
-    A span that runs into the next sentence, or from the last one around to the first (see [`corrupt_depth`]), is cut in
-    two there. `num_noise - num_spans` of the `num_tokens` places between two words of the circle are inside a span, so
-    that `num_sentences * (num_noise - num_spans) / num_tokens` cuts are to be expected. `num_spans` is the number that
-    gives the asked mean length after cutting.
+    A span that runs into the next sentence is cut in two there. `num_noise - num_spans` of the `num_tokens - 1` places
+    between two words are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
+    num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the asked mean length after cutting.
 
     Args:
         num_tokens (`int` or `np.ndarray`): words of the example, at least 1. A lone word is not hidden.
@@ -156,9 +155,9 @@ def depth_noise_counts(
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
     # Solves spans + cuts(spans) = num_noise / mean_noise_span_length.
-    spans = num_noise * (num_tokens / mean_noise_span_length - num_sentences)
+    spans = num_noise * ((num_tokens - 1) / mean_noise_span_length - (num_sentences - 1))
     num_spans = _whole_spans(spans / np.maximum(num_tokens - num_sentences, 1), num_tokens, num_noise)
-    return num_noise, num_spans, np.minimum(num_sentences, np.maximum(num_noise - num_spans, 0))
+    return num_noise, num_spans, np.minimum(num_sentences - 1, np.maximum(num_noise - num_spans, 0))
 
 
 def t5_input_and_target_lengths(
@@ -338,8 +337,9 @@ def corrupt_depth(
 
     A shuffled row differs from the same row left in order in nothing but the order of the sentences in its input.
 
-    T5's mask always keeps the first word and hides the last, which would give the last sentence away. Here it is
-    rotated by a random number of words, so that hidden words say nothing about the place of a sentence.
+    The noise mask is laid over the sentences in a random order of its own. T5's mask always keeps the first word and
+    hides the last, and a span that is cut at the end of a sentence goes on in the next one: laid over the document as
+    it stands, it would give the last sentence away, and neighbours.
 
     Args:
         token_ids (`np.ndarray` of shape `(sentence_lengths.sum(),)`): words of all rows.
@@ -361,12 +361,16 @@ def corrupt_depth(
     Source: DEPTH (arXiv 2405.07788).
     """
     first_sentences = _starts(num_sentences)  # (batch_size,): index of each row's first sentence
+    # From here to the end, sentences stand in the order of the noise; `place` finds those of the document among them.
+    noise_order = _random_order(num_sentences, len(special_ids.sentences), random, Draw.NOISE_ORDER)
+    place = np.argsort(noise_order)  # (total_sentences,)
+    token_ids = _copy_runs(token_ids, _starts(sentence_lengths)[noise_order], sentence_lengths[noise_order])
+    sentence_lengths = sentence_lengths[noise_order]
     lengths = np.add.reduceat(sentence_lengths, first_sentences)  # (batch_size,)
     num_noise, num_spans, most_cuts = depth_noise_counts(lengths, num_sentences, noise_density, mean_noise_span_length)
     _check_enough_sentinels(np.minimum(num_spans + most_cuts, num_noise), special_ids)
-    spans = random_spans(lengths, num_noise, num_spans, random)
-    is_hidden = _rotate(_mask(*spans), lengths, random.uniform(Draw.ROTATION))  # (total_words,)
-    kept, hidden, first_pieces = _cut_spans(is_hidden, sentence_lengths)
+    kept, hidden = random_spans(lengths, num_noise, num_spans, random)
+    kept, hidden, first_pieces = _cut_spans(kept, hidden, sentence_lengths)
 
     span_counts = np.add.reduceat(hidden > 0, first_pieces, dtype=np.int64)  # (total_sentences,)
     input_counts = np.add.reduceat(kept, first_pieces) + span_counts  # (total_sentences,)
@@ -376,10 +380,10 @@ def corrupt_depth(
     inputs, targets = _replace_hidden(token_ids, kept, hidden, sentinels)
 
     marks = _draw_ids(special_ids.sentences, num_sentences, random, Draw.SENTENCE_TOKENS)  # (total_sentences,)
-    order = _sentence_order(num_sentences, len(special_ids.sentences), shuffling_probability, random)
+    order = place[_sentence_order(num_sentences, len(special_ids.sentences), shuffling_probability, random)]
     input_starts, target_starts = _starts(input_counts), _starts(target_counts)
     inputs = (inputs, input_starts[order], input_counts[order], marks[order])
-    targets = (targets, target_starts, target_counts, marks)
+    targets = (targets, target_starts[place], target_counts[place], marks[place])
     return (
         _mark_sentences(*inputs, num_sentences, special_ids, leading_eosen=True),
         _mark_sentences(*targets, num_sentences, special_ids, leading_eosen=False),
@@ -477,40 +481,24 @@ def _random_segmentation(num_items, num_segments, random, purpose):
     return lengths
 
 
-def _mask(kept, hidden):
-    """`True` for the hidden words of spans that follow each other: kept, hidden, kept, hidden, …"""
-    lengths = np.stack([kept, hidden], axis=1).ravel()
-    return np.repeat(np.arange(len(lengths)) % 2 == 1, lengths)
-
-
-def _rotate(values, lengths, shares):
-    """Rotate each row by a share of its length, in [0, 1): what leaves it at the front comes in at the back."""
-    shifts = (shares * lengths).astype(np.int64)
-    starts = _starts(lengths)
-    # Each row is its own end followed by its own beginning: two runs, of which the second may be empty.
-    run_starts = np.stack([starts + shifts, starts], axis=1).ravel()
-    run_lengths = np.stack([lengths - shifts, shifts], axis=1).ravel()
-    is_run = run_lengths > 0
-    return _copy_runs(values, run_starts[is_run], run_lengths[is_run])
-
-
-def _cut_spans(is_hidden, sentence_lengths):
+def _cut_spans(kept, hidden, sentence_lengths):
     """
     Cut kept and hidden spans at the ends of sentences.
 
     Returns the kept and the hidden words of pieces, shape `(num_pieces,)`: a piece is some kept words followed by some
     hidden words of the same sentence, either of them possibly none; and the index of every sentence's first piece.
     """
-    is_sentence_end = np.zeros(len(is_hidden), bool)
-    is_sentence_end[np.cumsum(sentence_lengths) - 1] = True
-    is_end = is_sentence_end.copy()  # of a piece
-    is_end[:-1] |= is_hidden[:-1] & ~is_hidden[1:]
+    span_ends, sentence_ends = np.cumsum(kept + hidden), np.cumsum(sentence_lengths)
+    is_span_end, is_sentence_end = np.zeros((2, sentence_ends[-1] + 1), bool)
+    is_span_end[span_ends] = True
+    is_sentence_end[sentence_ends] = True
+    ends = np.flatnonzero(is_span_end | is_sentence_end)  # (num_pieces,)
+    starts = np.concatenate([[0], ends[:-1]])
 
-    lasts = np.flatnonzero(is_end)  # (num_pieces,)
-    lengths = np.diff(lasts, prepend=-1)
-    hidden = np.diff(np.cumsum(is_hidden)[lasts], prepend=0)
-    first_pieces = np.concatenate([[0], np.flatnonzero(is_sentence_end[lasts])[:-1] + 1])
-    return lengths - hidden, hidden, first_pieces
+    spans = np.cumsum(is_span_end[ends]) - is_span_end[ends]  # (num_pieces,): the span that each piece is part of
+    middles = np.clip((span_ends - hidden)[spans], starts, ends)  # where the hidden words begin
+    first_pieces = np.concatenate([[0], np.flatnonzero(is_sentence_end[ends])[:-1] + 1])
+    return middles - starts, ends - middles, first_pieces
 
 
 def _replace_hidden(token_ids, kept, hidden, sentinels, room=0):
@@ -540,12 +528,16 @@ def _draw_ids(ids, counts, random, purpose):
 
 def _sentence_order(num_sentences, max_sentences, shuffling_probability, random):
     """Index of the sentences of all rows in the order of the inputs, shape `(num_sentences.sum(),)`."""
-    # Of a random order of `max_sentences` numbers, those below a row's number of sentences are in random order, too.
-    shuffled = random.permutations(Draw.SENTENCE_ORDER, max_sentences)
-    shuffled = shuffled[shuffled < num_sentences[:, None]]
+    shuffled = _random_order(num_sentences, max_sentences, random, Draw.SENTENCE_ORDER)
     is_shuffled = random.uniform(Draw.IS_SHUFFLED) < shuffling_probability  # (batch_size,)
-    order = np.where(np.repeat(is_shuffled, num_sentences), shuffled, _positions(num_sentences))
-    return np.repeat(_starts(num_sentences), num_sentences) + order
+    return np.where(np.repeat(is_shuffled, num_sentences), shuffled, np.arange(len(shuffled)))
+
+
+def _random_order(num_sentences, max_sentences, random, purpose):
+    """Index of the sentences of all rows, those of each row in a random order; shape `(num_sentences.sum(),)`."""
+    # Of a random order of `max_sentences` numbers, those below a row's number of sentences are in random order, too.
+    order = random.permutations(purpose, max_sentences)
+    return np.repeat(_starts(num_sentences), num_sentences) + order[order < num_sentences[:, None]]
 
 
 def _mark_sentences(words, starts, counts, marks, num_sentences, special_ids, leading_eosen):

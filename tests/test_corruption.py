@@ -240,25 +240,23 @@ class LengthsTest(parameterized.TestCase):
             self.assertLessEqual(len(inputs), bound[0])
             self.assertLessEqual(len(targets), bound[1])
 
-    @parameterized.parameters(1, 2, 30, 300)
-    def test_depth_lengths_of_a_lone_sentence_miss_the_bound_by_one_token_at_most(self, length):
-        bounds = depth_input_and_target_lengths(length, 1, 0.3, 3.0)
-        for epoch in range(20):
-            ((inputs, targets),) = depth([[list(range(10, 10 + length))]], epoch=epoch)
-            self.assertBetween(len(inputs), bounds[0] - 1, bounds[0])
-            self.assertBetween(len(targets), bounds[1] - 1, bounds[1])
+    def test_depth_lengths_are_exact_for_a_lone_sentence(self):
+        for length in (1, 2, 30, 300):
+            ((inputs, targets),) = depth([[list(range(10, 10 + length))]])
+            self.assertEqual((len(inputs), len(targets)), depth_input_and_target_lengths(length, 1, 0.3, 3.0))
 
-
-    def test_depth_noise_tells_nothing_of_the_place_of_a_sentence(self):
-        # T5's own mask always keeps the first word of a document and hides the last: sentence order, given away.
-        batch = [[[100 * n + 10 * s + w + 1000 for w in range(10)] for s in range(4)] for n in range(4000)]
+    def test_depth_noise_tells_nothing_of_the_order_of_sentences(self):
+        # T5's mask hides the last word of a document, and a span that runs over a sentence's end marks neighbours.
+        batch = [[[100 * n + 10 * s + w + 1000 for w in range(10)] for s in range(4)] for n in range(6000)]
+        shown = [set(inputs) for inputs, _ in depth(batch)]
         hidden = np.array(
-            [
-                [[word not in shown for word in sentence] for sentence in document]
-                for document, shown in ((d, set(inputs)) for d, (inputs, _) in zip(batch, depth(batch), strict=True))
-            ]
-        )  # (4000, 4, 10)
-        np.testing.assert_allclose(hidden.mean(axis=0), 0.3, atol=0.03)
+            [[[word not in seen for word in s] for s in document] for document, seen in zip(batch, shown, strict=True)]
+        )  # (documents, sentences, words)
+        begins, ends = hidden[..., 0], hidden[..., -1]  # (6000, 4)
+        np.testing.assert_allclose(begins.mean(axis=0), begins.mean(), atol=0.02)
+        np.testing.assert_allclose(ends.mean(axis=0), ends.mean(), atol=0.02)
+        both = (ends[:, :, None] & begins[:, None, :]).mean(axis=0)[~np.eye(4, dtype=bool)]
+        np.testing.assert_allclose(both, both.mean(), atol=0.02)
 
 
 class SentinelsTest(parameterized.TestCase):
@@ -272,7 +270,7 @@ class SentinelsTest(parameterized.TestCase):
 
     def test_more_spans_than_sentinels_are_an_error_with_numbers_and_remedies(self):
         batch = [list(range(10, 1034))]
-        message = "Row 0 .* 10[23] hidden spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
+        message = "Row 0 .* 102 hidden spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
         special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
         with self.assertRaisesRegex(ValueError, message):
             t5(batch, density=0.3, special_ids=special_ids)
