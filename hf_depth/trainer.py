@@ -39,8 +39,13 @@ class CollatorEpochCallback(TrainerCallback):
     def __init__(self, data_collator):
         self.data_collator = data_collator
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.epoch = int(state.epoch or 0)  # not 0 when a run is resumed
+
     def on_epoch_begin(self, args, state, control, **kwargs):
-        self.data_collator.set_epoch(int(state.epoch or 0))
+        # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
+        self.data_collator.set_epoch(self.epoch)
+        self.epoch += 1
 
 
 class DepthTrainer(Seq2SeqTrainer):

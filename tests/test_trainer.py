@@ -168,8 +168,11 @@ class ResumeTest(TestCase):
             for name, value in parameters(whole.model).items():
                 self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
 
-    def test_every_epoch_corrupts_anew_and_every_evaluation_the_same(self):
+    @parameterized.parameters(False, True)
+    def test_every_epoch_corrupts_anew_and_every_evaluation_the_same(self, streaming):
         run = trainer("depth", self.folder, number_of_rows=2, max_steps=6, per_device_train_batch_size=2)
+        if streaming:
+            run.train_dataset = Dataset.from_list(run.train_dataset).to_iterable_dataset()
         seen = []
         run.model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.append((module.training, sorted(kwargs["input_ids"].tolist()))),
