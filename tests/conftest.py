@@ -1,8 +1,16 @@
-"""Environment of all tests: no network, one thread per process. Set here, before a test module imports torch."""
+"""
+Environment of all tests: no network, one thread per process. Set here, before a test module imports torch.
+"""
 
 import os
+
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise each attempt to reach the Hub waits for half a minute
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples in every run, and no deadline for one: a busy machine must not fail a test.
+settings.register_profile("hf_depth", deadline=None, derandomize=True)
+settings.load_profile("hf_depth")
