@@ -10,29 +10,31 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 
 import json
 import logging
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 import torch
 import transformers
-from datasets import IterableDataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
+from datasets import Dataset, IterableDataset
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, DepthTrainer, DepthTrainingArguments
 from hf_depth.arguments import check_launch, parse_arguments
 from hf_depth.corpus import load_corpus, train_tokenizer
-from hf_depth.corruption import t5_input_and_target_lengths, t5_raw_length
+from hf_depth.corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from hf_depth.metrics import is_shuffled
 from hf_depth.model_args import ModelArguments, build_model, load_tokenizer, with_sentence_tokens
 from hf_depth.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
+    check_enough_sentinels,
     dataset_statistics,
     prepare_dataset,
 )
 from hf_depth.reporting import describe_example, metrics_table, plot_losses, unshuffle
+from hf_depth.tokenization import NUM_SENTENCE_TOKENS, sentence_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ REPORTED_METRICS = (
     "eval_sentence_accuracy_shuffled",
     "eval_sentence_accuracy_shuffled_chance",
     "eval_sentence_accuracy_unshuffled",
+    "eval_sentence_accuracy_unshuffled_chance",
     "eval_reconstruction_accuracy",
     "eval_order_exact_shuffled",
     "eval_order_exact_shuffled_chance",
@@ -125,41 +128,52 @@ CORPUS_ARGUMENTS = (
 
 
 def set_up(training_args):
-    """Logging, and the checks that need no data."""
+    """Logging, and the check of the launch."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
         level=logging.INFO if training_args.should_log else logging.WARNING,
     )
     check_launch(training_args)
+
+
+def check(model_args, data_args, training_args):
+    """Stop on arguments that contradict each other, before anything is loaded."""
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
         raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
+    if not training_args.do_train and model_args.model_name_or_path is None:
+        raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
+    if training_args.hub_token is not None:
+        raise ValueError(
+            "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
+        )
+    if model_args.model_type == "depth":
+        for name, value in (("objective", "span_corruption"), ("pack_examples", False)):
+            if getattr(data_args, name) != value:
+                raise ValueError(f"`--{name} {getattr(data_args, name)}` is for `--model_type t5` alone.")
+    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
+        raise ValueError("`--streaming` reads data whose length is not known: say how long to train by `--max_steps`.")
+    if data_args.streaming and training_args.do_eval and data_args.max_eval_samples is None:
+        raise ValueError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
+    if training_args.do_train and training_args.device.type == "cpu":
+        if model_args.attn_implementation == "flex_attention":
+            raise ValueError("PyTorch's flex_attention cannot train on a CPU: use `--attn_implementation sdpa`.")
 
 
 def complete(model_args, data_args, training_args):
-    """Fill in the defaults that depend on other arguments, and stop on arguments that contradict each other."""
+    """Fill in the defaults that depend on other arguments."""
     depth = model_args.model_type == "depth"
-    if depth:
-        for name, value in (("objective", "span_corruption"), ("pack_examples", False)):
-            if getattr(data_args, name) != value:
-                raise ValueError(
-                    f"`--{name} {getattr(data_args, name)}` is for `--model_type t5`; leave it out for depth."
-                )
-    if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
-        raise ValueError("`--streaming` reads data whose length is not known: say how long to train by `--max_steps`.")
     if data_args.mlm_probability is None:
         data_args.mlm_probability = 0.3 if depth else 0.15
-    if data_args.max_sentences is None:
-        data_args.max_sentences = model_args.num_sentence_tokens
     if data_args.max_target_length is None:
-        if depth or data_args.objective == "prefix_lm":
-            data_args.max_target_length = data_args.max_source_length
-        else:
+        data_args.max_target_length = data_args.max_source_length
+        if not depth and data_args.objective == "span_corruption":
             noise = (data_args.mlm_probability, data_args.mean_noise_span_length)
             raw_length = t5_raw_length(data_args.max_source_length, *noise)
             data_args.max_target_length = int(t5_input_and_target_lengths(raw_length, *noise)[1])
     if training_args.generation_max_length is None:
-        training_args.generation_max_length = data_args.max_target_length  # the host's default is 20 tokens
+        # The host's default is 20 tokens. `generate()` counts the start token as well.
+        training_args.generation_max_length = data_args.max_target_length + 1
 
 
 def checkpoint_to_resume(training_args):
@@ -176,16 +190,28 @@ def checkpoint_to_resume(training_args):
             )
         if last is not None:
             logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
-        return last
-    if not Path(asked).is_dir():
-        raise ValueError(f"`--resume_from_checkpoint {asked}`: there is no such folder.")
+        asked = last
+    if asked is not None and not Path(asked, "trainer_state.json").is_file():
+        raise ValueError(
+            f"{asked} is no complete checkpoint: it has no trainer_state.json. Delete the folder, or name another one "
+            "by `--resume_from_checkpoint`."
+        )
     return asked
+
+
+def is_finished(checkpoint, training_args):
+    """Whether the run that left this checkpoint has nothing more to do; the host would train one step too many."""
+    state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+    if training_args.max_steps > 0:
+        return state.global_step >= training_args.max_steps
+    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
 
 
 def own_tokenizer(corpus, model_args, data_args, training_args):
     """A vocabulary trained on the training documents by the first process, and read from `output_dir` by all."""
     folder = Path(training_args.output_dir, "tokenizer")
-    num_added = model_args.num_sentence_tokens + 1  # `<sent_i>` and `<eosen>`
+    # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
+    num_added = (model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
     vocab_size = (model_args.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
     with training_args.main_process_first(local=False, desc="training a tokenizer"):
         if training_args.process_index == 0:
@@ -197,45 +223,80 @@ def own_tokenizer(corpus, model_args, data_args, training_args):
 
 
 def prepare(corpus, tokenizer, model_args, data_args, training_args):
-    """Documents -> rows of the collator, split by split."""
+    """Documents -> rows of the collator and their statistics, for the splits that are needed."""
     preprocessor = build_preprocessor(tokenizer, model_args, data_args)
-    limits = {"train": data_args.max_train_samples, "validation": data_args.max_eval_samples}
-    data = {"train": None, "validation": None, "test": None}
-    wanted = {"train": True, "validation": training_args.do_eval, "test": training_args.do_predict}
-    for split, documents in corpus.items():
-        if not wanted[split]:
-            continue
-        limit = limits.get(split, data_args.max_predict_samples)
-        # Each document gives at least one example, so the first `limit` examples are in the first `limit` documents.
-        with training_args.main_process_first(desc=f"preparing the {split} split"):
-            rows = prepare_dataset(
-                first(documents, limit),
-                preprocessor,
-                num_proc=data_args.preprocessing_num_workers,
-                overwrite_cache=data_args.overwrite_cache,
-                desc=f"Preparing {split}",
-            )
-        data[split] = first(rows, limit)
-        report_statistics(data[split], split, model_args)
-    if data["test"] is None and training_args.do_predict:
-        raise ValueError("`--do_predict` needs test data: name it by `--test_file`.")
-    if data_args.streaming:
-        data["train"] = data["train"].shuffle(seed=training_args.seed, buffer_size=data_args.shuffle_buffer_size)
-    return {
-        split: rows if rows is None or is_stream(rows) else rows.with_format("numpy") for split, rows in data.items()
+    limits = {
+        "train": data_args.max_train_samples,
+        "validation": data_args.max_eval_samples,
+        "test": data_args.max_predict_samples,
     }
+    data, statistics = dict.fromkeys(limits), {}
+    for split, remedy in needed_splits(training_args).items():
+        if split not in corpus:
+            raise ValueError(f"There are no {split} data: {remedy}.")
+        with training_args.main_process_first(desc=f"preparing the {split} split"):
+            data[split] = prepare_split(corpus[split], split, limits[split], preprocessor, data_args)
+        if not isinstance(data[split], IterableDataset):
+            statistics[split] = dataset_statistics(data[split])
+            report_statistics(statistics[split], split, model_args)
+    return data, statistics
+
+
+def needed_splits(training_args):
+    """The splits that a run needs, and what to do where one is missing."""
+    needed = {}
+    if training_args.do_train:
+        needed["train"] = "`--do_train` needs `--train_file` or `--dataset_name`"
+    if training_args.do_eval:
+        needed["validation"] = "name `--validation_file`, or raise `--validation_split_percentage`"
+    if training_args.do_predict:
+        needed["test"] = "`--do_predict` needs `--test_file`"
+    return needed
+
+
+def prepare_split(documents, split, limit, preprocessor, data_args):
+    """At most `limit` rows, without preparing many more documents than that takes."""
+    if isinstance(documents, IterableDataset):
+        rows = prepare_dataset(documents, preprocessor)
+        rows = rows if limit is None else rows.take(limit)
+        if split == "train":
+            # A stream starts over at its end, so that processes with shards of unequal size never wait for each other.
+            return rows.repeat(None)
+        # Kept in memory: only then do several processes know which examples just fill up their last batch.
+        return Dataset.from_list(list(rows), features=preprocessor.features).with_format("numpy")
+    number = len(documents) if limit is None or data_args.pack_examples else min(limit, len(documents))
+    while True:
+        rows = prepare_dataset(
+            documents.select(range(number)),
+            preprocessor,
+            num_proc=data_args.preprocessing_num_workers,
+            overwrite_cache=data_args.overwrite_cache,
+            desc=f"Preparing {split}",
+        )
+        if limit is None or len(rows) >= limit or number == len(documents):
+            break
+        number = min(2 * number, len(documents))  # some documents were empty
+    rows = rows if limit is None else rows.select(range(min(limit, len(rows))))
+    return rows.with_format("numpy")
 
 
 def build_preprocessor(tokenizer, model_args, data_args):
     noise = (data_args.mlm_probability, data_args.mean_noise_span_length)
     if model_args.model_type == "depth":
+        available = len(sentence_token_ids(tokenizer))
+        max_sentences = available if data_args.max_sentences is None else data_args.max_sentences
+        if not 2 <= max_sentences <= available:
+            raise ValueError(
+                f"`--max_sentences` must lie between 2 and {available}, the number of sentence tokens, got "
+                f"{max_sentences}. For more, raise `--num_sentence_tokens`."
+            )
         return DepthPreprocessor(
             tokenizer,
             max_source_length=data_args.max_source_length,
             max_target_length=data_args.max_target_length,
             mlm_probability=data_args.mlm_probability,
             mean_noise_span_length=data_args.mean_noise_span_length,
-            max_sentences=data_args.max_sentences,
+            max_sentences=max_sentences,
             text_column=data_args.text_column,
             language=data_args.sentence_language,
         )
@@ -243,6 +304,7 @@ def build_preprocessor(tokenizer, model_args, data_args):
         raw_length = min(data_args.max_source_length, data_args.max_target_length)
     else:
         raw_length = t5_raw_length(data_args.max_source_length, *noise, data_args.max_target_length)
+        check_enough_sentinels(int(noise_counts(raw_length, *noise)[1]), tokenizer)
     return SpanCorruptionPreprocessor(
         tokenizer, raw_length, text_column=data_args.text_column, pack_examples=data_args.pack_examples
     )
@@ -265,19 +327,18 @@ def build_collator(tokenizer, model_args, data_args, training_args):
     return DataCollatorForT5SpanCorruption(**arguments, objective=data_args.objective)
 
 
-def train(trainer, checkpoint):
+def train(trainer, checkpoint, statistics):
     result = trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
     trainer.save_state()
-    metrics = result.metrics | split_statistics(trainer.train_dataset, "train")
+    metrics = result.metrics | {f"train_{name}": value for name, value in statistics.items()}
     trainer.log_metrics("train", metrics)
     trainer.save_metrics("train", metrics)
 
 
-def evaluate(trainer):
+def evaluate(trainer, statistics):
     """Evaluate the final model, and show it beside the first evaluation of the run."""
-    metrics = trainer.evaluate()
-    metrics |= split_statistics(trainer.eval_dataset, "eval")
+    metrics = trainer.evaluate() | {f"eval_{name}": value for name, value in statistics.items()}
     trainer.save_metrics("eval", metrics)
     first_log = next((log for log in trainer.state.log_history if "eval_loss" in log), None)
     before = first_log if first_log is not None and first_log["step"] == 0 and trainer.state.global_step else None
@@ -303,17 +364,18 @@ def predict(trainer, test_dataset):
         logger.info(f"Predictions are in {path}")
 
 
-def show_examples(dataset, collator, tokenizer, number=2):
+def show_examples(data, collator, tokenizer, number=2):
+    rows = next(rows for rows in data.values() if rows is not None)
     print("\nWhat the model reads and writes:")
-    for row in islice(dataset, number):
+    for row in islice(rows, number):
         print(describe_example(row, collator, tokenizer) + "\n", flush=True)
 
 
 def unshuffle_one(trainer):
     """Load what was saved, as a user would, and let it put one held-out document in order."""
     tokenizer = trainer.processing_class
-    source = trainer.args.output_dir if trainer.args.do_train else None
-    model = AutoModelForSeq2SeqLM.from_pretrained(source) if source else trainer.model
+    saved = trainer.args.do_train
+    model = AutoModelForSeq2SeqLM.from_pretrained(trainer.args.output_dir) if saved else trainer.model
     collator = replace(trainer.eval_data_collator, sentence_shuffling_probability=1.0)
     for row in islice(trainer.eval_dataset, 100):
         batch = collator([row])
@@ -331,32 +393,30 @@ def unshuffle_one(trainer):
     print(f"  generated: {result['generated']}", flush=True)
 
 
-def report_statistics(rows, split, model_args):
+def report_statistics(statistics, split, model_args):
     """Say what the preparation made of the documents; stop if there is nothing to learn from."""
-    if is_stream(rows):
-        return
-    statistics = dataset_statistics(rows)
     logger.info(f"{split}: " + ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in statistics.items()))
-    if not statistics["examples"]:
-        raise ValueError(f"The {split} data hold no text. Check the files and `--text_column`.")
     if model_args.model_type == "depth" and statistics["one_sentence_examples"] == statistics["examples"]:
-        raise ValueError(
+        message = (
             f"No example of the {split} data has more than one sentence, so there is nothing to un-shuffle. DEPTH "
             "needs documents of several sentences: check `--text_column` (one document per row, not one sentence) and "
             "`--sentence_language`, raise `--max_source_length`, or train a `--model_type t5`."
         )
+        if split == "train":
+            raise ValueError(message)
+        logger.warning(message)
 
 
-def card_sections(model_args, data_args, training_args, data, model):
+def card_sections(model_args, data_args, training_args, statistics, model):
     """What the model card states about the data and the settings of a run."""
     source = data_args.dataset_name or ", ".join(data_args.train_file or []) or "the Python language reference"
-    statistics = {f"{name} data": json.dumps(split_statistics(rows, name)) for name, rows in data.items() if rows}
-    chosen = ("learning_rate", "lr_scheduler_type", "warmup_steps", "max_steps", "num_train_epochs", "optim", "seed")
+    names = (*SETTINGS, *(DEPTH_SETTINGS if model_args.model_type == "depth" else ()))
+    settings = {name: getattr(data_args, name) for name in names if getattr(data_args, name) is not None}
+    if model_args.model_type == "depth":
+        settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
+    settings |= {name: str(getattr(training_args, name)) for name in TRAINING_SETTINGS}
     batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
-    settings = {name: asdict(data_args)[name] for name in SETTINGS if asdict(data_args)[name] is not None}
-    settings |= {name: str(getattr(training_args, name)) for name in chosen}
     settings |= {
-        "sentence_loss_coefficient": training_args.sentence_loss_coefficient,
         "global batch size": batch_size,
         "parameters": model.num_parameters(),
         "initialised from": model_args.model_name_or_path or "scratch",
@@ -366,32 +426,17 @@ def card_sections(model_args, data_args, training_args, data, model):
     return {"Data": {"source": source, **statistics}, "Settings": settings}
 
 
-SETTINGS = (
-    "objective",
-    "mlm_probability",
-    "mean_noise_span_length",
-    "sentence_shuffling_probability",
-    "max_source_length",
-    "max_target_length",
-    "max_sentences",
+SETTINGS = ("objective", "mlm_probability", "mean_noise_span_length", "max_source_length", "max_target_length")
+DEPTH_SETTINGS = ("sentence_shuffling_probability", "max_sentences")
+TRAINING_SETTINGS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_train_epochs",
+    "optim",
+    "seed",
 )
-
-
-def split_statistics(rows, split):
-    """`dataset_statistics` under the names of metrics; nothing for a stream."""
-    if is_stream(rows):
-        return {}
-    return {f"{split}_{name}": value for name, value in dataset_statistics(rows).items()}
-
-
-def first(rows, limit):
-    if limit is None:
-        return rows
-    return rows.take(limit) if is_stream(rows) else rows.select(range(min(limit, len(rows))))
-
-
-def is_stream(rows):
-    return isinstance(rows, IterableDataset)
 
 
 def main(args=None):
@@ -399,23 +444,31 @@ def main(args=None):
         (ModelArguments, DataArguments, DepthTrainingArguments), args
     )
     set_up(training_args)
+    check(model_args, data_args, training_args)
     complete(model_args, data_args, training_args)
     checkpoint = checkpoint_to_resume(training_args)
+    if checkpoint is not None and is_finished(checkpoint, training_args):
+        logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
+        training_args.do_train = False
     set_seed(training_args.seed)
 
     corpus = load_corpus(
         **{name: getattr(data_args, name) for name in CORPUS_ARGUMENTS},
         seed=training_args.seed,
         cache_dir=model_args.cache_dir,
-        token=model_args.token,
     )
-    tokenizer = load_tokenizer(model_args) or own_tokenizer(corpus, model_args, data_args, training_args)
-    data = prepare(corpus, tokenizer, model_args, data_args, training_args)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else load_tokenizer(model_args)
+    tokenizer = tokenizer or own_tokenizer(corpus, model_args, data_args, training_args)
+    data, statistics = prepare(corpus, tokenizer, model_args, data_args, training_args)
     collator = build_collator(tokenizer, model_args, data_args, training_args)
     model = build_model(model_args, tokenizer)
+    if checkpoint is not None and not training_args.do_train:
+        model = type(model).from_pretrained(checkpoint, dtype=torch.float32)
     logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
     if training_args.should_log:
-        show_examples(data["train"], collator, tokenizer)
+        show_examples(data, collator, tokenizer)
+    if isinstance(data["train"], IterableDataset):
+        data["train"] = data["train"].shuffle(seed=training_args.seed, buffer_size=data_args.shuffle_buffer_size)
 
     trainer = DepthTrainer(
         model=model,
@@ -425,19 +478,20 @@ def main(args=None):
         eval_dataset=data["validation"],
         processing_class=tokenizer,
     )
-    trainer.card_sections = card_sections(model_args, data_args, training_args, data, model)
+    trainer.card_sections = card_sections(model_args, data_args, training_args, statistics, model)
     if training_args.do_train:
-        train(trainer, checkpoint)
+        train(trainer, checkpoint, statistics.get("train", {}))
     if training_args.do_eval:
-        evaluate(trainer)
+        evaluate(trainer, statistics["validation"])
     if training_args.do_predict:
         predict(trainer, data["test"])
-    if training_args.do_train and trainer.is_world_process_zero():
-        plot_losses(
-            trainer.state.log_history, Path(training_args.output_dir, "losses.png"), training_args.run_name or ""
-        )
-        trainer.create_model_card()
-    if training_args.do_eval and model_args.model_type == "depth" and trainer.is_world_process_zero():
+    if training_args.do_train:
+        trainer.save_state()  # once more, with the last evaluation
+        if trainer.is_world_process_zero():
+            plot_losses(trainer.state.log_history, Path(training_args.output_dir, "losses.png"))
+            trainer.create_model_card()
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # then no process has a model of its own
+    if training_args.do_eval and model_args.model_type == "depth" and not sharded and trainer.is_world_process_zero():
         unshuffle_one(trainer)
     if training_args.push_to_hub:
         trainer.push_to_hub()

@@ -80,7 +80,7 @@ def example_statistics(
     token_losses: torch.Tensor,
     config,
     sentence_loss_coefficient: float = 1.0,
-    logits: torch.Tensor | None = None,
+    predictions: torch.Tensor | None = None,
     num_cut_tokens: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
@@ -92,7 +92,8 @@ def example_statistics(
         labels (`torch.LongTensor` of shape `(B, T)`): -100 does not count.
         token_losses (`torch.FloatTensor` of shape `(B, T)`): unweighted cross-entropy, 0 where the label is -100.
         config: the model's; a `DepthConfig` says which ids are sentence tokens.
-        logits (`torch.FloatTensor` of shape `(B, T, V)`, *optional*): without them no accuracy is measured.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids; without them no accuracy is
+            measured.
         num_cut_tokens (`torch.LongTensor` of shape `(B,)`, *optional*): see `preprocessing`.
 
     Returns:
@@ -118,8 +119,8 @@ def example_statistics(
     for kind, mask in kinds.items():
         values[f"{kind}_tokens"] = mask.sum(1)
         values[f"{kind}_loss_sum"] = (loss * mask).sum(1)
-    if logits is not None:
-        correct = logits.argmax(-1) == labels
+    if predictions is not None:
+        correct = predictions == labels
         num_sentences = sentence.sum(1)
         values["sentence_correct"] = (correct & sentence).sum(1)
         values["sentence_expected"] = _harmonic_number(num_sentences)
@@ -192,11 +193,12 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
         "sentence_accuracy_shuffled": ("shuffled_sentence_correct", "shuffled_sentence_tokens"),
         "sentence_accuracy_shuffled_chance": ("shuffled_sentence_expected", "shuffled_sentence_tokens"),
         "sentence_accuracy_unshuffled": ("unshuffled_sentence_correct", "unshuffled_sentence_tokens"),
+        "sentence_accuracy_unshuffled_chance": ("unshuffled_sentence_expected", "unshuffled_sentence_tokens"),
         "reconstruction_accuracy": ("reconstruction_correct", "reconstruction_tokens"),
         "padding_fraction": ("padding", "positions"),
     }
-    s["unshuffled_sentence_tokens"] = s["sentence_tokens"] - s["shuffled_sentence_tokens"]
-    s["unshuffled_sentence_correct"] = s["sentence_correct"] - s["shuffled_sentence_correct"]
+    for name in ("tokens", "correct", "expected"):
+        s[f"unshuffled_sentence_{name}"] = s[f"sentence_{name}"] - s[f"shuffled_sentence_{name}"]
     s["padding"] = s["positions"] - s["input_tokens"] - s["tokens"]
     metrics = {name: s[part] / s[whole] for name, (part, whole) in ratios.items() if s[whole] > 0}
     if s["sentence_tokens"] > 0:

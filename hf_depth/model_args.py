@@ -8,7 +8,13 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, T
 from . import tokenization
 from .configuration_depth import DepthConfig
 from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-from .tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids
+from .tokenization import (
+    NUM_SENTENCE_TOKENS,
+    SENTENCE_TOKENS,
+    add_sentence_tokens,
+    eosen_token_id,
+    sentence_token_ids,
+)
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -42,15 +48,12 @@ class ModelArguments:
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
-    token: str | None = field(
-        default=None, metadata={"help": "Token for private Hub repositories; better log in once."}
-    )
     attn_implementation: str = field(
         default="sdpa",
         metadata={"help": "`sdpa`, `eager` or `flex_attention`.", "choices": ["sdpa", "eager", "flex_attention"]},
     )
-    num_sentence_tokens: int = field(
-        default=20, metadata={"help": "Sentence tokens of the tokenizer (20 in the paper)."}
+    num_sentence_tokens: int | None = field(
+        default=None, metadata={"help": "Sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."}
     )
     hierarchical_encoder_mask: bool | None = field(
         default=None,
@@ -64,7 +67,8 @@ class ModelArguments:
     )
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
     vocab_size: int | None = field(
-        default=None, metadata={"help": "Rows of the embedding, and of a vocabulary trained here. Default: as needed."}
+        default=None,
+        metadata={"help": "Rows of the embedding; also tokens of a vocabulary trained here, with sentence tokens."},
     )
     d_model: int | None = field(default=None, metadata={"help": "Width of the model (default 512)."})
     d_kv: int | None = field(default=None, metadata={"help": "Width of an attention head (default 64)."})
@@ -106,6 +110,10 @@ SIZE_FIELDS = (
     "feed_forward_proj",
     "tie_word_embeddings",
 )
+# What a configuration file says that is no choice of the model's author, or follows from another field.
+NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn")
+SENTENCE_FIELDS = ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id")
+DEPTH_FIELDS = (*SENTENCE_FIELDS, *(f"hierarchical_{part}_mask" for part in ("encoder", "decoder", "cross")))
 # google/t5-v1_1-small without its dropout: T5 v1.1 was pre-trained with none.
 SCRATCH_DEFAULTS = {
     "d_model": 512,
@@ -132,11 +140,12 @@ def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None
 
 def with_sentence_tokens(tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments) -> PreTrainedTokenizerBase:
     """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
-    return (
-        add_sentence_tokens(tokenizer, model_args.num_sentence_tokens)
-        if model_args.model_type == "depth"
-        else tokenizer
-    )
+    if model_args.model_type != "depth":
+        return tokenizer
+    has_them = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
+    if model_args.num_sentence_tokens is None and has_them:
+        return tokenizer
+    return add_sentence_tokens(tokenizer, model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS)
 
 
 def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
@@ -157,6 +166,11 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     if model_args.model_name_or_path is None:
         _check_vocabulary(config.vocab_size, tokenizer)
         return model_class._from_config(config, attn_implementation=model_args.attn_implementation)
+    sentence_ids = {name: getattr(config, name) for name in SENTENCE_FIELDS if hasattr(config, name)}
+    too_small = config.vocab_size < len(tokenizer)
+    if too_small and sentence_ids:
+        # The sentence tokens get their rows below; until then any ids do.
+        config.update({"first_sentence_token_id": 0, "eosen_token_id": 0})
     model = model_class.from_pretrained(
         model_args.model_name_or_path,
         config=config,
@@ -164,8 +178,10 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
         attn_implementation=model_args.attn_implementation,
         **_hub_arguments(model_args),
     )
-    if len(tokenizer) > model.config.vocab_size:
+    if too_small:
         model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
+        for part in (model, model.encoder, model.decoder):  # each has a copy of its own
+            part.config.update(sentence_ids)
     return model
 
 
@@ -176,7 +192,7 @@ def _config(model_args, config_class, tokenizer):
     if source is not None:
         # A DEPTH model reads any T5's configuration, so the class that the file names does not matter.
         values = AutoConfig.from_pretrained(source, **_hub_arguments(model_args)).to_dict()
-        for name in ("model_type", "architectures", "auto_map"):
+        for name in NOT_INHERITED:
             values.pop(name, None)
         if values.pop("scale_decoder_outputs", None) is False:
             values["tie_word_embeddings"] = False
@@ -184,17 +200,17 @@ def _config(model_args, config_class, tokenizer):
         values |= SCRATCH_DEFAULTS | {"vocab_size": _rounded_up(len(tokenizer))}
     names = {f.name for f in fields(model_args)} & set(config_class().to_dict())
     values |= {name: getattr(model_args, name) for name in names if getattr(model_args, name) is not None}
+    if model_args.model_name_or_path is None and model_args.dropout_rate is None:
+        values["dropout_rate"] = SCRATCH_DEFAULTS["dropout_rate"]
     if model_args.num_layers is not None and model_args.num_decoder_layers is None:
         values.pop("num_decoder_layers", None)
     values |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
     if config_class is DepthConfig:
-        sentence_ids = sentence_token_ids(tokenizer)
-        values |= {
-            "first_sentence_token_id": int(sentence_ids[0]),
-            "num_sentence_tokens": len(sentence_ids),
-            "eosen_token_id": eosen_token_id(tokenizer),
-        }
+        ids = sentence_token_ids(tokenizer)
+        values |= dict(zip(SENTENCE_FIELDS, (int(ids[0]), len(ids), eosen_token_id(tokenizer)), strict=True))
+    else:
+        values = {name: value for name, value in values.items() if name not in DEPTH_FIELDS}
     return config_class(**values)
 
 
@@ -211,4 +227,4 @@ def _rounded_up(size: int) -> int:
 
 
 def _hub_arguments(model_args) -> dict:
-    return {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision, "token": model_args.token}
+    return {"cache_dir": model_args.cache_dir, "revision": model_args.model_revision}

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from .corruption import depth_input_and_target_lengths
-from .tokenization import TextEncoder, encode_sentences, get_sentence_splitter
+from .corruption import depth_input_and_target_lengths, depth_noise_counts
+from .tokenization import TextEncoder, encode_sentences, get_sentence_splitter, sentinel_token_ids
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,10 @@ class DepthPreprocessor:
             self.mean_noise_span_length,
             self.max_sentences,
         )
+        num_sentences = np.arange(1, len(self.capacities) + 1)
+        noise = (self.mlm_probability, self.mean_noise_span_length)
+        num_noise, num_spans, most_cuts = depth_noise_counts(np.array(self.capacities), num_sentences, *noise)
+        check_enough_sentinels(int(np.minimum(num_spans + most_cuts, num_noise).max()), tokenizer)
 
     @property
     def features(self) -> Features:
@@ -151,6 +155,25 @@ class DepthPreprocessor:
             else:
                 for start in range(0, len(sentence), longest):
                     yield sentence[start : start + longest], True
+
+
+def check_enough_sentinels(num_spans: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    Check before any text is prepared that no window has more hidden spans than the tokenizer has sentinels.
+
+    Args:
+        num_spans: the most hidden spans that a window can have.
+
+    Raises:
+        `ValueError`: if there are more.
+    """
+    available = len(sentinel_token_ids(tokenizer))
+    if num_spans > available:
+        raise ValueError(
+            f"Windows of these lengths can have {num_spans} hidden spans, but the tokenizer has {available} sentinels "
+            "(`<extra_id_0>`, …), and no two spans may share one. Raise `mean_noise_span_length`, lower "
+            "`mlm_probability` or `max_source_length`, or use a tokenizer with more sentinels."
+        )
 
 
 def depth_capacities(

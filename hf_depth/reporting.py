@@ -114,9 +114,9 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
         model_type: `depth` or `t5`.
         sections: title -> what to list there; values must be JSON-serialisable.
     """
-    objective = {
-        "depth": "span corruption and sentence un-shuffling (DEPTH, [arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
-        "t5": "span corruption (T5, [arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
+    paper = {
+        "depth": "as a DEPTH model ([arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
+        "t5": "as a T5 ([arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
     }[model_type]
     trust = ", trust_remote_code=True" if model_type == "depth" else ""
     usage = f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})'
@@ -128,7 +128,7 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
         "",
         f"# {model_name}",
         "",
-        f"An encoder-decoder pre-trained with hf_depth on {objective}.",
+        f"An encoder-decoder pre-trained with hf_depth {paper}.",
         "",
         "```python",
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",

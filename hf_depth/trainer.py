@@ -71,13 +71,15 @@ class DepthTrainer(Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
-        self.eval_data_collator = copy.deepcopy(self.data_collator)
+        self.eval_data_collator = self.data_collator
         if hasattr(self.data_collator, "set_epoch"):
+            self.eval_data_collator = copy.deepcopy(self.data_collator)
             self.add_callback(CollatorEpochCallback(self.data_collator))
         self._train_sums = None
         self._eval_sums, self._order_sums = None, None
         self._returns_generated = False
         self._log_clock = None
+        self._last_good_step = 0
         # What the model card states beside the results, e.g. {"Data": {...}, "Settings": {...}}; see `model_card`.
         self.card_sections = None
 
@@ -131,16 +133,17 @@ class DepthTrainer(Seq2SeqTrainer):
                 # Gradients are averaged over the processes, but N already counts the labels of all of them.
                 loss = loss * self.accelerator.num_processes
 
-        statistics = example_statistics(
-            inputs["input_ids"],
-            inputs.get("attention_mask"),
-            labels,
-            token_losses,
-            config,
-            sentence_loss_coefficient=coefficient,
-            logits=None if model.training else outputs["logits"].detach(),
-            num_cut_tokens=num_cut_tokens,
-        )
+        tensors = {
+            "input_ids": inputs["input_ids"],
+            "attention_mask": inputs.get("attention_mask"),
+            "labels": labels,
+            "token_losses": token_losses,
+            "predictions": None if model.training else outputs["logits"].argmax(-1),
+            "num_cut_tokens": num_cut_tokens,
+        }
+        if labels.device.type == "mps":  # has no float64, in which the statistics are added up
+            tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
+        statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
         if model.training:
             self._train_sums = _add(self._train_sums, statistics.sum(0))
         elif self._eval_sums is not None:
@@ -149,18 +152,23 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def evaluation_loop(self, dataloader, description, *args, metric_key_prefix="eval", **kwargs):
+    def predict(self, *args, **kwargs):
+        """As the host's; with `predict_with_generate`, `predictions` are the generated ids."""
+        self._returns_generated = True
+        try:
+            return super().predict(*args, **kwargs)
+        finally:
+            self._returns_generated = False
+
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         """The host's loop, without the examples that fill up the last batch of several processes, and our metrics."""
         started = time.perf_counter()
         self.gather_function = self.accelerator.gather_for_metrics
-        self._returns_generated = description == "Prediction"  # `predict()`, not `evaluate()`
-        device = self.accelerator.device
+        device = "cpu" if self.accelerator.device.type == "mps" else self.accelerator.device
         self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
         self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=device)
         try:
-            output = super().evaluation_loop(
-                dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs
-            )
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
             metrics = {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
         finally:
             self._eval_sums, self._order_sums = None, None
@@ -183,7 +191,10 @@ class DepthTrainer(Seq2SeqTrainer):
             prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
             _, generated, _ = super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)
             if scores_order:
-                scores = order_statistics(generated, inputs["input_ids"], inputs["labels"], self.model.config)
+                tensors = (generated, inputs["input_ids"], inputs["labels"])
+                if generated.device.type == "mps":
+                    tensors = (tensor.cpu() for tensor in tensors)
+                scores = order_statistics(*tensors, self.model.config)
                 self._order_sums += self.accelerator.gather_for_metrics(scores).sum(0)
             if self._returns_generated:
                 return loss, generated, inputs["labels"]
@@ -208,9 +219,8 @@ class DepthTrainer(Seq2SeqTrainer):
             folder = Path(self.args.output_dir)
             evaluations = [log for log in self.state.log_history if "eval_loss" in log]
             sections = {**self.card_sections, "Results": evaluations[-1] if evaluations else {}}
-            text = model_card(
-                self.args.hub_model_id or model_name or folder.name, self.model.config.model_type, sections
-            )
+            name = getattr(self, "hub_model_id", None) or model_name or folder.name
+            text = model_card(name, self.model.config.model_type, sections)
             (folder / "README.md").write_text(text, encoding="utf-8")
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
@@ -219,6 +229,7 @@ class DepthTrainer(Seq2SeqTrainer):
         """Adds the components of the training loss to a training log; stops on a loss that is not finite."""
         if "loss" in logs:
             self._stop_on_bad_loss(logs["loss"])
+            self._last_good_step = self.state.global_step
             logs.update(self._train_metrics())
         super().log(logs, start_time)
 
@@ -242,8 +253,8 @@ class DepthTrainer(Seq2SeqTrainer):
             raise FloatingPointError(
                 f"The training loss is {loss} at step {self.state.global_step}. T5 overflows in float16: use `--bf16` "
                 "or float32; otherwise lower `--learning_rate`, lengthen `--warmup_steps` or clip by "
-                "`--max_grad_norm`. The last checkpoint in `output_dir` is from before this step; to log and go on, "
-                "set `--logging_nan_inf_filter`."
+                f"`--max_grad_norm`. The loss was finite until step {self._last_good_step}: before you resume, delete "
+                "the checkpoints of later steps."
             )
 
 

@@ -71,6 +71,12 @@ class ConfigTest(CheckpointTestCase):
             self.assertEqual(getattr(again, name), value)
         self.assertEqual(again.scale_decoder_outputs, again.tie_word_embeddings)
 
+    @parameterized.product(tie_word_embeddings=(True, False, None), scale_decoder_outputs=(True, False, None))
+    def test_either_of_two_flags_says_that_the_head_is_untied(self, **flags):
+        config = DepthConfig(**{name: value for name, value in flags.items() if value is not None})
+        tied = False not in flags.values()
+        self.assertEqual((config.tie_word_embeddings, config.scale_decoder_outputs), (tied, tied))
+
     def test_defaults_fit_the_vocabulary_of_t5(self):
         config = DepthConfig()
         self.assertEqual((config.first_sentence_token_id, config.eosen_token_id), (32100, 32120))

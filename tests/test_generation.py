@@ -1,12 +1,20 @@
 """`generate()` obeys the masks: with and without a cache it says what the full model says about the whole prefix."""
 
+import contextlib
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
 from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
 
-from tiny_models import FIRST_SENTENCE_TOKEN, NUM_SENTENCE_TOKENS, random_batch, random_ids, tiny_model
+from tiny_models import (
+    FIRST_SENTENCE_TOKEN,
+    NUM_SENTENCE_TOKENS,
+    random_batch,
+    random_ids,
+    tiny_model,
+    uncompiled_flex_attention,
+)
 
 NEW_TOKENS = 12
 SENTENCES = slice(FIRST_SENTENCE_TOKEN, FIRST_SENTENCE_TOKEN + NUM_SENTENCE_TOKENS)
@@ -180,22 +188,25 @@ class GenerationTest(parameterized.TestCase):
 
 
 class FilledCacheTest(parameterized.TestCase):
-    @parameterized.parameters("dynamic", "static")
-    def test_a_filled_cache_needs_the_flags_of_all_ids(self, kind):
-        model, inputs = talkative_model(), sources(7)
+    @parameterized.product(kind=("dynamic", "static"), attn_implementation=("eager", "sdpa", "flex_attention"))
+    def test_a_filled_cache_needs_the_flags_of_all_ids(self, kind, attn_implementation):
+        inputs = sources(7)
         ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
-        expected = model(**inputs, decoder_input_ids=ids).logits
+        expected = talkative_model("eager", d_kv=16)(**inputs, decoder_input_ids=ids).logits
+        model = talkative_model(attn_implementation, d_kv=16)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         if kind == "static":
             cache = EncoderDecoderCache(StaticCache(model.config, 8), StaticCache(model.config, 12))
-        first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
-        torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
-        rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
-        with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing"):
-            model(**inputs, **rest)
-        flags = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
-        second = model(**inputs, **rest, decoder_sentence_mask=flags)
-        torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
+        flex = attn_implementation == "flex_attention"
+        with torch.no_grad(), uncompiled_flex_attention() if flex else contextlib.nullcontext():
+            first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
+            torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
+            rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
+            with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing"):
+                model(**inputs, **rest)
+            flags = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+            second = model(**inputs, **rest, decoder_sentence_mask=flags)
+            torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
     def test_without_the_mask_of_the_decoder_a_filled_cache_needs_no_flags(self):
         model, inputs = talkative_model(hierarchical_decoder_mask=False), sources(8)

@@ -92,7 +92,7 @@ class StatisticsTest(parameterized.TestCase):
         losses = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none"
         ).view(batch, length)
-        statistics = example_statistics(inputs, mask, labels, losses, CONFIG, coefficient, logits)
+        statistics = example_statistics(inputs, mask, labels, losses, CONFIG, coefficient, logits.argmax(-1))
         self.assertEqual(statistics.shape, (batch, len(STATISTICS)))
         # Sums over parts of a batch add up.
         metrics = summarize(statistics[:2].sum(0) + statistics[2:].sum(0))
@@ -123,8 +123,7 @@ class StatisticsTest(parameterized.TestCase):
                 guesses += 1
                 remaining.remove(true)
         labels = ids([130, 5, 131, 5, 132, 5, 133, 1])
-        logits = torch.zeros(1, labels.shape[1], 160)
-        statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, logits=logits)
+        statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, predictions=labels)
         self.assertAlmostEqual(summarize(statistics[0])["sentence_accuracy_chance"], hits / guesses, delta=0.02)
 
     def test_nothing_to_measure_is_left_out(self):

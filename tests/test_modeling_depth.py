@@ -9,8 +9,14 @@ import warnings
 import torch
 from absl.testing import parameterized
 from transformers import T5ForConditionalGeneration as StockT5
+from transformers.modeling_outputs import BaseModelOutput
 
-from hf_depth.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, create_mask
+from hf_depth.modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    create_mask,
+    is_sentence_token,
+)
 from tiny_models import (
     EOSEN,
     SENTENCE_TOKENS,
@@ -283,6 +289,20 @@ class PlainT5Test(parameterized.TestCase):
             model(**batch, decoder_inputs_embeds=model.shared(decoder_ids), use_cache=True).loss, expected
         )
 
+    @parameterized.parameters("output", "tuple", "state alone")
+    def test_encoder_outputs_of_any_kind_may_be_given(self, kind):
+        model, batch = tiny_model(), random_batch(6)
+        expected = model(**batch).logits
+        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
+        torch.testing.assert_close(encoder_outputs.sentence_mask, is_sentence_token(batch["input_ids"], model.config))
+        if kind == "output":  # knows where the sentence tokens are
+            del batch["input_ids"]
+        elif kind == "tuple":
+            encoder_outputs = encoder_outputs.to_tuple()
+        else:
+            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
+        torch.testing.assert_close(model(**batch, encoder_outputs=encoder_outputs).logits, expected)
+
     def test_hidden_states_and_attentions_come_as_in_t5(self):
         batch = random_batch(7, sentence_tokens=0.0)
         model = tiny_model(attn_implementation="eager")
@@ -429,14 +449,14 @@ class TrainingTest(parameterized.TestCase):
             self.assertTrue(flat.isfinite().all())
             self.assertGreater(torch.cosine_similarity(flat, flat_expected, dim=0).item(), 0.99)
 
-    @parameterized.parameters("eager", "sdpa")
-    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation):
+    @parameterized.parameters(("eager", "eager"), ("sdpa", "aot_eager"))
+    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation, backend):
         torch._dynamo.reset()
         model = tiny_model(attn_implementation=attn_implementation).train()
         batch = random_batch(16)
         expected = gradients(model, batch)
         loss = model(**batch).loss
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
+        compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
         torch.testing.assert_close(compiled(**batch, use_cache=False).loss, loss)
         found = gradients(compiled, batch, use_cache=False)
         self.assert_close({name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}, expected)

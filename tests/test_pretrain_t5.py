@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,10 +15,10 @@ import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
 from huggingface_hub import HfApi
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
-from helpers import SENTENCES
+from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +42,10 @@ TINY = {
     "disable_tqdm": True,
     "use_cpu": True,
 }
+
+
+LAUNCH_TWO = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1".split()
+LAUNCH_TWO += "--mixed_precision no --dynamo_backend no --main_process_port 0".split()
 
 
 def load_script():
@@ -127,6 +132,41 @@ class PretrainTest(parameterized.TestCase):
         for name, value in AutoModelForSeq2SeqLM.from_pretrained(other).state_dict().items():
             self.assertTrue(torch.equal(value, whole[name]), name)
 
+    def test_a_finished_run_is_not_trained_any_further(self):
+        flags = self.flags(save_strategy="steps", save_steps=2, max_steps=2)
+        self.script.main(flags)
+        weights = (self.output_dir / "model.safetensors").read_bytes()
+        results = self.results()
+        trainer = self.script.main(flags)
+        self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
+        self.assertEqual(self.results()["train_loss"], results["train_loss"])
+        self.assertAlmostEqual(self.results()["eval_loss"], results["eval_loss"], delta=1e-6)
+        self.assertEqual(trainer.state.global_step, 0)
+
+    def test_a_saved_model_is_evaluated_by_itself(self):
+        self.script.main(self.flags(model_type="depth", num_sentence_tokens=6))
+        size = dict.fromkeys(("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"))
+        flags = size | {"do_train": None, "train_file": None, "validation_file": self.train_file}
+        flags |= {"do_predict": True, "test_file": self.train_file, "max_predict_samples": 3}
+        flags |= {"model_name_or_path": self.output_dir, "output_dir": self.folder / "evaluation"}
+        self.script.main(self.flags(**flags))
+        results = json.loads((self.folder / "evaluation" / "all_results.json").read_text())
+        self.assertContainsSubset(["eval_sentence_accuracy", "predict_sentence_accuracy"], results)
+
+    def test_a_t5_without_a_spare_row_grows_into_depth(self):
+        tokenizer = tiny_tokenizer()
+        tokenizer.save_pretrained(self.folder / "t5")
+        config = T5Config(
+            vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+        StockT5(config).save_pretrained(self.folder / "t5")
+        size = dict.fromkeys(("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"))
+        trainer = self.script.main(self.flags(model_name_or_path=self.folder / "t5", **size))
+        config = AutoModelForSeq2SeqLM.from_pretrained(self.output_dir).config
+        self.assertEqual(config.first_sentence_token_id, len(tokenizer))
+        self.assertEqual(config.vocab_size % 128, 0)
+        self.assertEqual(trainer.model.encoder.config.first_sentence_token_id, len(tokenizer))
+
     def test_a_t5_checkpoint_is_continued_as_depth(self):
         self.script.main(self.flags(model_type="t5"))
         checkpoint = str(self.output_dir)
@@ -169,12 +209,12 @@ class PretrainTest(parameterized.TestCase):
                 data.to_json(plain, lines=plain.suffix == ".jsonl")
         if path != plain:
             path.write_bytes(gzip.compress(plain.read_bytes()))
-        trainer = self.script.main(self.flags(train_file=path, max_steps=1, do_eval=False))
-        expected = self.script.main(
-            self.flags(train_file=self.train_file, max_steps=1, do_eval=False, max_train_samples=10)
-        )
-        self.assertEqual(trainer.train_dataset[0]["input_ids"][:3].size, 3)
-        self.assertGreaterEqual(len(trainer.train_dataset), len(expected.train_dataset))
+        options = {"max_steps": 1, "do_eval": False, "validation_split_percentage": 0}
+        rows = self.script.main(self.flags(train_file=path, **options)).train_dataset
+        self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents(20)))
+        expected = self.script.main(self.flags(**options, output_dir=self.folder / "jsonl")).train_dataset
+        for row, other in zip(rows, expected, strict=True):
+            self.assertEqual(row["input_ids"].tolist(), other["input_ids"].tolist())
 
     @parameterized.named_parameters(
         ("nothing to do", {"do_train": None, "do_eval": None}, "Nothing to do"),
@@ -186,6 +226,13 @@ class PretrainTest(parameterized.TestCase):
         ("no test data", {"do_predict": True}, "test_file"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
         ("missing checkpoint", {"resume_from_checkpoint": "gone"}, "gone"),
+        ("token on the command line", {"hub_token": "hf_x"}, "hub_token.*hf auth login"),
+        ("no model to evaluate", {"do_train": None}, "model_name_or_path"),
+        ("no evaluation data", {"validation_split_percentage": 0}, "validation_file"),
+        ("stream to evaluate on", {"streaming": True}, "max_eval_samples"),
+        ("too many sentences", {"max_sentences": 21}, "max_sentences.*2 and 20"),
+        ("more spans than sentinels", {"max_source_length": 1024}, "hidden spans.*100 sentinels"),
+        ("flex on a CPU", {"attn_implementation": "flex_attention"}, "flex_attention.*sdpa"),
         ("too few samples", {"max_train_samples": 0}, "max_train_samples.*at least 1"),
         ("vocabulary larger than the text", {"vocab_size": 30_000}, "vocab_size"),
     )
@@ -223,25 +270,41 @@ class PretrainTest(parameterized.TestCase):
 
     def test_two_processes_train_as_one(self):
         alone = self.folder / "alone"
-        same = {"max_steps": 3, "lr_scheduler_type": "constant"}
+        # Plain gradient descent: the update shows the scale of the gradient.
+        same = {"max_steps": 3, "lr_scheduler_type": "constant", "optim": "sgd", "max_grad_norm": 0}
+        same |= {"learning_rate": 0.1, "predict_with_generate": True, "sentence_loss_coefficient": 3.0}
         self.script.main(self.flags(**same, output_dir=alone, per_device_train_batch_size=4))
-        launcher = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
-        launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-        result = self.run_script(self.flags(**same, per_device_train_batch_size=2), launcher)
+        result = self.run_script(self.flags(**same, per_device_train_batch_size=2), LAUNCH_TWO)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         expected = AutoModelForSeq2SeqLM.from_pretrained(alone).state_dict()
         for name, value in AutoModelForSeq2SeqLM.from_pretrained(self.output_dir).state_dict().items():
-            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-4)
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
+
+    def test_two_processes_read_streams_of_unequal_shards(self):
+        files = []
+        for name, number in (("a", 30), ("b", 4)):
+            files.append(str(self.folder / f"{name}.jsonl"))
+            Path(files[-1]).write_text("".join(json.dumps({"text": text}) + "\n" for text in documents(number)))
+        flags = self.flags(streaming=True, max_steps=6, max_eval_samples=5, train_file=None)
+        flags += ["--train_file", *files, "--validation_file", *files, "--per_device_train_batch_size", "2"]
+        result = self.run_script(flags, LAUNCH_TWO)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        together = self.results()["eval_loss"]
+        shutil.rmtree(self.output_dir / "tokenizer")
+        alone = self.run_script([*flags, "--per_device_train_batch_size", "4", "--output_dir", str(self.folder / "x")])
+        self.assertEqual(alone.returncode, 0, alone.stderr[-3000:])
+        self.assertAlmostEqual(together, json.loads((self.folder / "x/all_results.json").read_text())["eval_loss"], 1)
 
     def test_wandb_offline_logs_and_tells_no_secret(self):
         environment = {"WANDB_DIR": str(self.folder), "WANDB_API_KEY": "s3cret" * 8, "WANDB_SILENT": "true"}
-        result = self.run_script(self.flags(report_to="wandb", token="hf_secrettoken"), environment=environment)
+        environment["HF_TOKEN"] = "hf_secrettoken"
+        result = self.run_script(self.flags(report_to="wandb"), environment=environment)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         self.assertNotEmpty(list(self.folder.glob("wandb/offline-run-*/*.wandb")))
-        written = [path for path in self.output_dir.rglob("*") if path.suffix in (".json", ".md")]
-        text = result.stdout + result.stderr + "".join(path.read_text() for path in written)
-        self.assertNotIn("secrettoken", text)
-        self.assertNotIn("s3cret", text)
+        written = [path for path in self.folder.rglob("*") if path.is_file() and path != self.train_file]
+        text = (result.stdout + result.stderr).encode() + b"".join(path.read_bytes() for path in written)
+        self.assertNotIn(b"secrettoken", text)
+        self.assertNotIn(b"s3cret", text)
 
     def run_script(self, flags, launcher=(), environment=None):
         here = str(Path(__file__).parent)

@@ -62,7 +62,7 @@ def trainer(kind: str, output_dir: str, number_of_rows: int = 32, model=None, **
     arguments = {
         "max_steps": 1,
         "optim": "sgd",
-        "learning_rate": 0.1,
+        "learning_rate": 1.0,  # an update is a gradient
         "max_grad_norm": 0.0,
         "lr_scheduler_type": "constant",
         "logging_steps": 1,
