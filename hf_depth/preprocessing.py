@@ -75,8 +75,8 @@ class DepthPreprocessor:
     Cuts documents into windows of whole consecutive sentences for [`DataCollatorForDepth`].
 
     A window takes sentences for as long as every corruption of it fits into both maximum lengths and there are enough
-    sentence tokens. A sentence that does not fit into a window by itself is cut between words; its parts count as
-    sentences. Nothing is lost.
+    sentence tokens. A sentence that does not fit into a window by itself is cut between words, and each part is
+    an example of its own. Nothing is lost.
 
     Args:
         tokenizer: any T5 tokenizer.
@@ -135,16 +135,21 @@ class DepthPreprocessor:
 
     def _windows(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """Yield the sentences of each window and how many words in it belong to cut sentences."""
-        window, num_words, num_cut_tokens = [], 0, 0
+        window, num_words = [], 0
         for sentence, is_cut in self._parts(sentences):
             # The window as it would be with this sentence; `capacities[n - 1]` is for n sentences.
-            if len(window) == len(self.capacities) or num_words + len(sentence) > self.capacities[len(window)]:
-                yield window, num_cut_tokens
-                window, num_words, num_cut_tokens = [], 0, 0
-            window.append(sentence)
-            num_words += len(sentence)
-            num_cut_tokens += is_cut * len(sentence)
-        yield window, num_cut_tokens
+            is_full = len(window) == len(self.capacities) or num_words + len(sentence) > self.capacities[len(window)]
+            if window and (is_full or is_cut):
+                yield window, 0
+                window, num_words = [], 0
+            if is_cut:
+                # By itself: in front of whole sentences, a rest without a beginning would show that it comes first.
+                yield [sentence], len(sentence)
+            else:
+                window.append(sentence)
+                num_words += len(sentence)
+        if window or not sentences:
+            yield window, 0
 
     def _parts(self, sentences: list[list[int]]) -> Iterator[tuple[list[int], bool]]:
         """Yield each sentence and False, or, if it is longer than a window, its parts and True."""

@@ -79,14 +79,16 @@ class DepthPreprocessorTest(parameterized.TestCase):
             self.assertEqual(flat(rows["input_ids"]), ENCODER([text])[0])
             if not text:
                 continue
-            counts = [(len(ids), len(lengths)) for ids, lengths in zip(*list(rows.values())[:2], strict=True)]
-            for num_words, num_sentences in counts:
+            counts = [(len(ids), len(lengths), cut) for ids, lengths, cut in zip(*rows.values(), strict=True)]
+            for num_words, num_sentences, _ in counts:
                 self.assertLessEqual(num_sentences, max_sentences)
                 needed = depth_input_and_target_lengths(num_words, num_sentences, *NOISE)
                 self.assertTrue(needed[0] <= source and needed[1] <= target)
-            for (num_words, num_sentences), following in zip(counts, rows["sentence_lengths"][1:], strict=False):
-                needed = depth_input_and_target_lengths(num_words + following[0], num_sentences + 1, *NOISE)
-                self.assertTrue(num_sentences == max_sentences or needed[0] > source or needed[1] > target)
+            following = [(lengths[0], cut) for _, lengths, cut in zip(*rows.values(), strict=True)][1:]
+            for (num_words, num_sentences, cut), (first, next_cut) in zip(counts, following, strict=False):
+                needed = depth_input_and_target_lengths(num_words + first, num_sentences + 1, *NOISE)
+                is_full = num_sentences == max_sentences or needed[0] > source or needed[1] > target
+                self.assertTrue(is_full or cut or next_cut)  # parts of a cut sentence stand by themselves
             parts = [part for sentence in get_sentence_splitter()(text) for part in self.parts(sentence, longest)]
             self.assertEqual(flat(rows["sentence_lengths"]), parts)
 
@@ -101,8 +103,8 @@ class DepthPreprocessorTest(parameterized.TestCase):
         before, after = map(len, ENCODER(["A b.", "C d."]))
         rows = preprocessor({"text": [f"A b.\n\n{word(2 * longest + 1)}\n\nC d."]})
         lengths = [window.tolist() for window in rows["sentence_lengths"]]
-        self.assertEqual(lengths, [[before], [longest], [longest], [1, after]])
-        self.assertEqual(rows["num_cut_tokens"], [0, longest, longest, 1])
+        self.assertEqual(lengths, [[before], [longest], [longest], [1], [after]])
+        self.assertEqual(rows["num_cut_tokens"], [0, longest, longest, 1, 0])
 
     def test_documents_do_not_share_windows(self):
         separate = [depth_preprocessor()({"text": [text]}) for text in DOCUMENTS]
