@@ -10,6 +10,7 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 
 import json
 import logging
+import math
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -17,15 +18,14 @@ from pathlib import Path
 import torch
 import transformers
 from datasets import Dataset, IterableDataset
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, DepthTrainer, DepthTrainingArguments
 from hf_depth.arguments import check_launch, parse_arguments
 from hf_depth.corpus import load_corpus, train_tokenizer
 from hf_depth.corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from hf_depth.metrics import is_shuffled
-from hf_depth.model_args import ModelArguments, build_model, load_tokenizer, with_sentence_tokens
+from hf_depth.model_args import SIZE_FIELDS, ModelArguments, build_model, load_tokenizer, with_sentence_tokens
 from hf_depth.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
@@ -127,6 +127,14 @@ CORPUS_ARGUMENTS = (
 )
 
 
+# Smallest and largest value; shares of exactly 0 or 1 would leave nothing to hide or nothing to show.
+RANGES = (
+    ("mlm_probability", 0.001, 0.999),
+    ("mean_noise_span_length", 1, math.inf),
+    ("sentence_shuffling_probability", 0, 1),
+)
+
+
 def set_up(training_args):
     """Logging, and the check of the launch."""
     logging.basicConfig(
@@ -141,6 +149,11 @@ def check(model_args, data_args, training_args):
     """Stop on arguments that contradict each other, before anything is loaded."""
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
         raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
+    training_args.do_eval |= training_args.eval_on_start
+    for name, lowest, highest in RANGES:
+        value = getattr(data_args, name)
+        if value is not None and not lowest <= value <= highest:
+            raise ValueError(f"`--{name}` must lie between {lowest} and {highest}, got {value}.")
     if not training_args.do_train and model_args.model_name_or_path is None:
         raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
     if training_args.hub_token is not None:
@@ -181,7 +194,7 @@ def checkpoint_to_resume(training_args):
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
         return None
-    last = get_last_checkpoint(training_args.output_dir) if Path(training_args.output_dir).is_dir() else None
+    last = last_complete_checkpoint(training_args.output_dir)
     if asked is None or str(asked).lower() in ("true", "last", "auto"):
         if asked is not None and last is None:
             raise ValueError(
@@ -197,6 +210,31 @@ def checkpoint_to_resume(training_args):
             "by `--resume_from_checkpoint`."
         )
     return asked
+
+
+def last_complete_checkpoint(output_dir):
+    """The newest checkpoint that was written to its end: `trainer_state.json` is the last file to be written."""
+    folders = [
+        path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
+    ]
+    for folder in sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
+        if (folder / "trainer_state.json").is_file():
+            return str(folder)
+        logger.warning(f"Passing over {folder}, which has no trainer_state.json: it was not written to its end.")
+    return None
+
+
+def check_same_model(checkpoint, model):
+    """Stop if a checkpoint is of another model than the one that the arguments describe."""
+    saved = AutoConfig.from_pretrained(checkpoint).to_dict()
+    asked = model.config.to_dict()
+    different = [name for name in ("model_type", *SIZE_FIELDS) if saved.get(name) != asked.get(name)]
+    if different:
+        differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
+        raise ValueError(
+            f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
+            "`--output_dir`, or go back to the arguments of that run."
+        )
 
 
 def is_finished(checkpoint, training_args):
@@ -237,7 +275,7 @@ def prepare(corpus, tokenizer, model_args, data_args, training_args):
         with training_args.main_process_first(desc=f"preparing the {split} split"):
             data[split] = prepare_split(corpus[split], split, limits[split], preprocessor, data_args)
         if not isinstance(data[split], IterableDataset):
-            statistics[split] = dataset_statistics(data[split])
+            statistics[split] = dataset_statistics(data[split], tokenizer.unk_token_id)
             report_statistics(statistics[split], split, model_args)
     return data, statistics
 
@@ -389,6 +427,8 @@ def unshuffle_one(trainer):
     for title in ("given", "predicted", "true"):
         print(f"  {title} order:")
         print("".join(f"    {number}. {sentence}\n" for number, sentence in enumerate(result[title], 1)), end="")
+    if not result["predicted"]:
+        print("  The model wrote no sentence token of this document.")
     print(f"  Kendall's tau {result['kendall_tau']:.2f} (1: the true order, 0: chance, -1: reversed)")
     print(f"  generated: {result['generated']}", flush=True)
 
@@ -396,6 +436,12 @@ def unshuffle_one(trainer):
 def report_statistics(statistics, split, model_args):
     """Say what the preparation made of the documents; stop if there is nothing to learn from."""
     logger.info(f"{split}: " + ", ".join(f"{value:,} {name.replace('_', ' ')}" for name, value in statistics.items()))
+    unknown = statistics.get("unknown_tokens", 0) / max(statistics["tokens"], 1)
+    if unknown > 0.01:
+        logger.warning(
+            f"{unknown:.1%} of the {split} tokens are unknown to the tokenizer (`<unk>`): does it fit the language? "
+            "Name another one by `--tokenizer_name`."
+        )
     if model_args.model_type == "depth" and statistics["one_sentence_examples"] == statistics["examples"]:
         message = (
             f"No example of the {split} data has more than one sentence, so there is nothing to un-shuffle. DEPTH "
@@ -414,7 +460,9 @@ def card_sections(model_args, data_args, training_args, statistics, model):
     settings = {name: getattr(data_args, name) for name in names if getattr(data_args, name) is not None}
     if model_args.model_type == "depth":
         settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
-    settings |= {name: str(getattr(training_args, name)) for name in TRAINING_SETTINGS}
+    for name in TRAINING_SETTINGS:
+        value = getattr(training_args, name)
+        settings[name] = getattr(value, "value", value)  # of an enumeration
     batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
     settings |= {
         "global batch size": batch_size,
@@ -450,6 +498,8 @@ def main(args=None):
     if checkpoint is not None and is_finished(checkpoint, training_args):
         logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
         training_args.do_train = False
+        if not (training_args.do_eval or training_args.do_predict):
+            return None
     set_seed(training_args.seed)
 
     corpus = load_corpus(
@@ -457,11 +507,16 @@ def main(args=None):
         seed=training_args.seed,
         cache_dir=model_args.cache_dir,
     )
+    for split, documents in corpus.items():
+        if not isinstance(documents, IterableDataset):
+            logger.info(f"{split}: {len(documents):,} documents")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else load_tokenizer(model_args)
     tokenizer = tokenizer or own_tokenizer(corpus, model_args, data_args, training_args)
     data, statistics = prepare(corpus, tokenizer, model_args, data_args, training_args)
     collator = build_collator(tokenizer, model_args, data_args, training_args)
     model = build_model(model_args, tokenizer)
+    if checkpoint is not None:
+        check_same_model(checkpoint, model)
     if checkpoint is not None and not training_args.do_train:
         model = type(model).from_pretrained(checkpoint, dtype=torch.float32)
     logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
@@ -479,6 +534,8 @@ def main(args=None):
         processing_class=tokenizer,
     )
     trainer.card_sections = card_sections(model_args, data_args, training_args, statistics, model)
+    if checkpoint is not None and not training_args.do_train:
+        trainer.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
     if training_args.do_train:
         train(trainer, checkpoint, statistics.get("train", {}))
     if training_args.do_eval:

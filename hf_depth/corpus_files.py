@@ -82,7 +82,7 @@ def _find(argument: str, name: str) -> list[str]:
 def _reader(argument: str, files: list[str]) -> str:
     readers = {}
     for file in files:
-        suffix = Path(file.removesuffix(".gz")).suffix
+        suffix = Path(file.removesuffix(".gz")).suffix.lower()
         if suffix not in READERS:
             raise ValueError(
                 f"`{argument}`: {file} has an unknown extension. Known are {', '.join(READERS)}, and each of them "

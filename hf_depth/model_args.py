@@ -90,6 +90,12 @@ class ModelArguments:
     )
 
     def __post_init__(self):
+        for name in SIZE_FIELDS:
+            value = getattr(self, name)
+            if type(value) is int and value < 1:
+                raise ValueError(f"`--{name}` must be at least 1, got {value}.")
+        if self.dropout_rate is not None and not 0 <= self.dropout_rate < 1:
+            raise ValueError(f"`--dropout_rate` must lie between 0 and 1, got {self.dropout_rate}.")
         if self.model_name_or_path is not None:
             given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
             if given:

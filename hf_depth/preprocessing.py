@@ -276,12 +276,13 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     return list(first)
 
 
-def dataset_statistics(dataset: Dataset) -> dict[str, int]:
+def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
     Count what prepared rows hold, at the speed of Arrow.
 
     Args:
         dataset: from [`prepare_dataset`], map-style.
+        unk_token_id: if given, `unknown_tokens` is counted, too.
 
     Returns:
         `dict`: `examples`, `tokens` (words before corruption, no special tokens), `tokens_cut` (words of sentences
@@ -290,7 +291,11 @@ def dataset_statistics(dataset: Dataset) -> dict[str, int]:
     counts = {"examples": len(dataset), "tokens": 0, "tokens_cut": 0}
     if "sentence_lengths" in dataset.column_names:
         counts.update(sentences=0, one_sentence_examples=0)
+    if unk_token_id is not None:
+        counts["unknown_tokens"] = 0
     for batch in dataset.with_format("arrow").iter(batch_size=10_000):
+        if unk_token_id is not None:
+            counts["unknown_tokens"] += _sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id))
         counts["tokens"] += _sum(pc.list_value_length(batch["input_ids"]))
         counts["tokens_cut"] += _sum(batch["num_cut_tokens"])
         if "sentences" in counts:

@@ -79,7 +79,7 @@ def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     for color, (key, label) in enumerate(
         [("loss", "total"), ("sentence_loss", "sentence tokens"), ("reconstruction_loss", "reconstruction")]
@@ -91,7 +91,9 @@ def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "
                 axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=name)
     axes.set(xlabel="step", ylabel="cross-entropy in nats per label", title=title)
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if axes.lines:
+        figure.legend(loc="outside right upper")
     figure.savefig(path, dpi=120)
 
 
@@ -142,5 +144,8 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
 
 
 def _table(title: str, values: Mapping) -> list[str]:
-    rows = [f"| {name} | {value if isinstance(value, str) else json.dumps(value)} |" for name, value in values.items()]
+    def text(value):
+        return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+    rows = [f"| {name} | {text(value)} |" for name, value in values.items()]
     return [f"## {title}", "", "| | |", "|---|---|", *rows, ""]

@@ -39,12 +39,19 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs) -> PreTrainedToken
     Args:
         name_or_path: a folder, or a name on the Hub.
         kwargs: for `from_pretrained`.
+
+    Raises:
+        `ValueError`: if there is no vocabulary, as in a folder with nothing but a model. Transformers 5 makes an empty
+            tokenizer of such a folder, which reads every word as `<unk>`.
     """
     others = ("tokenizer.json", "tokenizer_config.json", "config.json")
     is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(
         os.path.isfile(os.path.join(name_or_path, file)) for file in others
     )
-    return (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
+    tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
+    if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
+        raise ValueError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
+    return tokenizer
 
 
 def add_sentence_tokens(

@@ -40,6 +40,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     def __post_init__(self):
         if self.accelerator_config is None:
             self.accelerator_config = {"dispatch_batches": False}
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
         super().__post_init__()
         if self.sentence_loss_coefficient < 0:
             raise ValueError(

@@ -141,7 +141,25 @@ class PretrainTest(parameterized.TestCase):
         self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
         self.assertEqual(self.results()["train_loss"], results["train_loss"])
         self.assertAlmostEqual(self.results()["eval_loss"], results["eval_loss"], delta=1e-6)
-        self.assertEqual(trainer.state.global_step, 0)
+        self.assertEqual(trainer.state.global_step, 2)
+        self.assertIsNone(self.script.main(self.flags(save_strategy="steps", save_steps=2, max_steps=2, do_eval=None)))
+
+    def test_a_run_passes_over_a_checkpoint_that_was_not_written_to_its_end(self):
+        flags = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+        self.script.main(self.flags(**flags))
+        (self.output_dir / "checkpoint-3" / "trainer_state.json").unlink()
+        with self.assertLogs("pretrain_t5", "INFO") as logs:
+            trainer = self.script.main(self.flags(**flags))
+        self.assertIn("Passing over", logs.output[0])
+        self.assertIn("checkpoint-2", logs.output[1])
+        self.assertEqual(trainer.state.global_step, 3)
+
+    @parameterized.parameters({"d_model": 32}, {"model_type": "t5"})
+    def test_another_model_does_not_resume_a_run(self, **changes):
+        flags = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+        self.script.main(self.flags(**flags))
+        with self.assertRaisesRegex(ValueError, f"another model than .*checkpoint-1.*{next(iter(changes))}"):
+            self.script.main(self.flags(**flags | changes | {"max_steps": 2}))
 
     def test_a_saved_model_is_evaluated_by_itself(self):
         self.script.main(self.flags(model_type="depth", num_sentence_tokens=6))
@@ -233,6 +251,8 @@ class PretrainTest(parameterized.TestCase):
         ("too many sentences", {"max_sentences": 21}, "max_sentences.*2 and 20"),
         ("more spans than sentinels", {"max_source_length": 1024}, "hidden spans.*100 sentinels"),
         ("flex on a CPU", {"attn_implementation": "flex_attention"}, "flex_attention.*sdpa"),
+        ("everything hidden", {"mlm_probability": 1.0}, "mlm_probability"),
+        ("no width", {"d_model": 0}, "d_model.*at least 1"),
         ("too few samples", {"max_train_samples": 0}, "max_train_samples.*at least 1"),
         ("vocabulary larger than the text", {"vocab_size": 30_000}, "vocab_size"),
     )
