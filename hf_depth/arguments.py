@@ -133,6 +133,8 @@ REMOVED_FLAGS = {name: f"use `--{new_name}`" for name, new_name in _RENAMED.item
     "wandb_project": "set the environment variable WANDB_PROJECT",
     "last_run_id": "set the environment variable WANDB_RUN_ID",
     "neptune": "use `--report_to wandb`",
+    "token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
+    "use_auth_token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
 }
 
 
