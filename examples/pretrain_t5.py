@@ -487,6 +487,21 @@ TRAINING_SETTINGS = (
 )
 
 
+def finish(trainer, model_args):
+    """The plot, the model card, a document un-shuffled, and what goes to the Hub."""
+    args = trainer.args
+    if args.do_train:
+        trainer.save_state()  # once more, with the last evaluation
+        if trainer.is_world_process_zero():
+            plot_losses(trainer.state.log_history, Path(args.output_dir, "losses.png"))
+            trainer.create_model_card()
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # then no process has a model of its own
+    if args.do_eval and model_args.model_type == "depth" and not sharded and trainer.is_world_process_zero():
+        unshuffle_one(trainer)
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
 def main(args=None):
     model_args, data_args, training_args = parse_arguments(
         (ModelArguments, DataArguments, DepthTrainingArguments), args
@@ -542,16 +557,7 @@ def main(args=None):
         evaluate(trainer, statistics["validation"])
     if training_args.do_predict:
         predict(trainer, data["test"])
-    if training_args.do_train:
-        trainer.save_state()  # once more, with the last evaluation
-        if trainer.is_world_process_zero():
-            plot_losses(trainer.state.log_history, Path(training_args.output_dir, "losses.png"))
-            trainer.create_model_card()
-    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # then no process has a model of its own
-    if training_args.do_eval and model_args.model_type == "depth" and not sharded and trainer.is_world_process_zero():
-        unshuffle_one(trainer)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
+    finish(trainer, model_args)
     trainer.end()
     return trainer
 

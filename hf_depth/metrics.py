@@ -7,6 +7,8 @@ it is divided, and no array grows with the number of examples.
 
 import torch
 
+from .modeling_depth import is_sentence_token
+
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens, "eosen" labels are `<eosen>`,
 # "reconstruction" labels are all others: words, sentinels, `</s>`.
 STATISTICS = (
@@ -43,8 +45,7 @@ def sentence_token_mask(ids: torch.Tensor, config) -> torch.Tensor:
     """`True` where an id (any shape) is a sentence token of `config`; nowhere if the model has none (plain T5)."""
     if not has_sentence_tokens(config):
         return torch.zeros_like(ids, dtype=torch.bool)
-    first = config.first_sentence_token_id
-    return (ids >= first) & (ids < first + config.num_sentence_tokens)
+    return is_sentence_token(ids, config)
 
 
 def sentence_sequence(ids: torch.Tensor, config) -> torch.Tensor:
