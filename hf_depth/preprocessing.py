@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -219,6 +220,7 @@ def prepare_dataset(
     num_proc: int | None = None,
     overwrite_cache: bool = False,
     desc: str | None = "Preparing text",
+    min_sentences: int = 1,
 ) -> Dataset | IterableDataset:
     """
     Map documents to rows of word ids, dropping all other columns. What `datasets` has cached is used again.
@@ -229,10 +231,12 @@ def prepare_dataset(
         num_proc: processes, for a map-style dataset.
         overwrite_cache: prepare anew even if there is a cached result.
         desc: for the progress bar.
+        min_sentences: leave out rows of a [`DepthPreprocessor`] with fewer sentences. One sentence has no order.
 
     Returns:
         A dataset of the same kind with the columns of the preprocessor. Documents that give no row (no text, or for T5
-        fewer than two words) are dropped; for a map-style dataset their number is logged.
+        fewer than two words) are dropped; for a map-style dataset their number is logged, as is that of the rows with
+        too few sentences.
 
     Raises:
         `ValueError`: if the text column is missing or holds something else than text, or if no row is left.
@@ -240,7 +244,8 @@ def prepare_dataset(
     columns = check_text_column(dataset, preprocessor.text_column)
     if isinstance(dataset, IterableDataset):
         rows = dataset.map(preprocessor, batched=True, remove_columns=columns, features=preprocessor.features)
-        return rows.filter(_has_words)
+        rows = rows.filter(_has_words)
+        return rows.filter(partial(_has_sentences, number=min_sentences)) if min_sentences > 1 else rows
     rows = dataset.map(
         preprocessor,
         batched=True,
@@ -250,7 +255,8 @@ def prepare_dataset(
         load_from_cache_file=not overwrite_cache,
         desc=desc,
     )
-    return _drop_empty(rows, num_documents=len(dataset))
+    rows = _drop_empty(rows, num_documents=len(dataset))
+    return _drop_few_sentences(rows, min_sentences) if min_sentences > 1 else rows
 
 
 def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> list[str]:
@@ -313,20 +319,44 @@ def _has_words(row: dict[str, Any]) -> bool:
     return len(row["input_ids"]) > 0
 
 
+def _has_sentences(row: dict[str, Any], number: int) -> bool:
+    return len(row["sentence_lengths"]) >= number
+
+
 def _drop_empty(rows: Dataset, num_documents: int) -> Dataset:
     """Drop the rows without words, each of which stands for a document that gave no example."""
-    has_words = [
-        flag
-        for batch in rows.with_format("arrow").iter(batch_size=10_000)
-        for flag in pc.greater(pc.list_value_length(batch["input_ids"]), 0).to_pylist()
-    ]
-    num_dropped = len(has_words) - sum(has_words)
-    if num_dropped == len(has_words):
+    kept = _at_least(rows, "input_ids", 1)
+    num_dropped = len(rows) - len(kept)
+    if not len(kept):
         raise ValueError(f"None of the {num_documents:,} documents holds enough text for an example.")
     if num_dropped:
         logger.warning(f"Dropped {num_dropped:,} of {num_documents:,} documents with too little text for an example.")
-        rows = rows.select(np.flatnonzero(has_words))
+        rows = rows.select(kept)
     return rows
+
+
+def _drop_few_sentences(rows: Dataset, min_sentences: int) -> Dataset:
+    kept = _at_least(rows, "sentence_lengths", min_sentences)
+    if not len(kept):
+        raise ValueError(
+            f"None of the {len(rows):,} examples has `min_sentences` {min_sentences} sentences: lower it, or raise "
+            "`max_source_length`."
+        )
+    if len(kept) < len(rows):
+        num_dropped = len(rows) - len(kept)
+        logger.warning(f"Left out {num_dropped:,} of {len(rows):,} examples: fewer than {min_sentences} sentences.")
+        rows = rows.select(kept)
+    return rows
+
+
+def _at_least(rows: Dataset, column: str, length: int) -> np.ndarray:
+    """The numbers of the rows whose lists in `column` have at least `length` items."""
+    flags = [
+        flag
+        for batch in rows.with_format("arrow").iter(batch_size=10_000)
+        for flag in pc.greater_equal(pc.list_value_length(batch[column]), length).to_pylist()
+    ]
+    return np.flatnonzero(flags)
 
 
 def _is_text(feature: Any) -> bool:

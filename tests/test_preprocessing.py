@@ -230,6 +230,19 @@ class DatasetStatisticsTest(parameterized.TestCase):
             )
         self.assertGreaterEqual(dataset_statistics(prepared)["tokens_cut"], 200)
 
+    @parameterized.parameters(False, True)
+    def test_examples_with_few_sentences_are_left_out_on_request(self, streaming):
+        data = Dataset.from_dict({"text": [*DOCUMENTS, SENTENCES[0]]})
+        data = data.to_iterable_dataset() if streaming else data
+        everything = list(prepare_dataset(data, depth_preprocessor(max_sentences=2)))
+        pairs = list(prepare_dataset(data, depth_preprocessor(max_sentences=2), min_sentences=2))
+        self.assertEqual(pairs, [row for row in everything if len(row["sentence_lengths"]) == 2])
+        self.assertBetween(len(pairs), 1, len(everything) - 1)
+
+    def test_no_example_with_enough_sentences_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "min_sentences.*max_source_length"):
+            prepare_dataset(Dataset.from_dict({"text": SENTENCES[:1]}), depth_preprocessor(), min_sentences=2)
+
     def test_rows_for_t5_have_no_sentences_to_count(self):
         prepared = prepare_dataset(Dataset.from_dict({"text": DOCUMENTS}), SpanCorruptionPreprocessor(TOKENIZER, 40))
         num_words = len(flat(ENCODER(DOCUMENTS)))
