@@ -16,16 +16,16 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-import transformers
 from datasets import Dataset, IterableDataset
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, DepthTrainer, DepthTrainingArguments
-from hf_depth.arguments import check_launch, parse_arguments
-from hf_depth.corpus import load_corpus, train_tokenizer
+from hf_depth.arguments import parse_arguments, set_up
+from hf_depth.checkpoints import check_same_model, checkpoint_to_resume, is_finished
+from hf_depth.corpus import load_corpus
 from hf_depth.corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from hf_depth.metrics import is_shuffled
-from hf_depth.model_args import SIZE_FIELDS, ModelArguments, build_model, load_tokenizer, with_sentence_tokens
+from hf_depth.model_args import ModelArguments, build_model, load_tokenizer, own_tokenizer
 from hf_depth.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
@@ -33,13 +33,11 @@ from hf_depth.preprocessing import (
     dataset_statistics,
     prepare_dataset,
 )
-from hf_depth.reporting import describe_example, metrics_table, plot_losses, unshuffle
-from hf_depth.tokenization import NUM_SENTENCE_TOKENS, sentence_token_ids
+from hf_depth.reporting import describe_example, metrics_table, plot_losses, run_settings, unshuffle
+from hf_depth.tokenization import sentence_token_ids
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
-MAX_TOKENIZER_DOCUMENTS = 200_000
 REPORTED_METRICS = (
     "eval_loss",
     "eval_sentence_loss",
@@ -100,6 +98,9 @@ class DataArguments:
     max_sentences: int | None = field(
         default=None, metadata={"help": "DEPTH: most sentences of an example (default: all sentence tokens)."}
     )
+    min_sentences: int = field(
+        default=1, metadata={"help": "DEPTH: leave out examples with fewer sentences. (One sentence has no order.)"}
+    )
     sentence_language: str = field(default="en", metadata={"help": "DEPTH: language for splitting sentences."})
     pack_examples: bool = field(
         default=False, metadata={"help": "T5: join documents, so that every input has max_source_length tokens."}
@@ -135,16 +136,6 @@ RANGES = (
 )
 
 
-def set_up(training_args):
-    """Logging, and the check of the launch."""
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-        level=logging.INFO if training_args.should_log else logging.WARNING,
-    )
-    check_launch(training_args)
-
-
 def check(model_args, data_args, training_args):
     """Stop on arguments that contradict each other, before anything is loaded."""
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
@@ -164,6 +155,8 @@ def check(model_args, data_args, training_args):
         for name, value in (("objective", "span_corruption"), ("pack_examples", False)):
             if getattr(data_args, name) != value:
                 raise ValueError(f"`--{name} {getattr(data_args, name)}` is for `--model_type t5` alone.")
+    elif data_args.min_sentences > 1:
+        raise ValueError("`--min_sentences` is for `--model_type depth` alone: no sentences are known to a T5.")
     if data_args.streaming and training_args.do_train and training_args.max_steps <= 0:
         raise ValueError("`--streaming` reads data whose length is not known: say how long to train by `--max_steps`.")
     if data_args.streaming and training_args.do_eval and data_args.max_eval_samples is None:
@@ -187,77 +180,6 @@ def complete(model_args, data_args, training_args):
     if training_args.generation_max_length is None:
         # The host's default is 20 tokens. `generate()` counts the start token as well.
         training_args.generation_max_length = data_args.max_target_length + 1
-
-
-def checkpoint_to_resume(training_args):
-    """The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew."""
-    asked = training_args.resume_from_checkpoint
-    if not training_args.do_train or str(asked).lower() == "false":
-        return None
-    last = last_complete_checkpoint(training_args.output_dir)
-    if asked is None or str(asked).lower() in ("true", "last", "auto"):
-        if asked is not None and last is None:
-            raise ValueError(
-                f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
-                "Name a checkpoint folder, or leave the argument out to start anew."
-            )
-        if last is not None:
-            logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
-        asked = last
-    if asked is not None and not Path(asked, "trainer_state.json").is_file():
-        raise ValueError(
-            f"{asked} is no complete checkpoint: it has no trainer_state.json. Delete the folder, or name another one "
-            "by `--resume_from_checkpoint`."
-        )
-    return asked
-
-
-def last_complete_checkpoint(output_dir):
-    """The newest checkpoint that was written to its end: `trainer_state.json` is the last file to be written."""
-    folders = [
-        path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
-    ]
-    for folder in sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
-        if (folder / "trainer_state.json").is_file():
-            return str(folder)
-        logger.warning(f"Passing over {folder}, which has no trainer_state.json: it was not written to its end.")
-    return None
-
-
-def check_same_model(checkpoint, model):
-    """Stop if a checkpoint is of another model than the one that the arguments describe."""
-    saved = AutoConfig.from_pretrained(checkpoint).to_dict()
-    asked = model.config.to_dict()
-    different = [name for name in ("model_type", *SIZE_FIELDS) if saved.get(name) != asked.get(name)]
-    if different:
-        differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
-        raise ValueError(
-            f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
-            "`--output_dir`, or go back to the arguments of that run."
-        )
-
-
-def is_finished(checkpoint, training_args):
-    """Whether the run that left this checkpoint has nothing more to do; the host would train one step too many."""
-    state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
-    if training_args.max_steps > 0:
-        return state.global_step >= training_args.max_steps
-    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
-
-
-def own_tokenizer(corpus, model_args, data_args, training_args):
-    """A vocabulary trained on the training documents by the first process, and read from `output_dir` by all."""
-    folder = Path(training_args.output_dir, "tokenizer")
-    # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
-    num_added = (model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
-    vocab_size = (model_args.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
-    with training_args.main_process_first(local=False, desc="training a tokenizer"):
-        if training_args.process_index == 0:
-            logger.info(f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text")
-            documents = islice(corpus["train"], MAX_TOKENIZER_DOCUMENTS)
-            texts = (document[data_args.text_column] for document in documents)
-            train_tokenizer(texts, vocab_size, folder, allow_fewer=model_args.vocab_size is None)
-    return with_sentence_tokens(AutoTokenizer.from_pretrained(folder), model_args)
 
 
 def prepare(corpus, tokenizer, model_args, data_args, training_args):
@@ -295,7 +217,7 @@ def needed_splits(training_args):
 def prepare_split(documents, split, limit, preprocessor, data_args):
     """At most `limit` rows, without preparing many more documents than that takes."""
     if isinstance(documents, IterableDataset):
-        rows = prepare_dataset(documents, preprocessor)
+        rows = prepare_dataset(documents, preprocessor, min_sentences=data_args.min_sentences)
         rows = rows if limit is None else rows.take(limit)
         if split == "train":
             # A stream starts over at its end, so that processes with shards of unequal size never wait for each other.
@@ -310,6 +232,7 @@ def prepare_split(documents, split, limit, preprocessor, data_args):
             num_proc=data_args.preprocessing_num_workers,
             overwrite_cache=data_args.overwrite_cache,
             desc=f"Preparing {split}",
+            min_sentences=data_args.min_sentences,
         )
         if limit is None or len(rows) >= limit or number == len(documents):
             break
@@ -460,31 +383,12 @@ def card_sections(model_args, data_args, training_args, statistics, model):
     settings = {name: getattr(data_args, name) for name in names if getattr(data_args, name) is not None}
     if model_args.model_type == "depth":
         settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
-    for name in TRAINING_SETTINGS:
-        value = getattr(training_args, name)
-        settings[name] = getattr(value, "value", value)  # of an enumeration
-    batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
-    settings |= {
-        "global batch size": batch_size,
-        "parameters": model.num_parameters(),
-        "initialised from": model_args.model_name_or_path or "scratch",
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-    }
+    settings |= run_settings(model_args, training_args, model)
     return {"Data": {"source": source, **statistics}, "Settings": settings}
 
 
 SETTINGS = ("objective", "mlm_probability", "mean_noise_span_length", "max_source_length", "max_target_length")
-DEPTH_SETTINGS = ("sentence_shuffling_probability", "max_sentences")
-TRAINING_SETTINGS = (
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "max_steps",
-    "num_train_epochs",
-    "optim",
-    "seed",
-)
+DEPTH_SETTINGS = ("sentence_shuffling_probability", "max_sentences", "min_sentences")
 
 
 def finish(trainer, model_args):
@@ -526,7 +430,9 @@ def main(args=None):
         if not isinstance(documents, IterableDataset):
             logger.info(f"{split}: {len(documents):,} documents")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else load_tokenizer(model_args)
-    tokenizer = tokenizer or own_tokenizer(corpus, model_args, data_args, training_args)
+    if tokenizer is None:
+        texts = (document[data_args.text_column] for document in corpus["train"])
+        tokenizer = own_tokenizer(texts, model_args, training_args)
     data, statistics = prepare(corpus, tokenizer, model_args, data_args, training_args)
     collator = build_collator(tokenizer, model_args, data_args, training_args)
     model = build_model(model_args, tokenizer)

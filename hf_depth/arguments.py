@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -401,3 +402,18 @@ def check_launch(training_args) -> None:
             f"would write to {training_args.output_dir}. On CPUs add `--use_cpu true` to the script's arguments; "
             "for GPUs check that each process sees one (CUDA_VISIBLE_DEVICES)."
         )
+
+
+def set_up(training_args):
+    """
+    The first thing a script does: logging, and the check of the launch.
+
+    Args:
+        training_args (`transformers.TrainingArguments`): already set up for the launched processes.
+    """
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+        level=logging.INFO if training_args.should_log else logging.WARNING,
+    )
+    check_launch(training_args)

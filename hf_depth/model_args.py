@@ -1,12 +1,24 @@
 """Which model and tokenizer a script works with: the arguments, and how they become objects."""
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from itertools import islice
+from pathlib import Path
 
 import torch
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    TrainingArguments,
+)
 
 from . import tokenization
 from .configuration_depth import DepthConfig
+from .corpus import train_tokenizer
 from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from .tokenization import (
     NUM_SENTENCE_TOKENS,
@@ -16,12 +28,17 @@ from .tokenization import (
     sentence_token_ids,
 )
 
+logger = logging.getLogger(__name__)
+
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
 # An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
 ROWS_MULTIPLE = 128
+
+DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
+MAX_TOKENIZER_DOCUMENTS = 200_000
 
 
 @dataclass
@@ -142,6 +159,27 @@ def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None
         return None
     tokenizer = tokenization.load_tokenizer(name, **_hub_arguments(model_args))
     return with_sentence_tokens(tokenizer, model_args)
+
+
+def own_tokenizer(
+    texts: Iterable[str | None], model_args: ModelArguments, training_args: TrainingArguments
+) -> PreTrainedTokenizerBase:
+    """
+    A vocabulary trained on texts by the first process, and read from `output_dir` by all.
+
+    Args:
+        texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read.
+    """
+    folder = Path(training_args.output_dir, "tokenizer")
+    # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
+    num_added = (model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
+    vocab_size = (model_args.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
+    with training_args.main_process_first(local=False, desc="training a tokenizer"):
+        if training_args.process_index == 0:
+            logger.info(f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text")
+            texts = islice(texts, MAX_TOKENIZER_DOCUMENTS)
+            train_tokenizer(texts, vocab_size, folder, allow_fewer=model_args.vocab_size is None)
+    return with_sentence_tokens(AutoTokenizer.from_pretrained(folder), model_args)
 
 
 def with_sentence_tokens(tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments) -> PreTrainedTokenizerBase:

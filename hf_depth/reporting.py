@@ -5,9 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+import transformers
 from transformers import PreTrainedTokenizerBase
 
 from .metrics import order_statistics, sentence_sequence
+
+TRAINING_SETTINGS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_train_epochs",
+    "optim",
+    "seed",
+)
 
 
 def describe_example(row: Mapping, data_collator, tokenizer: PreTrainedTokenizerBase) -> str:
@@ -141,6 +152,22 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
         "",
     ]
     return "\n".join(head + [line for title, values in sections.items() for line in _table(title, values)])
+
+
+def run_settings(model_args, training_args, model) -> dict:
+    """What a model card states about how a model was trained."""
+    settings = {}
+    for name in TRAINING_SETTINGS:
+        value = getattr(training_args, name)
+        settings[name] = getattr(value, "value", value)  # of an enumeration
+    batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
+    return settings | {
+        "global batch size": batch_size,
+        "parameters": model.num_parameters(),
+        "initialised from": model_args.model_name_or_path or "scratch",
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+    }
 
 
 def _table(title: str, values: Mapping) -> list[str]:

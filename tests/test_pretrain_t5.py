@@ -147,7 +147,7 @@ class PretrainTest(parameterized.TestCase):
         flags = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3}
         self.script.main(self.flags(**flags))
         (self.output_dir / "checkpoint-3" / "trainer_state.json").unlink()
-        with self.assertLogs("pretrain_t5", "INFO") as logs:
+        with self.assertLogs("hf_depth.checkpoints", "INFO") as logs:
             trainer = self.script.main(self.flags(**flags))
         self.assertIn("Passing over", logs.output[0])
         self.assertIn("checkpoint-2", logs.output[1])

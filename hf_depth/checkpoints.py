@@ -1,0 +1,66 @@
+"""The checkpoints of a run: which one it goes on from, and whether it may."""
+
+import logging
+from pathlib import Path
+
+from transformers import AutoConfig, TrainerState
+
+from .model_args import SIZE_FIELDS
+
+logger = logging.getLogger(__name__)
+
+
+def checkpoint_to_resume(training_args):
+    """The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew."""
+    asked = training_args.resume_from_checkpoint
+    if not training_args.do_train or str(asked).lower() == "false":
+        return None
+    last = last_complete_checkpoint(training_args.output_dir)
+    if asked is None or str(asked).lower() in ("true", "last", "auto"):
+        if asked is not None and last is None:
+            raise ValueError(
+                f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
+                "Name a checkpoint folder, or leave the argument out to start anew."
+            )
+        if last is not None:
+            logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
+        asked = last
+    if asked is not None and not Path(asked, "trainer_state.json").is_file():
+        raise ValueError(
+            f"{asked} is no complete checkpoint: it has no trainer_state.json. Delete the folder, or name another one "
+            "by `--resume_from_checkpoint`."
+        )
+    return asked
+
+
+def last_complete_checkpoint(output_dir):
+    """The newest checkpoint that was written to its end: `trainer_state.json` is the last file to be written."""
+    folders = [
+        path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
+    ]
+    for folder in sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
+        if (folder / "trainer_state.json").is_file():
+            return str(folder)
+        logger.warning(f"Passing over {folder}, which has no trainer_state.json: it was not written to its end.")
+    return None
+
+
+def check_same_model(checkpoint, model):
+    """Stop if a checkpoint is of another model than the one that the arguments describe."""
+    saved = AutoConfig.from_pretrained(checkpoint).to_dict()
+    asked = model.config.to_dict()
+    different = [name for name in ("model_type", *SIZE_FIELDS) if saved.get(name) != asked.get(name)]
+    if different:
+        differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
+        raise ValueError(
+            f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
+            "`--output_dir`, or go back to the arguments of that run."
+        )
+
+
+def is_finished(checkpoint, training_args):
+    """Whether the run that left this checkpoint has nothing more to do; the host would train one step too many."""
+    state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+    if training_args.max_steps > 0:
+        return state.global_step >= training_args.max_steps
+    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
