@@ -406,11 +406,15 @@ def check_launch(training_args) -> None:
 
 def set_up(training_args):
     """
-    The first thing a script does: logging, and the check of the launch.
+    The first thing a script does: logging, the check of the launch, and a folder for a run of a W&B sweep.
 
     Args:
         training_args (`transformers.TrainingArguments`): already set up for the launched processes.
     """
+    # All runs of a sweep have one `output_dir`, in which each would go on from the last checkpoint of another. A W&B
+    # agent names its runs in the environment: alike for all processes, and again for a run that it resumes.
+    if "WANDB_SWEEP_ID" in os.environ and "WANDB_RUN_ID" in os.environ:
+        training_args.output_dir = os.path.join(training_args.output_dir, os.environ["WANDB_RUN_ID"])
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(message)s",
         datefmt="%H:%M:%S",

@@ -1,0 +1,312 @@
+"""
+Write the recipes in examples/configs/recipes and the W&B sweeps beside this file from one table.
+
+    python sweeps/generate.py                                                    # after a change of the table
+    python sweeps/generate.py --models runs/depth runs/t5 --output_dir my_sweeps   # sweeps over your own checkpoints
+
+There is one sweep per task of `DATASET_VALS`. It tries both kinds of model, so that one page of W&B shows them side by
+side, and draws its runs at random: a search would leave the weaker kind behind, with fewer trials.
+"""
+
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from hf_depth.arguments import parse_arguments
+from hf_depth.tasks import TaskSpec, get_task, task_names
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPES_FOLDER = "examples/configs/recipes"
+FINE_TUNING = "examples/fine_tune_t5.py"
+PRE_TRAINING = "examples/pretrain_t5.py"
+PAPER = "the DEPTH paper (arXiv 2405.07788)"
+
+FINE_TUNED = {
+    "model_name_or_path": "google/t5-v1_1-base",
+    "do_train": True,
+    "do_eval": True,
+    "do_predict": True,
+    "bf16": True,
+    "logging_steps": 50,
+    "eval_strategy": "steps",
+    "eval_steps": 0.1,  # of all steps: ten times
+    "save_steps": 0.1,
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+}
+SMALL_GLUE = {"max_source_length": 512, "max_target_length": 8, "max_steps": 3000, "learning_rate": 1e-4}
+
+# name -> what the file says about itself, the script, its arguments.
+RECIPES = {
+    "cola": (
+        f"CoLA with the settings of {PAPER}.",
+        FINE_TUNING,
+        {
+            "benchmark": "glue",
+            "dataset_name": "cola",
+            "max_source_length": 256,
+            "max_target_length": 16,
+            "max_steps": 3000,
+            "per_device_train_batch_size": 16,
+            "learning_rate": 1e-5,
+            "lr_scheduler_type": "constant_with_warmup",
+            "warmup_steps": 300,
+        },
+    ),
+    "sst2": (
+        f"SST-2 with the settings of {PAPER}.",
+        FINE_TUNING,
+        {
+            "benchmark": "glue",
+            "dataset_name": "sst2",
+            "max_source_length": 272,
+            "max_target_length": 8,
+            "max_steps": 2500,
+            "per_device_train_batch_size": 128,
+            "learning_rate": 1e-5,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 100,
+        },
+    ),
+    "mnli": (
+        f"MNLI with the settings of {PAPER}; by `--dataset_name qqp` or `qnli` also for GLUE's other large tasks.",
+        FINE_TUNING,
+        {
+            "benchmark": "glue",
+            "dataset_name": "mnli",
+            "max_source_length": 512,
+            "max_target_length": 8,
+            "max_steps": 10_000,
+            "per_device_train_batch_size": 128,
+            "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-5,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 1000,
+        },
+    ),
+    "mrpc": (
+        f"MRPC with the settings of {PAPER}; by `--dataset_name rte` or `wnli` also for GLUE's other small tasks.",
+        FINE_TUNING,
+        {"benchmark": "glue", "dataset_name": "mrpc", **SMALL_GLUE, "per_device_train_batch_size": 32},
+    ),
+    "stsb": (
+        f"STS-B with the settings of {PAPER}.",
+        FINE_TUNING,
+        {"benchmark": "glue", "dataset_name": "stsb", **SMALL_GLUE, "per_device_train_batch_size": 16},
+    ),
+    "disco_eval": (
+        f"DiscoEval with the settings of {PAPER}, for any of its tasks (`--dataset_name DCwiki`); its T5 was "
+        "fine-tuned at `--learning_rate 1e-4`. The files come by `git clone https://github.com/ZeweiChu/DiscoEval`.",
+        FINE_TUNING,
+        {
+            "benchmark": "disco_eval",
+            "dataset_name": "SParxiv",
+            "dataset_dir": "DiscoEval/data",
+            "max_source_length": 512,
+            "max_target_length": 32,
+            "max_steps": 1500,
+            "per_device_train_batch_size": 64,
+            "learning_rate": 1e-5,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 100,
+        },
+    ),
+    "natural_instructions": (
+        f"Natural Instructions with the settings of {PAPER}; its T5 was fine-tuned at "
+        "`--learning_rate 1e-5`. The files come by `git clone https://github.com/allenai/natural-instructions`.",
+        FINE_TUNING,
+        {
+            "benchmark": "natural_instructions",
+            "dataset_name": "natural_instructions",
+            "dataset_dir": "natural-instructions",
+            "add_task_definition": True,
+            "num_pos_examples": 2,
+            "num_neg_examples": 0,
+            "add_explanation": False,
+            "max_source_length": 512,
+            "max_target_length": 128,
+            "num_train_epochs": 3,
+            "per_device_train_batch_size": 64,
+            "pad_to_multiple_of": 8,
+            "learning_rate": 1e-4,
+            "lr_scheduler_type": "constant",
+        },
+    ),
+    "pretrain": (
+        f"C4 with the settings of {PAPER}, for DEPTH and, by `--model_type t5`, for T5: the same "
+        "schedule and the same noise for both. For four GPUs: 25 x 2 x 4 = 200 sequences a step.",
+        PRE_TRAINING,
+        {
+            "model_type": "depth",
+            "config_name": "google/t5-v1_1-base",
+            "tokenizer_name": "google/t5-v1_1-base",
+            "dataset_name": "allenai/c4",
+            "dataset_config_name": "en",
+            "streaming": True,
+            "max_source_length": 512,
+            "max_target_length": 512,
+            "mlm_probability": 0.3,
+            "mean_noise_span_length": 3.0,
+            "sentence_shuffling_probability": 0.5,
+            "do_train": True,
+            "do_eval": True,
+            "max_eval_samples": 2000,
+            "bf16": True,
+            "max_steps": 1_000_000,
+            "per_device_train_batch_size": 25,
+            "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-4,
+            "lr_scheduler_type": "linear",
+            "warmup_steps": 10_000,
+            "logging_steps": 100,
+            "eval_strategy": "steps",
+            "eval_steps": 1000,
+            "save_steps": 2000,
+            "save_total_limit": 100,
+        },
+    ),
+}
+# Tasks for which the paper has no recipe take that of a task of their size.
+RECIPE_OF = {"qqp": "mnli", "qnli": "mnli", "rte": "mrpc", "wnli": "mrpc"}
+
+LEARNING_RATES = {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-3}
+SCHEDULES = {"values": ["constant_with_warmup", "linear", "cosine"]}
+RUNS = 40
+ORIGIN = "Written by sweeps/generate.py from one table for all: change it there, or change a copy."
+
+
+@dataclass
+class GenerateArguments:
+    """With no argument: the recipes and sweeps of the repository."""
+
+    models: list[str] | None = field(
+        default=None,
+        metadata={"help": "Checkpoints to compare, each as the kind of model that it is: writes sweeps of its own."},
+    )
+    output_dir: str = field(default="my_sweeps", metadata={"help": "With --models: folder of those sweeps."})
+
+
+def recipe_file(name: str) -> str:
+    """Text of a recipe: a comment, and the arguments of its script."""
+    title, program, arguments = RECIPES[name]
+    command = [f"  accelerate launch {program} {RECIPES_FOLDER}/{name}.yaml"]
+    if program == FINE_TUNING:
+        title += " The batch size is that of one GPU: divide it by the number of GPUs."
+        command = [f"{command[0]} \\", "      --model_name_or_path runs/depth"]
+        arguments = FINE_TUNED | arguments
+    return _text([title, *command, ORIGIN], {"output_dir": f"runs/{name}"} | arguments)
+
+
+def sweep_file(spec: TaskSpec, models: list[str] | None = None, folder: str = "sweeps") -> str:
+    """Text of the sweep of a task."""
+    recipe = RECIPE_OF.get(spec.name, spec.name if spec.name in RECIPES else spec.benchmark)
+    parameters = {"benchmark": {"value": spec.benchmark}, "dataset_name": {"value": spec.name}}
+    if models is None:
+        parameters["model_type"] = {"values": ["depth", "t5"]}
+    else:
+        parameters["model_name_or_path"] = {"values": models}
+    parameters |= {
+        "learning_rate": LEARNING_RATES,
+        "lr_scheduler_type": SCHEDULES,
+        "warmup_steps": {"value": 0.1},
+        "do_predict": {"value": False},  # the test data are not for choosing
+    }
+    metric = {"name": metric_key(spec), "goal": "maximize" if spec.greater_is_better else "minimize"}
+    return _sweep(folder, sweep_name(spec), FINE_TUNING, recipe, metric, parameters)
+
+
+def pretraining_sweep_file(folder: str = "sweeps") -> str:
+    """Text of the sweep of pre-training, by the loss that both kinds of model have, in short runs."""
+    parameters = {
+        "model_type": {"values": ["depth", "t5"]},
+        "learning_rate": LEARNING_RATES | {"max": 1e-2},
+        "lr_scheduler_type": {"values": ["linear", "cosine", "inverse_sqrt"]},
+        "max_steps": {"value": 20_000},
+        "warmup_steps": {"value": 1000},
+        "save_total_limit": {"value": 1},
+    }
+    metric = {"name": "eval/reconstruction_loss", "goal": "minimize"}
+    return _sweep(folder, "pretrain", PRE_TRAINING, "pretrain", metric, parameters)
+
+
+def metric_key(spec: TaskSpec) -> str:
+    """The name under which W&B keeps the score by which a task chooses its best model."""
+    split = "" if len(spec.validation_splits) == 1 else f"{spec.validation_splits[0]}_"
+    return f"eval/{split}{spec.metric_to_optimize}"
+
+
+def sweep_name(spec: TaskSpec) -> str:
+    return spec.name if spec.name == spec.benchmark else f"{spec.benchmark}/{spec.name}"
+
+
+def swept_tasks() -> list[TaskSpec]:
+    """The tasks of the published benchmarks that have training data of their own."""
+    specs = [get_task(name, key) for key in ("glue", "disco_eval", "natural_instructions") for name in task_names(key)]
+    return [spec for spec in specs if spec.train_split]
+
+
+def _sweep(folder, name, program, recipe, metric, parameters) -> str:
+    recipe_path = f"{RECIPES_FOLDER}/{recipe}.yaml"
+    output_dir = f"runs/{Path(folder).name}/{name}"
+    head = [
+        f"Varies the settings of {recipe_path}. From the root of the repository:",
+        f"  wandb sweep {folder}/{name}.yaml",
+        "and in the same place, once for each GPU, the `wandb agent` that it prints.",
+        ORIGIN,
+    ]
+    sweep = {
+        "program": program,
+        "name": name,
+        "project": "hf_depth",
+        "method": "random",
+        "run_cap": RUNS,
+        "metric": metric,
+        # The scripts give each run a folder of its own in there, named by its id.
+        "parameters": parameters | {"report_to": {"value": "wandb"}, "output_dir": {"value": output_dir}},
+        "command": ["${env}", "accelerate", "launch", "${program}", recipe_path, "${args}"],
+    }
+    return _text(head, sweep)
+
+
+def _text(head: list[str], values: dict) -> str:
+    """A YAML file: a comment, its commands indented, and the values."""
+    lines = [line for text in head for line in ([text] if text[0] == " " else textwrap.wrap(text, 117))]
+    return "".join(f"# {line}\n" for line in lines) + yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes out what occurs twice."""
+
+    def ignore_aliases(self, data):
+        return True
+
+
+def all_recipes() -> dict[str, str]:
+    """Text of each recipe by its path below their folder."""
+    return {f"{name}.yaml": recipe_file(name) for name in RECIPES}
+
+
+def all_sweeps(models: list[str] | None = None, folder: str = "sweeps") -> dict[str, str]:
+    """Text of each sweep by its path below `folder`; pre-training has one unless there are models already."""
+    sweeps = {f"{sweep_name(spec)}.yaml": sweep_file(spec, models, folder) for spec in swept_tasks()}
+    return sweeps if models else sweeps | {"pretrain.yaml": pretraining_sweep_file(folder)}
+
+
+def main(args=None):
+    (arguments,) = parse_arguments([GenerateArguments], args, description=__doc__)
+    folder = Path(arguments.output_dir)
+    if arguments.models is None:
+        written = {ROOT / RECIPES_FOLDER / path: text for path, text in all_recipes().items()}
+        written |= {ROOT / "sweeps" / path: text for path, text in all_sweeps().items()}
+    else:
+        written = {folder / path: text for path, text in all_sweeps(arguments.models, folder.as_posix()).items()}
+    for path, text in written.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    print(f"{len(written)} files written")
+
+
+if __name__ == "__main__":
+    main()
