@@ -53,13 +53,14 @@ def _glue(config_name: str, columns: tuple[str, ...], labels: tuple[str, ...], s
         "path": GLUE_PATH,
         "config_name": config_name,
         "submission_names": (f"{submission}.tsv",),
-        "submission_labels": "id",
-        # On the server, classes have numbers in some tasks and names in others.
+        "submission_labels": "id",  # the server wants numbers of classes in some tasks and their names in others
+        "column_aliases": {"index": "idx", "id": "idx", "gold_label": "label", "score": "label"},
     }
     return entry | other
 
 
 _PAIR = ("sentence1", "sentence2")
+_NLI_FILE_COLUMNS = {"index": "idx", "sentence1": "premise", "sentence2": "hypothesis", "gold_label": "label"}
 
 GLUE: dict[str, Entry] = {
     "cola": _glue(
@@ -69,6 +70,7 @@ GLUE: dict[str, Entry] = {
         "CoLA",
         metric_names=("matthews_correlation",),
         submission_rows=(1063,),
+        file_columns=("source", "label", "mark", "sentence"),
     ),
     "sst2": _glue("sst2", ("sentence",), ("negative", "positive"), "SST-2", submission_rows=(1821,)),
     "mrpc": _glue(
@@ -78,6 +80,7 @@ GLUE: dict[str, Entry] = {
         "MRPC",
         metric_names=("f1", "accuracy"),
         submission_rows=(1725,),
+        column_aliases={"index": "idx", "Quality": "label", "#1 String": "sentence1", "#2 String": "sentence2"},
     ),
     "qqp": _glue(
         "qqp",
@@ -86,6 +89,7 @@ GLUE: dict[str, Entry] = {
         "QQP",
         metric_names=("f1", "accuracy"),
         submission_rows=(390_965,),
+        column_aliases={"id": "idx", "is_duplicate": "label"},
     ),
     "stsb": _glue(
         "stsb",
@@ -103,6 +107,7 @@ GLUE: dict[str, Entry] = {
         ("hypothesis", "premise"),  # in this order
         _NLI_LABELS,
         "",
+        column_aliases=_NLI_FILE_COLUMNS,
         validation_splits=("validation_matched", "validation_mismatched"),
         test_splits=("test_matched", "test_mismatched"),
         submission_names=("MNLI-m.tsv", "MNLI-mm.tsv"),
@@ -126,6 +131,7 @@ GLUE: dict[str, Entry] = {
         _NLI_LABELS,
         "AX",
         prefix=("mnli hypothesis:", "premise:"),
+        column_aliases=_NLI_FILE_COLUMNS,
         metric_names=("matthews_correlation",),
         train_split="",
         validation_splits=(),
@@ -148,8 +154,8 @@ def _sentences(name: str, number: int, labels: tuple[str, ...] | list[str], **ot
     return entry | other
 
 
-def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str]) -> Entry:
-    return _sentences(name, number, labels, path=DISCO_EVAL_PATH, config_name=name, loader="disco_eval")
+def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str], loader: str = "disco_eval") -> Entry:
+    return _sentences(name, number, labels, path=DISCO_EVAL_PATH, config_name=name, loader=loader)
 
 
 DISCO_EVAL: dict[str, Entry] = {
@@ -157,9 +163,9 @@ DISCO_EVAL: dict[str, Entry] = {
     "SParxiv": _disco_eval("SParxiv", 5, _POSITIONS),
     "SProcstory": _disco_eval("SProcstory", 5, _POSITIONS),
     "SPwiki": _disco_eval("SPwiki", 5, _POSITIONS),
-    "BSOarxiv": _disco_eval("BSOarxiv", 2, _ORDERS),
-    "BSOrocstory": _disco_eval("BSOrocstory", 2, _ORDERS),
-    "BSOwiki": _disco_eval("BSOwiki", 2, _ORDERS),
+    "BSOarxiv": _disco_eval("BSOarxiv", 2, _ORDERS, "disco_eval_pairs"),
+    "BSOrocstory": _disco_eval("BSOrocstory", 2, _ORDERS, "disco_eval_pairs"),
+    "BSOwiki": _disco_eval("BSOwiki", 2, _ORDERS, "disco_eval_pairs"),
     "DCchat": _disco_eval("DCchat", 6, _COHERENCE),
     "DCwiki": _disco_eval("DCwiki", 6, _COHERENCE),
     "PDTB-E": _disco_eval("PDTB-E", 2, _EXPLICIT),

@@ -1,28 +1,17 @@
 """The registry of tasks: `DATASET_VALS`, and what one entry says about its rows."""
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
+from .task_checks import FieldError, check_fields, check_task, listed, suggestion
 from .task_entries import BENCHMARK_ALIASES, BENCHMARKS, METRIC_ALIASES, TASK_ALIASES
+from .task_files import read_task_file
 
 Row = Mapping[str, Any]
-
-METRIC_NAMES = (
-    "accuracy",
-    "f1",
-    "f1_macro",
-    "precision",
-    "recall",
-    "matthews_correlation",
-    "pearson",
-    "spearman",
-    "rougeL",
-    "exact_match",
-)
-SUBMISSION_LABELS = ("text", "id", "number")
 
 HIDDEN = -1  # the class of a row whose label is not published
 
@@ -36,35 +25,42 @@ class TaskSpec:
         benchmark, name: the keys of the task in `DATASET_VALS`.
         text_column_name: the columns with text, in the order of the prompt. One name is taken for one column.
         prefix: what stands before the text of each column, one per column.
-        labels: the text of each class by its number, or a sequence in the order of the numbers; `None` for open text.
+        labels: the text of each class by its number from 0, or a sequence in the order of the numbers; `None` for open
+            text. A class `-1`, which earlier registries had for hidden labels, is left out.
         label_column_name: the column with the class (its number or its text), or with the answer or answers if the
             text is open. `-1`, `None` or an empty text stand for a label that is not published.
-        metric_names: among `METRIC_NAMES`. By default accuracy for classes, ROUGE-L and exact match for open text,
-            the two correlations for numbers.
+        metric_names: among `task_checks.METRIC_NAMES`. By default accuracy for classes, ROUGE-L and exact match for
+            open text, the two correlations for numbers.
         metric_to_optimize: the one of them by which the best model is chosen; by default the first.
         greater_is_better: whether more of it is better.
         label_step: for a number to predict, the distance between two neighbouring `labels`, which are then texts of
-            equally spaced numbers; a row's number is rounded to the nearest (ties to the even one).
+            equally spaced numbers; a row's number is rounded to the nearest (ties to the even multiple).
         path, config_name: the data set on the Hub.
         train_split, validation_splits, test_splits: the names of its splits. An empty `train_split` is for a task that
             is only tested.
         train_on: the task of the same benchmark whose training and validation data it uses.
-        submission_names: the file of each test split for the benchmark's server.
-        submission_labels: what such a file holds: `"text"` or `"id"` of the class, or a `"number"`.
+        submission_names: the file of each test split for the benchmark's server; none if it has no server.
+        submission_labels: what such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
         submission_rows: how many rows the server expects for each test split; empty if unknown.
         loader: what reads the rows, a key of `task_data.LOADERS`.
+        column_aliases: other names that files have for the columns, and the names used here.
+        file_columns: the columns of .tsv files without a header line.
         max_source_length, max_target_length: tokens at most.
         version: raised when a score may change.
 
     Raises:
         `ValueError`: naming the task, the field, its value and what is accepted.
+
+    >>> task = TaskSpec("mine", "tone", "review", "tone review:", labels=("sad", "glad"))
+    >>> task.prompt({"review": "A fine film.", "label": 1}), task.targets({"label": 1})
+    ('tone review: A fine film.', ['glad'])
     """
 
     benchmark: str
     name: str
     text_column_name: tuple[str, ...]
     prefix: tuple[str, ...]
-    labels: Mapping[int, str] | None = None
+    labels: Mapping[int, str] | None = field(default=None, hash=False)
     label_column_name: str = "label"
     metric_names: tuple[str, ...] = ()
     metric_to_optimize: str = ""
@@ -80,29 +76,31 @@ class TaskSpec:
     submission_labels: str = "text"
     submission_rows: tuple[int, ...] = ()
     loader: str = "table"
+    column_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
+    file_columns: tuple[str, ...] = ()
     max_source_length: int = 512
     max_target_length: int = 16
     version: int = 1
 
     def __post_init__(self):
-        for name in (
-            "text_column_name",
-            "prefix",
-            "metric_names",
-            "validation_splits",
-            "test_splits",
-            "submission_names",
-            "submission_rows",
-        ):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str | int) else tuple(value or ()))
-        if self.labels is not None and not isinstance(self.labels, Mapping):
-            object.__setattr__(self, "labels", dict(enumerate(self.labels)))
+        for item in fields(self):
+            if item.type == tuple[str, ...] or item.type == tuple[int, ...]:
+                value = getattr(self, item.name)
+                self._set(item.name, tuple(value) if isinstance(value, list | tuple) else (value,))
+        if isinstance(self.labels, list | tuple):
+            self._set("labels", dict(enumerate(self.labels)))
+        elif isinstance(self.labels, Mapping):
+            labels = {_whole_number(key): text for key, text in self.labels.items()}
+            if None not in labels:  # else `check_task` says what is wrong
+                self._set("labels", {number: labels[number] for number in sorted(labels) if number != HIDDEN})
         metrics = tuple(METRIC_ALIASES.get(name, name) for name in self.metric_names)
         optimized = METRIC_ALIASES.get(self.metric_to_optimize, self.metric_to_optimize)
-        metrics = metrics or ((optimized,) if optimized else self._usual_metrics())
-        object.__setattr__(self, "metric_names", metrics)
-        object.__setattr__(self, "metric_to_optimize", optimized or metrics[0])
+        self._set("metric_names", metrics or ((optimized,) if optimized else self._usual_metrics()))
+        self._set("metric_to_optimize", optimized or self.metric_names[0])
+        check_task(self)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the way to complete a frozen dataclass
 
     def _usual_metrics(self) -> tuple[str, ...]:
         if self.labels is None:
@@ -112,6 +110,10 @@ class TaskSpec:
     @property
     def num_labels(self) -> int:
         return len(self.labels or ())
+
+    @property
+    def _texts_are_numbers(self) -> bool:
+        return any(_whole_number(text) is not None for text in self.labels.values())
 
     @property
     def is_regression(self) -> bool:
@@ -129,7 +131,7 @@ class TaskSpec:
             if not isinstance(text, str):
                 raise ValueError(
                     f"Task {self.name!r}: the column {column!r} must hold text, but holds {text!r:.80}"
-                    + (f". The columns are: {_listed(row)}." if column not in row else ".")
+                    + (f". The columns are: {listed(row)}." if column not in row else ".")
                 )
             parts.append(f"{prefix.strip()} {text.lstrip()}" if prefix.strip() else text)
         return parts
@@ -160,12 +162,12 @@ class TaskSpec:
             return HIDDEN
         if self.is_regression:
             return self._nearest(self.label_value(row))
-        if isinstance(label, str):
-            label_id = self.parse(label)
-            if label_id != HIDDEN:
-                return label_id
-        label_id = _as_whole_number(label)
-        if label_id not in self.labels:
+        number = _whole_number(label)
+        label_id = max(self.parse(str(label)), self.parse(str(number)))
+        # Where the texts are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
+        if label_id == HIDDEN and number in self.labels and not self._texts_are_numbers:
+            label_id = number
+        if label_id == HIDDEN:
             raise self._bad_label(label)
         return label_id
 
@@ -205,7 +207,8 @@ class TaskSpec:
         )
 
 
-FIELDS = {field.name for field in fields(TaskSpec)}
+_REQUIRED = [item.name for item in fields(TaskSpec) if item.default is MISSING and item.default_factory is MISSING]
+_NUMBERED = re.compile(r"(prefix|text_column_name)_(\d+)")
 
 DATASET_VALS: dict[str, dict[str, TaskSpec | dict[str, Any]]] = {}
 
@@ -215,25 +218,28 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     Find a task of `DATASET_VALS`.
 
     Args:
-        name: of the task, such as `"rte"`.
-        benchmark: needed if several benchmarks have a task of that name.
+        name: of the task, such as `"rte"` or, with its benchmark, `"glue/rte"`.
+        benchmark: needed if several benchmarks have a task of that name. `"nyu-mll/glue"` and `"OfekGlick/DiscoEval"`,
+            their names on the Hub, stand for `"glue"` and `"disco_eval"`.
 
     Raises:
         `ValueError`: if there is none; it names the nearest ones.
     """
+    if benchmark is None and "/" in name:
+        benchmark, name = name.rsplit("/", 1)
     if benchmark is None:
         found = [b for b, tasks in DATASET_VALS.items() if TASK_ALIASES.get(b, {}).get(name, name) in tasks]
         if len(found) > 1:
-            raise ValueError(f"Several benchmarks have a task {name!r}: {_listed(found)}. Give the `benchmark`, too.")
+            raise ValueError(f"Several benchmarks have a task {name!r}: {listed(found)}. Give the `benchmark`, too.")
         if not found:
             everything = [task for tasks in DATASET_VALS.values() for task in tasks]
-            raise ValueError(f"There is no task {name!r}.{_suggestion(name, everything, 'tasks')}")
+            raise ValueError(f"There is no task {name!r}.{suggestion(name, everything, 'tasks')}")
         benchmark = found[0]
     benchmark = _benchmark(benchmark)
     tasks = DATASET_VALS[benchmark]
     name = TASK_ALIASES.get(benchmark, {}).get(name, name)
     if name not in tasks:
-        raise ValueError(f"The benchmark {benchmark!r} has no task {name!r}.{_suggestion(name, tasks, 'tasks')}")
+        raise ValueError(f"The benchmark {benchmark!r} has no task {name!r}.{suggestion(name, tasks, 'tasks')}")
     return as_task(tasks[name], benchmark, name)
 
 
@@ -242,11 +248,23 @@ def task_names(benchmark: str) -> list[str]:
     return list(DATASET_VALS[_benchmark(benchmark)])
 
 
-def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str, name: str) -> TaskSpec:
-    """Turn a plain entry into a task: `prefix_1`, `prefix_2`, … and `text_column_name_1`, … are taken together."""
+def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, name: str | None = None) -> TaskSpec:
+    """
+    Turn a plain entry, as in `DATASET_VALS`, into a task.
+
+    Args:
+        entry: fields of a task. `prefix_1`, `prefix_2`, … and `text_column_name_1`, … are taken together.
+        benchmark, name: where the entry does not give them.
+
+    Raises:
+        `ValueError`: naming the field, if one is unknown (with near matches), missing or not valid.
+    """
     if isinstance(entry, TaskSpec):
         return entry
-    return TaskSpec(**({"benchmark": benchmark, "name": name} | dict(entry)))
+    given = {"benchmark": benchmark, "name": name}
+    entry = {key: value for key, value in given.items() if value is not None} | _together(entry)
+    check_fields(str(entry.get("name", "?")), entry, [item.name for item in fields(TaskSpec)], _REQUIRED)
+    return TaskSpec(**entry)
 
 
 def register_task(
@@ -269,37 +287,69 @@ def register_task(
     task = as_task(task, benchmark, name)
     tasks = DATASET_VALS.setdefault(task.benchmark, {})
     if not overwrite and task.name in tasks and as_task(tasks[task.name], task.benchmark, task.name) != task:
-        raise ValueError(
-            f"The benchmark {task.benchmark!r} already has another task {task.name!r}. Choose another `name`, or "
-            "replace it by `register_task(…, overwrite=True)`."
+        raise FieldError(
+            task.name,
+            "name",
+            f"the benchmark {task.benchmark!r} already has another task of that name. Choose another one, or replace "
+            "it by `register_task(…, overwrite=True)`.",
         )
     tasks[task.name] = task
     return task
 
 
+def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
+    """
+    Add the tasks of a YAML file to `DATASET_VALS`: one task, a list of tasks, or `benchmark: {task: entry}`.
+
+    A task without `benchmark` belongs to `"custom"`.
+
+    Raises:
+        `ValueError`: naming the file, the line and the field.
+        `FileNotFoundError`: if there is no such file.
+    """
+    tasks = []
+    for entry in read_task_file(path):
+        try:
+            tasks.append(register_task(entry.fields))
+        except FieldError as error:
+            line = entry.lines.get(error.field) or entry.lines.get(f"{error.field}_1") or entry.lines[""]
+            raise ValueError(f"{path}, line {line}: {error}") from error
+    return tasks
+
+
+def _together(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry with `prefix_1`, `prefix_2`, … in one field."""
+    plain, numbered = {}, {}
+    for key, value in entry.items():
+        match = _NUMBERED.fullmatch(key)
+        if match:
+            numbered.setdefault(match[1], {})[int(match[2])] = value
+        else:
+            plain[key] = value
+    for key, values in numbered.items():
+        if key in plain or sorted(values) != list(range(1, len(values) + 1)):
+            raise FieldError(
+                str(entry.get("name", "?")),
+                key,
+                f"give either `{key}` or `{key}_1`, `{key}_2`, … without a gap, got "
+                f"{listed(name for name in entry if name.startswith(key))}.",
+            )
+        plain[key] = tuple(values[number] for number in sorted(values))
+    return plain
+
+
 def _benchmark(name: str) -> str:
     benchmark = BENCHMARK_ALIASES.get(name, name)
     if benchmark not in DATASET_VALS:
-        raise ValueError(f"There is no benchmark {name!r}.{_suggestion(name, DATASET_VALS, 'benchmarks')}")
+        raise ValueError(f"There is no benchmark {name!r}.{suggestion(name, DATASET_VALS, 'benchmarks')}")
     return benchmark
-
-
-def _suggestion(name: str, names: Iterable[str], kind: str) -> str:
-    names = list(names)
-    by_lower = {other.lower(): other for other in names}
-    near = [by_lower[key] for key in difflib.get_close_matches(name.lower(), by_lower, n=3)]
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else f" The {kind} are: {_listed(names)}."
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))
 
 
 def _is_hidden(label: Any) -> bool:
     return label is None or label == -1 or (isinstance(label, str) and label.strip() in ("", "-1", "-1.0"))
 
 
-def _as_whole_number(label: Any) -> int | None:
+def _whole_number(label: Any) -> int | None:
     """The whole number that a label is, perhaps as text or as a float; `None` if it is none."""
     try:
         number = float(label)
@@ -308,10 +358,6 @@ def _as_whole_number(label: Any) -> int | None:
     return int(number) if number.is_integer() else None
 
 
-def _register_entries(benchmarks: Mapping[str, Mapping[str, Mapping[str, Any]]], names: Sequence[str]) -> None:
-    for benchmark in names:
-        for name, entry in benchmarks[benchmark].items():
-            register_task(entry, benchmark, name)
-
-
-_register_entries(BENCHMARKS, list(BENCHMARKS))
+for _benchmark_name, _entries in BENCHMARKS.items():
+    for _name, _entry in _entries.items():
+        register_task(_entry, _benchmark_name, _name)

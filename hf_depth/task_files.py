@@ -1,0 +1,93 @@
+"""Task entries from a YAML file, each with the lines where its fields stand."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CUSTOM_BENCHMARK = "custom"  # of tasks whose file names no other
+
+EXAMPLE = """name: sentiment
+text_column_name: review
+prefix: "sentiment review:"
+labels: [negative, positive]"""
+
+
+@dataclass
+class TaskEntry:
+    """An entry of a file: its fields, and the line of each (of the entry itself: `""`)."""
+
+    fields: dict[str, Any]
+    lines: dict[str, int]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe types; a key that occurs twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
+            keys.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_task_file(path: str | os.PathLike) -> list[TaskEntry]:
+    """
+    Read the entries of a task file: one task, a list of tasks, or `benchmark: {task: entry}` as in `DATASET_VALS`.
+
+    Raises:
+        `ValueError`: naming the file and the line, if it is no such YAML.
+        `FileNotFoundError`: if there is no such file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"`task_file`: there is no file {str(path)!r}.")
+    loader = None
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        entries = list(_entries(loader, node, path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}.") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ValueError(f"{path}{f', line {mark.line + 1}' if mark else ''}: {error.problem}.") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {error}") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not entries:
+        raise ValueError(f"{path}: it holds no task. A task is, for example:\n{EXAMPLE}")
+    return entries
+
+
+def _entries(loader: _Loader, node: yaml.Node | None, path: Path) -> Iterator[TaskEntry]:
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield _entry(loader, item, path)
+    elif isinstance(node, yaml.MappingNode):
+        # Entries of entries, and no field of one task: a registry as in `DATASET_VALS`.
+        if all(isinstance(value, yaml.MappingNode) and key.value != "labels" for key, value in node.value):
+            for benchmark, tasks in node.value:
+                for name, entry in tasks.value:
+                    yield _entry(loader, entry, path, {"benchmark": benchmark.value, "name": name.value})
+        else:
+            yield _entry(loader, node, path)
+    elif node is not None:
+        raise ValueError(f"{path}, line {node.start_mark.line + 1}: expected a task, such as:\n{EXAMPLE}")
+
+
+def _entry(loader: _Loader, node: yaml.Node, path: Path, keys: Mapping[str, str] | None = None) -> TaskEntry:
+    if not isinstance(node, yaml.MappingNode):
+        raise ValueError(f"{path}, line {node.start_mark.line + 1}: expected a task, such as:\n{EXAMPLE}")
+    lines = {"": node.start_mark.line + 1}
+    lines |= {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+    fields = {str(key): value for key, value in loader.construct_object(node, deep=True).items()}
+    return TaskEntry(({"benchmark": CUSTOM_BENCHMARK} | dict(keys or {})) | fields, lines)
