@@ -151,7 +151,7 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
         "```",
         "",
     ]
-    return "\n".join(head + [line for title, values in sections.items() for line in _table(title, values)])
+    return "\n".join(head + [line for title, values in sections.items() for line in card_section(title, values)])
 
 
 def run_settings(model_args, training_args, model) -> dict:
@@ -170,7 +170,9 @@ def run_settings(model_args, training_args, model) -> dict:
     }
 
 
-def _table(title: str, values: Mapping) -> list[str]:
+def card_section(title: str, values: Mapping) -> list[str]:
+    """The lines of one section of a model card: a title, and a table of what is in `values`."""
+
     def text(value):
         return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 

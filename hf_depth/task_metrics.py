@@ -42,6 +42,7 @@ class TaskMetric(evaluate.Metric):
     key: str
     kind: str  # what it compares: class "ids", "values" or "texts"
     scale = 1.0  # the best score
+    hub_name: str | None = None  # on the Hub, if it is another
     citation = ""
 
     def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, num_process: int = 1, **kw):
@@ -125,7 +126,7 @@ class F1(ClassMetric):
 class F1Macro(ClassMetric):
     """The mean of F1 over the classes."""
 
-    key, function, average = "f1_macro", "f1_score", "macro"
+    key, function, average, hub_name = "f1_macro", "f1_score", "macro", "f1"
 
 
 class Precision(ClassMetric):
@@ -155,13 +156,13 @@ class Correlation(TaskMetric):
 class Pearson(Correlation):
     """Pearson's correlation; 0 for a constant."""
 
-    key, function = "pearson", "pearsonr"
+    key, function, hub_name = "pearson", "pearsonr", "pearsonr"
 
 
 class Spearman(Correlation):
     """Spearman's correlation of ranks; 0 for a constant."""
 
-    key, function = "spearman", "spearmanr"
+    key, function, hub_name = "spearman", "spearmanr", "spearmanr"
 
 
 class ExactMatch(TaskMetric):
@@ -184,7 +185,7 @@ class RougeL(TaskMetric):
     Instructions states it. Its words are those of `[a-z0-9]`: it is made for English.
     """
 
-    key, kind, scale = "rougeL", "texts", 100.0
+    key, kind, scale, hub_name = "rougeL", "texts", 100.0, "rouge"
     citation = "Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries"
 
     @staticmethod
