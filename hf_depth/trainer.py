@@ -66,6 +66,7 @@ class DepthTrainer(Seq2SeqTrainer):
     """
 
     args: DepthTrainingArguments
+    training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -169,7 +170,7 @@ class DepthTrainer(Seq2SeqTrainer):
         self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=device)
         try:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-            metrics = {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
+            metrics = self._evaluation_metrics()
         finally:
             self._eval_sums, self._order_sums = None, None
         if f"{metric_key_prefix}_loss" in output.metrics:
@@ -178,18 +179,21 @@ class DepthTrainer(Seq2SeqTrainer):
             self._log_clock += time.perf_counter() - started
         return output
 
+    def _evaluation_metrics(self) -> dict[str, float]:
+        """What was added up during an evaluation."""
+        return {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
+
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
         """The host's step; without `compute_metrics` no logits leave it, and un-shuffling is scored on the spot."""
         if self.compute_metrics is not None:
             inputs = {name: value for name, value in inputs.items() if name != "num_cut_tokens"}
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
 
-        loss, _, _ = super().prediction_step(model, inputs, True, ignore_keys)
+        loss = self._loss(model, inputs, ignore_keys)
         scores_order = has_sentence_tokens(self.model.config)
         if self.args.predict_with_generate and (scores_order or self._returns_generated):
             inputs = self._prepare_inputs(inputs)
-            prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-            _, generated, _ = super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)
+            generated = self._generated_ids(model, inputs, ignore_keys, **gen_kwargs)
             if scores_order:
                 tensors = (generated, inputs["input_ids"], inputs["labels"])
                 if generated.device.type == "mps":
@@ -199,6 +203,15 @@ class DepthTrainer(Seq2SeqTrainer):
             if self._returns_generated:
                 return loss, generated, inputs["labels"]
         return loss, None, None
+
+    def _loss(self, model, inputs, ignore_keys=None) -> torch.Tensor:
+        """The loss of a batch; its statistics are added up on the way."""
+        return super().prediction_step(model, inputs, True, ignore_keys)[0]
+
+    def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
+        """What the model writes (B, G), of which the host must not see the labels."""
+        prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
 
     def end(self):
         """
@@ -239,7 +252,7 @@ class DepthTrainer(Seq2SeqTrainer):
             return {}
         sums = self.accelerator.reduce(sums, "sum")
         # The loss itself is in the log already, and accuracies take predictions, which training does not make.
-        metrics = {name: value for name, value in summarize(sums).items() if name in TRAINING_METRICS}
+        metrics = {name: value for name, value in summarize(sums).items() if name in self.training_metrics}
         now = time.perf_counter()
         if self._log_clock is not None:
             statistics = dict(zip(STATISTICS, sums.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Arguments of [`DepthTrainer`]."""
+"""Arguments of [`DepthTrainer`] and of [`TaskTrainer`]."""
 
 from dataclasses import dataclass, field
 
@@ -53,3 +53,71 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
             )
+
+
+PREDICTION_MODES = ("generate", "score_labels")
+
+
+@dataclass
+class TaskTrainingArguments(DepthTrainingArguments):
+    """
+    [`DepthTrainingArguments`] for fine-tuning: how answers are found, and how the best model is.
+
+    Args:
+        prediction_mode (`str`, *optional*, defaults to `"generate"`):
+            `"generate"` lets the model write its answer, which may be no label at all; `"score_labels"` takes the
+            label that the model finds the most probable.
+        length_normalize_scores (`bool`, *optional*, defaults to `False`):
+            With `"score_labels"`, divide the log-probability of a label by its number of tokens.
+        early_stopping_patience (`int`, *optional*):
+            Stop after this many evaluations without a better score. Sets `load_best_model_at_end`.
+        early_stopping_threshold (`float`, *optional*, defaults to 0.0):
+            By how much a score must be better to count.
+        metric_for_best_model (`str`, *optional*, defaults to `"score"`):
+            `score` is the mean of the tasks' `metric_to_optimize` on their first validation sets.
+        predict_with_generate (`bool`, *optional*, defaults to `True`):
+            Scores of fine-tuning never come from teacher forcing.
+
+    Raises:
+        `ValueError`: for values out of range, or that contradict each other.
+    """
+
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Always true here: scores never come from teacher forcing."}
+    )
+    prediction_mode: str = field(
+        default="generate",
+        metadata={"help": "generate: the model writes its answer; score_labels: the likeliest label."}
+        | {"choices": list(PREDICTION_MODES)},
+    )
+    length_normalize_scores: bool = field(
+        default=False, metadata={"help": "score_labels: divide by the number of a label's tokens."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after this many evaluations without a better score."}
+    )
+    early_stopping_threshold: float = field(
+        default=0.0, metadata={"help": "By how much a score must be better to count."}
+    )
+    metric_for_best_model: str | None = field(
+        default="score",
+        metadata={"help": "By which evaluations compare: score is the mean of the tasks' metric_to_optimize."},
+    )
+
+    def __post_init__(self):
+        if self.early_stopping_patience is not None:
+            self.load_best_model_at_end = True
+        super().__post_init__()
+        if self.prediction_mode not in PREDICTION_MODES:
+            raise ValueError(
+                f"`prediction_mode` must be one of {', '.join(PREDICTION_MODES)}, got {self.prediction_mode!r}."
+            )
+        if not self.predict_with_generate:
+            raise ValueError(
+                "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "
+                "scores without generating, use `prediction_mode` score_labels."
+            )
+        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
+            raise ValueError(f"`early_stopping_patience` must be at least 1, got {self.early_stopping_patience}.")
+        if self.early_stopping_threshold < 0:
+            raise ValueError(f"`early_stopping_threshold` must not be negative, got {self.early_stopping_threshold}.")

@@ -1,0 +1,214 @@
+"""[`TaskTrainer`]: fine-tuning, with evaluation by what the model answers, never by teacher forcing."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+from transformers import EarlyStoppingCallback
+from transformers.trainer_utils import speed_metrics
+
+from .label_scoring import encode_labels, score_labels
+from .metrics import summarize
+from .task_metrics import compute_task_metrics, optimized_score, parse_answers
+from .tasks import TaskSpec
+from .trainer import DepthTrainer
+from .training_args import TaskTrainingArguments
+
+
+@dataclass
+class TaskDataset(torch.utils.data.Dataset):
+    """
+    One split of a task to evaluate on. The longest rows come first, so that batches hold little padding.
+
+    Args:
+        spec: the task.
+        split: the name of the split, for reports.
+        rows: in the columns of the task.
+        prepared: the same rows from [`TaskPreprocessor`], in the same order.
+        max_target_length: the longest answer in tokens; by default the task's.
+        train_label_ids: the classes of the training rows, whose most frequent one is the majority class.
+
+    An item is a prepared row with its place in `rows` as `index`. A hidden target is -100; if all of them are hidden,
+    there are no labels.
+    """
+
+    spec: TaskSpec
+    split: str
+    rows: Dataset
+    prepared: Dataset
+    max_target_length: int | None = None
+    train_label_ids: Sequence[int] | None = None
+    order: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self):
+        columns = self.prepared.with_format("arrow")[:]
+        lengths, target_lengths = (pc.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
+        self.order = np.argsort(-lengths, kind="stable")
+        self.has_targets = bool((target_lengths > 0).any())
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, number: int) -> dict:
+        index = int(self.order[number])
+        row = self.prepared[index] | {"index": index}
+        labels = row.pop("labels")
+        if self.has_targets:
+            row["labels"] = labels if len(labels) else [-100]
+        return row
+
+
+@dataclass
+class TaskPredictions:
+    """
+    Attributes:
+        answers (`list[str]`, *optional*): what the model wrote, one per row.
+        label_ids (`np.ndarray` of shape `(num_rows,)`, *optional*): the classes; -1 for an answer that is no label;
+            `None` for open text.
+        scores (`np.ndarray` of shape `(num_rows, num_labels)`, *optional*): what each label scored.
+    """
+
+    answers: list[str] | None = None
+    label_ids: np.ndarray | None = None
+    scores: np.ndarray | None = None
+
+
+class TaskTrainer(DepthTrainer):
+    """
+    A [`DepthTrainer`] for tasks.
+
+    - Evaluation lets the model write its answers, or (`prediction_mode="score_labels"`) scores every label, and reports
+      the metrics of the task. `eval_loss` is that of the targets.
+    - `eval_dataset` is a [`TaskDataset`], or a dictionary of several, whose keys stand in the names of their metrics:
+      `eval_accuracy`, `eval_rte_accuracy`. `eval_score` is the mean over the tasks of `metric_to_optimize` (on a scale
+      from 0 to 1) on the first data set of each; a better one is always greater.
+    - `predict(...)` returns [`TaskPredictions`] as its `predictions`, in the order of the rows, whatever the number of
+      processes.
+
+    Args: those of [`Seq2SeqTrainer`], with `args` a [`TaskTrainingArguments`], `processing_class` a tokenizer and
+    `data_collator` a [`DataCollatorForTasks`].
+    """
+
+    args: TaskTrainingArguments
+    training_metrics = ("padding_fraction", "tokens_cut")
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.args.early_stopping_patience is not None:
+            patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
+            self.add_callback(EarlyStoppingCallback(patience, threshold))
+        self._task_dataset, self._label_ids = None, None
+
+    # ---- Evaluation -------------------------------------------------------------------------------------------------
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
+        """As the host's, but one log and one event for all data sets, with their mean score."""
+        own = eval_dataset is None
+        datasets = self.eval_dataset if own else eval_dataset
+        if not isinstance(datasets, Mapping):
+            own, datasets = False, {"": datasets}
+        self._gen_kwargs = gen_kwargs
+        self._memory_tracker.start()
+        metrics, scores = {}, {}
+        for name, dataset in datasets.items():
+            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
+            started = time.time()
+            # By its name, persistent workers are those of this data set.
+            dataloader = self.get_eval_dataloader(name if own else dataset)
+            output = self.evaluation_loop(dataloader, "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix)
+            metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
+            spec, own_metrics = dataset.spec, _without_prefix(output.metrics, prefix)
+            if spec.metric_to_optimize in own_metrics:
+                score = optimized_score(spec, own_metrics) * (1 if spec.greater_is_better else -1)
+                scores.setdefault((spec.benchmark, spec.name), score)
+        if scores:
+            metrics[f"{metric_key_prefix}_score"] = sum(scores.values()) / len(scores)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self._memory_tracker.stop_and_update_metrics(metrics)
+        return metrics
+
+    def evaluation_loop(self, dataloader, *args, metric_key_prefix="eval", **kwargs):
+        """The host's loop over a [`TaskDataset`], then the metrics of its task; `predictions` in the order of rows."""
+        dataset = self._task_dataset = dataloader.dataset
+        self._label_ids = None
+        if dataset.spec.labels is not None:
+            self._label_ids = encode_labels(self.processing_class, list(dataset.spec.labels.values()))
+        try:
+            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        finally:
+            self._task_dataset = None
+        predictions = self._task_predictions(dataset, output.predictions, output.label_ids)
+        scored = {"answers": predictions.answers}
+        if predictions.answers is None:
+            scored = {"predicted_ids": predictions.label_ids}
+        metrics = compute_task_metrics(dataset.spec, dataset.rows, **scored, train_label_ids=dataset.train_label_ids)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output._replace(predictions=predictions, label_ids=None)
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+        """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each row."""
+        inputs = self._prepare_inputs(inputs)
+        index = inputs.pop("index")
+        loss = self._loss(model, inputs, ignore_keys) if "labels" in inputs else None
+        if self._scores_labels():
+            return loss, self._label_scores(inputs), index
+        gen_kwargs = self._generation_arguments() | gen_kwargs
+        return loss, self._generated_ids(model, inputs, ignore_keys, **gen_kwargs), index
+
+    def _scores_labels(self) -> bool:
+        return self.args.prediction_mode == "score_labels"
+
+    def _label_scores(self, inputs) -> torch.Tensor:
+        if self._label_ids is None:
+            raise ValueError(
+                f"`prediction_mode` score_labels is for tasks with labels; the answers of task "
+                f"{self._task_dataset.spec.name!r} are open text. Use `prediction_mode` generate."
+            )
+        with torch.no_grad(), self.compute_loss_context_manager():
+            return score_labels(
+                self.model,
+                inputs["input_ids"],
+                inputs["attention_mask"],
+                self._label_ids,
+                length_normalized=self.args.length_normalize_scores,
+            )
+
+    def _generation_arguments(self) -> dict:
+        """No longer than the longest label or answer, unless told otherwise; `generate()` counts the start token."""
+        dataset = self._task_dataset
+        length = self.args.generation_max_length
+        if length is None and self._label_ids is not None:
+            length = self._label_ids.shape[1] + 1
+        if length is None:
+            length = (dataset.max_target_length or dataset.spec.max_target_length) + 1
+        arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
+        return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
+
+    def _evaluation_metrics(self):
+        """The exact loss; the accuracies of the tokens would be those of teacher forcing."""
+        return {name: value for name, value in summarize(self._eval_sums).items() if name == "loss"}
+
+    def _task_predictions(self, dataset: TaskDataset, outputs: np.ndarray, index: np.ndarray) -> TaskPredictions:
+        """What came out of the loop, in the order of the rows."""
+        order = np.argsort(index)
+        if not np.array_equal(index[order], np.arange(len(dataset))):
+            raise RuntimeError(
+                f"The {len(dataset)} rows of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, not "
+                "each of them once: the processes disagree about the data."
+            )
+        outputs = outputs[order]
+        if self._scores_labels():
+            # The keys of `labels` are the classes.
+            return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
+        ids = np.where(outputs < 0, self.processing_class.pad_token_id, outputs)
+        answers = [answer.strip() for answer in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
+        return TaskPredictions(answers, None if dataset.spec.labels is None else parse_answers(dataset.spec, answers))
+
+
+def _without_prefix(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(f"{prefix}_"): value for name, value in metrics.items()}
