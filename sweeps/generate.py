@@ -36,66 +36,61 @@ FINE_TUNED = {
     "save_total_limit": 1,
     "load_best_model_at_end": True,
 }
-SMALL_GLUE = {"max_source_length": 512, "max_target_length": 8, "max_steps": 3000, "learning_rate": 1e-4}
+COLA = {
+    "max_source_length": 256,
+    "max_target_length": 16,
+    "max_steps": 3000,
+    "per_device_train_batch_size": 16,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "constant_with_warmup",
+    "warmup_steps": 300,
+}
+SST2 = {
+    "max_source_length": 272,
+    "max_target_length": 8,
+    "max_steps": 2500,
+    "per_device_train_batch_size": 128,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 100,
+}
+MNLI = {
+    "max_source_length": 512,
+    "max_target_length": 8,
+    "max_steps": 10_000,
+    "per_device_train_batch_size": 128,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 1000,
+}
+MRPC = {
+    "max_source_length": 512,
+    "max_target_length": 8,
+    "max_steps": 3000,
+    "per_device_train_batch_size": 32,
+    "learning_rate": 1e-4,
+}
 
-# name -> what the file says about itself, the script, its arguments.
+
+def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]:
+    """The recipe of a task of GLUE; `origin` names the task whose recipe it is in the paper, if that is another."""
+    title = f"GLUE's {name} with the settings of {PAPER}"
+    title += f", which has none for it: those of {origin}, a task of that size." if origin else "."
+    return title, FINE_TUNING, {"benchmark": "glue", "dataset_name": name} | arguments
+
+
+# name -> what the file says about itself, the script, its arguments. A task without a recipe has that of its benchmark.
 RECIPES = {
-    "cola": (
-        f"CoLA with the settings of {PAPER}.",
-        FINE_TUNING,
-        {
-            "benchmark": "glue",
-            "dataset_name": "cola",
-            "max_source_length": 256,
-            "max_target_length": 16,
-            "max_steps": 3000,
-            "per_device_train_batch_size": 16,
-            "learning_rate": 1e-5,
-            "lr_scheduler_type": "constant_with_warmup",
-            "warmup_steps": 300,
-        },
-    ),
-    "sst2": (
-        f"SST-2 with the settings of {PAPER}.",
-        FINE_TUNING,
-        {
-            "benchmark": "glue",
-            "dataset_name": "sst2",
-            "max_source_length": 272,
-            "max_target_length": 8,
-            "max_steps": 2500,
-            "per_device_train_batch_size": 128,
-            "learning_rate": 1e-5,
-            "lr_scheduler_type": "linear",
-            "warmup_steps": 100,
-        },
-    ),
-    "mnli": (
-        f"MNLI with the settings of {PAPER}; by `--dataset_name qqp` or `qnli` also for GLUE's other large tasks.",
-        FINE_TUNING,
-        {
-            "benchmark": "glue",
-            "dataset_name": "mnli",
-            "max_source_length": 512,
-            "max_target_length": 8,
-            "max_steps": 10_000,
-            "per_device_train_batch_size": 128,
-            "gradient_accumulation_steps": 2,
-            "learning_rate": 1e-5,
-            "lr_scheduler_type": "linear",
-            "warmup_steps": 1000,
-        },
-    ),
-    "mrpc": (
-        f"MRPC with the settings of {PAPER}; by `--dataset_name rte` or `wnli` also for GLUE's other small tasks.",
-        FINE_TUNING,
-        {"benchmark": "glue", "dataset_name": "mrpc", **SMALL_GLUE, "per_device_train_batch_size": 32},
-    ),
-    "stsb": (
-        f"STS-B with the settings of {PAPER}.",
-        FINE_TUNING,
-        {"benchmark": "glue", "dataset_name": "stsb", **SMALL_GLUE, "per_device_train_batch_size": 16},
-    ),
+    "cola": _glue("cola", COLA),
+    "sst2": _glue("sst2", SST2),
+    "mrpc": _glue("mrpc", MRPC),
+    "qqp": _glue("qqp", MNLI, "mnli"),
+    "stsb": _glue("stsb", MRPC | {"per_device_train_batch_size": 16}),
+    "mnli": _glue("mnli", MNLI),
+    "qnli": _glue("qnli", MNLI, "mnli"),
+    "rte": _glue("rte", MRPC, "mrpc"),
+    "wnli": _glue("wnli", MRPC, "mrpc"),
     "disco_eval": (
         f"DiscoEval with the settings of {PAPER}, for any of its tasks (`--dataset_name DCwiki`); its T5 was "
         "fine-tuned at `--learning_rate 1e-4`. The files come by `git clone https://github.com/ZeweiChu/DiscoEval`.",
@@ -168,9 +163,6 @@ RECIPES = {
         },
     ),
 }
-# Tasks for which the paper has no recipe take that of a task of their size.
-RECIPE_OF = {"qqp": "mnli", "qnli": "mnli", "rte": "mrpc", "wnli": "mrpc"}
-
 LEARNING_RATES = {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-3}
 SCHEDULES = {"values": ["constant_with_warmup", "linear", "cosine"]}
 RUNS = 40
@@ -201,7 +193,7 @@ def recipe_file(name: str) -> str:
 
 def sweep_file(spec: TaskSpec, models: list[str] | None = None, folder: str = "sweeps") -> str:
     """Text of the sweep of a task."""
-    recipe = RECIPE_OF.get(spec.name, spec.name if spec.name in RECIPES else spec.benchmark)
+    recipe = spec.name if spec.name in RECIPES else spec.benchmark
     parameters = {"benchmark": {"value": spec.benchmark}, "dataset_name": {"value": spec.name}}
     if models is None:
         parameters["model_type"] = {"values": ["depth", "t5"]}
