@@ -40,12 +40,12 @@ def load_files(
         `ValueError`: naming file, line and remedy, if files cannot be read.
         `FileNotFoundError`: if there is no file of a name.
     """
-    files = [file for name in names for file in _find(argument, name)]
+    files = [file for name in names for file in find_files(argument, name)]
     reader = _reader(argument, files)
     local_files = [file for file in files if "://" not in file]
     if reader != "parquet":
         for file in local_files:
-            _check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
+            check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
     try:
         options = _reader_options(reader, local_files)
         if reader == "parquet":  # the only reader that does not unpack by itself
@@ -61,7 +61,7 @@ def load_files(
         raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
 
 
-def _find(argument: str, name: str) -> list[str]:
+def find_files(argument: str, name: str) -> list[str]:
     """The files that a name or glob stands for."""
     if "://" in name or Path(name).is_file():
         return [name]
@@ -96,16 +96,16 @@ def _reader(argument: str, files: list[str]) -> str:
     return next(iter(readers))
 
 
-def _open(file: str) -> io.BufferedIOBase:
+def open_file(file: str) -> io.BufferedIOBase:
     return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
 
 
-def _check_utf8(argument: str, file: str, size: int | None):
+def check_utf8(argument: str, file: str, size: int | None):
     """Raise if the first `size` bytes are not UTF-8 or hold no text at all; `datasets` would not say where."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, is_empty, read = 1, True, 0
     try:
-        with _open(file) as content:
+        with open_file(file) as content:
             while size is None or read < size:
                 chunk = content.read(1 << 20)
                 is_empty &= not decoder.decode(chunk, final=not chunk).strip()
@@ -130,7 +130,7 @@ def _reader_options(reader: str, files: list[str]) -> dict[str, Any]:
         is_blocks = not files or any(map(_has_blank_line, files))
         return {"sample_by": "paragraph" if is_blocks else "line"}
     if reader == "csv" and files:
-        with io.TextIOWrapper(_open(files[0]), encoding="utf-8-sig", newline="") as content:
+        with io.TextIOWrapper(open_file(files[0]), encoding="utf-8-sig", newline="") as content:
             columns = next(csv.reader(content))
         # All columns are text: else the word "None" would be read as no text, and a column of years as numbers.
         features = Features({column: Value("string") for column in columns})
@@ -139,14 +139,14 @@ def _reader_options(reader: str, files: list[str]) -> dict[str, Any]:
 
 
 def _has_blank_line(file: str) -> bool:
-    with _open(file) as content:
+    with open_file(file) as content:
         start = content.read(BLANK_LINE_SEARCH_SIZE).strip()
     return re.search(rb"\n\r?\n", start) is not None
 
 
 def _first_bad_json_line(files: list[str]) -> str | None:
     for file in files:
-        with _open(file) as content:
+        with open_file(file) as content:
             is_list = content.read(1) == b"["
             content.seek(0)
             for number, part in enumerate([content.read()] if is_list else content):

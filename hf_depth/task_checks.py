@@ -127,9 +127,7 @@ def _check_labels(task) -> None:
                 f"truth values: put quotes, as in '{word}'.",
             )
         if not isinstance(text, str) or not text.strip() or text != text.strip():
-            raise _error(
-                task, "labels", f"class {number!r} must be text without white space at its ends, got {text!r}."
-            )
+            raise _error(task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.")
     if list(labels) != list(range(len(labels))) or len(labels) < 2:
         raise _error(
             task,

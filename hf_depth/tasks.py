@@ -90,7 +90,7 @@ class TaskSpec:
         if isinstance(self.labels, list | tuple):
             self._set("labels", dict(enumerate(self.labels)))
         elif isinstance(self.labels, Mapping):
-            labels = {_whole_number(key): text for key, text in self.labels.items()}
+            labels = {whole_number(key): text for key, text in self.labels.items()}
             if None not in labels:  # else `check_task` says what is wrong
                 self._set("labels", {number: labels[number] for number in sorted(labels) if number != HIDDEN})
         metrics = tuple(METRIC_ALIASES.get(name, name) for name in self.metric_names)
@@ -113,7 +113,7 @@ class TaskSpec:
 
     @property
     def _texts_are_numbers(self) -> bool:
-        return any(_whole_number(text) is not None for text in self.labels.values())
+        return any(whole_number(text) is not None for text in self.labels.values())
 
     @property
     def is_regression(self) -> bool:
@@ -162,7 +162,7 @@ class TaskSpec:
             return HIDDEN
         if self.is_regression:
             return self._nearest(self.label_value(row))
-        number = _whole_number(label)
+        number = whole_number(label)
         label_id = max(self.parse(str(label)), self.parse(str(number)))
         # Where the texts are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
         if label_id == HIDDEN and number in self.labels and not self._texts_are_numbers:
@@ -349,7 +349,7 @@ def _is_hidden(label: Any) -> bool:
     return label is None or label == -1 or (isinstance(label, str) and label.strip() in ("", "-1", "-1.0"))
 
 
-def _whole_number(label: Any) -> int | None:
+def whole_number(label: Any) -> int | None:
     """The whole number that a label is, perhaps as text or as a float; `None` if it is none."""
     try:
         number = float(label)
