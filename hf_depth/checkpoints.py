@@ -61,6 +61,18 @@ def check_same_model(checkpoint, model):
 def is_finished(checkpoint, training_args):
     """Whether the run that left this checkpoint has nothing more to do; the host would train one step too many."""
     state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+    patience = getattr(training_args, "early_stopping_patience", None)
+    stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {}).get("attributes", {})
+    if patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience:
+        return True
     if training_args.max_steps > 0:
         return state.global_step >= training_args.max_steps
     return state.epoch is not None and state.epoch >= training_args.num_train_epochs
+
+
+def best_checkpoint(checkpoint, training_args):
+    """The checkpoint with the best score of the run that left `checkpoint`, if the run is to end with that one."""
+    best = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json")).best_model_checkpoint
+    if training_args.load_best_model_at_end and best is not None and Path(best).is_dir():
+        return best
+    return checkpoint

@@ -122,6 +122,31 @@ class ModelArguments:
                 )
 
 
+@dataclass
+class FineTuningModelArguments(ModelArguments):
+    """[`ModelArguments`] of which a checkpoint's own kind is the default."""
+
+    model_type: str | None = field(
+        default=None,
+        metadata={"help": "`depth` or `t5` (default: what the checkpoint is; depth from scratch)."}
+        | {"choices": list(MODEL_TYPES)},
+    )
+    train_from_scratch_if_missing: bool = field(
+        default=False,
+        metadata={"help": "If there is no folder `model_name_or_path`, build the model that the sizes describe."},
+    )
+
+    def __post_init__(self):
+        self.missing_checkpoint = None
+        if self.train_from_scratch_if_missing and self.model_name_or_path is not None:
+            if Path(self.model_name_or_path).exists():
+                for name in SIZE_FIELDS:  # of the model that would be built otherwise
+                    setattr(self, name, None)
+            else:
+                self.missing_checkpoint, self.model_name_or_path = self.model_name_or_path, None
+        super().__post_init__()
+
+
 SIZE_FIELDS = (
     "vocab_size",
     "d_model",
@@ -190,6 +215,24 @@ def with_sentence_tokens(tokenizer: PreTrainedTokenizerBase, model_args: ModelAr
     if model_args.num_sentence_tokens is None and has_them:
         return tokenizer
     return add_sentence_tokens(tokenizer, model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS)
+
+
+def checkpoint_model_type(model_args: ModelArguments) -> str:
+    """
+    What kind of model a checkpoint is: a key of `MODEL_TYPES`. Without a checkpoint, `depth`.
+
+    Raises:
+        `ValueError`: if it is none of them.
+    """
+    if model_args.model_name_or_path is None:
+        return "depth"
+    model_type = AutoConfig.from_pretrained(model_args.model_name_or_path, **_hub_arguments(model_args)).model_type
+    if model_type not in MODEL_TYPES:
+        raise ValueError(
+            f"`--model_name_or_path {model_args.model_name_or_path}` is a model of the kind {model_type!r}, not "
+            f"{' or '.join(MODEL_TYPES)}. Name another checkpoint."
+        )
+    return model_type
 
 
 def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, List, Value, interleave_datasets
 from transformers import DataCollatorForSeq2Seq, PreTrainedTokenizerBase
 
 from .label_scoring import encode_labels
@@ -85,6 +85,11 @@ class TaskPreprocessor:
     def features(self) -> Features:
         ids = List(Value("int32"))
         return Features({"input_ids": ids, "labels": ids, "num_cut_tokens": Value("int32")})
+
+    def length(self, text: str) -> int:
+        """How many tokens a text takes in an input, without what closes it."""
+        sentences = self.encoder(self._sentences(text, ""))
+        return len(self._joined([sentences])) - len(self._joined([])) - self.sentence_tokens
 
     def __call__(self, batch: Mapping[str, list]) -> dict[str, list]:
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
@@ -200,6 +205,43 @@ def prepare_task(
     )
 
 
+def mix_tasks(parts: Sequence[Dataset], seed: int, maximum: int = 65_536, temperature: float = 1.0) -> Dataset:
+    """
+    The training rows of several tasks as one data set, each row drawn from a task at random, see [`mixing_rates`].
+
+    It ends when each row of each task has occurred once; rows of the tasks that end before occur again.
+
+    Args:
+        parts: prepared rows of each task.
+        seed: of the draws.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    rates = mixing_rates([len(rows) for rows in parts], maximum, temperature)
+    return interleave_datasets(list(parts), probabilities=rates, seed=seed, stopping_strategy="all_exhausted")
+
+
+def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float = 1.0) -> list[float]:
+    """
+    How often each task is drawn: in proportion to `min(size, maximum) ** (1 / temperature)`.
+
+    Args:
+        sizes: the number of rows of each task.
+        maximum: a larger task counts as if it had so many rows.
+        temperature: 1.0 is in proportion to the rows, a large one draws all tasks equally often.
+
+    Source: Raffel et al. (2020), section 3.5.2.
+
+    >>> mixing_rates([10, 20, 1000], maximum=30)
+    [0.16666666666666666, 0.3333333333333333, 0.5]
+    """
+    for name, value, least in (("mixing_maximum", maximum, 1), ("mixing_temperature", temperature, 1.0)):
+        if value < least:
+            raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+    weights = [min(size, maximum) ** (1 / temperature) for size in sizes]
+    return [weight / sum(weights) for weight in weights]
+
+
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
     Count what prepared rows hold: `examples`, `tokens` (of inputs), `cut_examples` and `tokens_cut` of those that were
@@ -223,14 +265,12 @@ class DataCollatorForTasks(DataCollatorForSeq2Seq):
     [`DataCollatorForSeq2Seq`] over the columns of [`TaskPreprocessor`] and, if it is there, `index`, a row's place.
 
     Returns:
-        `dict[str, torch.Tensor]`: `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100 (left
-        out if all of them are hidden), `num_cut_tokens` (B,), `index` (B,): int64.
+        `dict[str, torch.Tensor]`: `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100,
+        `num_cut_tokens` (B,), `index` (B,): int64.
     """
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict:
         rows = [{name: _as_list(row[name]) for name in COLLATED_COLUMNS if name in row} for row in features]
-        if not any(row.get("labels") for row in rows):
-            rows = [{name: value for name, value in row.items() if name != "labels"} for row in rows]
         batch = dict(super().__call__(rows, return_tensors))
         if "labels" in batch:
             batch["labels"] = torch.as_tensor(batch["labels"], dtype=torch.int64)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from transformers.trainer_utils import speed_metrics
 from .label_scoring import encode_labels, score_labels
 from .metrics import summarize
 from .task_metrics import compute_task_metrics, optimized_score, parse_answers
+from .task_reporting import TaskResult, fine_tuning_card
 from .tasks import TaskSpec
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -50,6 +52,11 @@ class TaskDataset(torch.utils.data.Dataset):
         self.order = np.argsort(-lengths, kind="stable")
         self.has_targets = bool((target_lengths > 0).any())
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Benchmark, task and split."""
+        return self.spec.benchmark, self.spec.name, self.split
+
     def __len__(self) -> int:
         return len(self.order)
 
@@ -77,12 +84,42 @@ class TaskPredictions:
     scores: np.ndarray | None = None
 
 
+@dataclass
+class TaskEvaluation:
+    """What an evaluation of a data set found: what was predicted for it, and how well (names without a prefix)."""
+
+    dataset: TaskDataset
+    predictions: TaskPredictions
+    metrics: dict[str, float]
+
+    @property
+    def result(self) -> TaskResult:
+        return TaskResult(self.dataset.spec, self.dataset.split, self.metrics)
+
+
+def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:
+    """
+    Data sets as [`TaskTrainer`] takes them. One is itself, several splits of a task are named by the split, data sets
+    of several tasks by the task, and by the split, too, where a task has several: `mnli_validation_matched`.
+    """
+    if len(datasets) == 1:
+        return datasets[0]
+    tasks = [dataset.key[:2] for dataset in datasets]
+    names = {}
+    for dataset, task in zip(datasets, tasks, strict=True):
+        parts = [dataset.spec.name] if len(set(tasks)) > 1 else []
+        parts += [dataset.split] if tasks.count(task) > 1 else []
+        name = "_".join(parts)
+        names[f"{dataset.spec.benchmark}_{name}" if name in names else name] = dataset
+    return names
+
+
 class TaskTrainer(DepthTrainer):
     """
     A [`DepthTrainer`] for tasks.
 
-    - Evaluation lets the model write its answers, or (`prediction_mode="score_labels"`) scores every label, and reports
-      the metrics of the task. `eval_loss` is that of the targets.
+    - Evaluation lets the model write its answers, or scores every label (`prediction_mode="score_labels"`), and
+      reports the metrics of the task. `eval_loss` is that of the targets.
     - `eval_dataset` is a [`TaskDataset`], or a dictionary of several, whose keys stand in the names of their metrics:
       `eval_accuracy`, `eval_rte_accuracy`. `eval_score` is the mean over the tasks of `metric_to_optimize` (on a scale
       from 0 to 1) on the first data set of each; a better one is always greater.
@@ -101,16 +138,33 @@ class TaskTrainer(DepthTrainer):
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
             self.add_callback(EarlyStoppingCallback(patience, threshold))
-        self._task_dataset, self._label_ids = None, None
+        # The latest evaluation of each data set, by its key.
+        self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
+        # What the model card names beside `card_sections`.
+        self.base_model, self.card_datasets = None, ()
+        self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
         """As the host's, but one log and one event for all data sets, with their mean score."""
-        own = eval_dataset is None
-        datasets = self.eval_dataset if own else eval_dataset
-        if not isinstance(datasets, Mapping):
-            own, datasets = False, {"": datasets}
+        datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        metrics = self.evaluate_tasks(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def evaluate_tasks(self, datasets, ignore_keys=None, metric_key_prefix="predict", **gen_kwargs) -> dict:
+        """
+        Evaluate on data sets without a log, as for test data. What was predicted is in `evaluations`.
+
+        Args:
+            datasets: a [`TaskDataset`], or a dictionary of several.
+
+        Returns:
+            The metrics of all data sets, and `{metric_key_prefix}_score` if their labels are known.
+        """
+        datasets = datasets if isinstance(datasets, Mapping) else {"": datasets}
         self._gen_kwargs = gen_kwargs
         self._memory_tracker.start()
         metrics, scores = {}, {}
@@ -118,17 +172,15 @@ class TaskTrainer(DepthTrainer):
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             started = time.time()
             # By its name, persistent workers are those of this data set.
-            dataloader = self.get_eval_dataloader(name if own else dataset)
+            dataloader = self.get_eval_dataloader(name if datasets is self.eval_dataset else dataset)
             output = self.evaluation_loop(dataloader, "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix)
             metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
-            spec, own_metrics = dataset.spec, _without_prefix(output.metrics, prefix)
-            if spec.metric_to_optimize in own_metrics:
-                score = optimized_score(spec, own_metrics) * (1 if spec.greater_is_better else -1)
-                scores.setdefault((spec.benchmark, spec.name), score)
+            spec, of_task = dataset.spec, self.evaluations[dataset.key].metrics
+            if spec.metric_to_optimize in of_task:
+                score = optimized_score(spec, of_task)
+                scores.setdefault(dataset.key[:2], score if spec.greater_is_better else -score)
         if scores:
             metrics[f"{metric_key_prefix}_score"] = sum(scores.values()) / len(scores)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
@@ -143,10 +195,11 @@ class TaskTrainer(DepthTrainer):
         finally:
             self._task_dataset = None
         predictions = self._task_predictions(dataset, output.predictions, output.label_ids)
-        scored = {"answers": predictions.answers}
+        answered = {"answers": predictions.answers}
         if predictions.answers is None:
-            scored = {"predicted_ids": predictions.label_ids}
-        metrics = compute_task_metrics(dataset.spec, dataset.rows, **scored, train_label_ids=dataset.train_label_ids)
+            answered = {"predicted_ids": predictions.label_ids}
+        metrics = compute_task_metrics(dataset.spec, dataset.rows, **answered, train_label_ids=dataset.train_label_ids)
+        self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output._replace(predictions=predictions, label_ids=None)
 
@@ -209,6 +262,16 @@ class TaskTrainer(DepthTrainer):
         answers = [answer.strip() for answer in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
         return TaskPredictions(answers, None if dataset.spec.labels is None else parse_answers(dataset.spec, answers))
 
+    # ---- Model card -------------------------------------------------------------------------------------------------
 
-def _without_prefix(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(f"{prefix}_"): value for name, value in metrics.items()}
+    def create_model_card(self, model_name=None, **kwargs):
+        """Write `README.md` with the latest scores on each data set, once `card_sections` is set; else the host's."""
+        if self.card_sections is None:
+            return super().create_model_card(model_name=model_name, **kwargs)
+        if self.is_world_process_zero():
+            name = getattr(self, "hub_model_id", None) or model_name or Path(self.args.output_dir).name
+            results = [evaluation.result for evaluation in self.evaluations.values()]
+            text = fine_tuning_card(
+                name, self.model.config.model_type, results, self.card_sections, self.base_model, self.card_datasets
+            )
+            Path(self.args.output_dir, "README.md").write_text(text, encoding="utf-8")

@@ -1,0 +1,515 @@
+"""
+Fine-tune a DEPTH model or a T5 on the tasks of a benchmark, or on a task of your own, and evaluate it.
+
+    python examples/fine_tune_t5.py examples/configs/quickstart_fine_tune.yaml
+    accelerate launch examples/fine_tune_t5.py --model_name_or_path google/t5-v1_1-base --benchmark glue \
+        --dataset_name rte --output_dir runs/rte --do_train --do_eval --do_predict --learning_rate 1e-4
+    accelerate launch examples/fine_tune_t5.py --model_name_or_path runs/depth --task_file my_task.yaml \
+        --train_file train.jsonl --validation_file validation.jsonl --output_dir runs/mine --do_train --do_eval
+
+Arguments come from a YAML or JSON file, from flags, or from a file followed by flags that override it.
+"""
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoTokenizer, TrainerState, set_seed
+
+from hf_depth.arguments import parse_arguments, set_up
+from hf_depth.checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished
+from hf_depth.model_args import (
+    FineTuningModelArguments,
+    build_model,
+    checkpoint_model_type,
+    load_tokenizer,
+    own_tokenizer,
+)
+from hf_depth.reporting import plot_losses, run_settings
+from hf_depth.task_data import load_task
+from hf_depth.task_preprocessing import (
+    DataCollatorForTasks,
+    TaskPreprocessor,
+    mix_tasks,
+    prepare_task,
+    task_statistics,
+)
+from hf_depth.task_reporting import plot_confusion_matrix, results_table, write_predictions, write_submission
+from hf_depth.task_trainer import TaskDataset, TaskTrainer, name_datasets
+from hf_depth.tasks import DATASET_VALS, TaskSpec, get_task, load_task_file, task_names
+from hf_depth.training_args import TaskTrainingArguments
+
+logger = logging.getLogger(__name__)
+
+ALL_TASKS = "all"
+
+
+@dataclass
+class TaskArguments:
+    """The tasks, their data, and what becomes of them."""
+
+    benchmark: str | None = field(
+        default=None, metadata={"help": "glue, disco_eval, natural_instructions, discourse, or one of your own."}
+    )
+    dataset_name: list[str] | None = field(
+        default=None, metadata={"help": "Tasks of the benchmark, or `all`: several are mixed in training."}
+    )
+    excluded_datasets: list[str] | None = field(default=None, metadata={"help": "Tasks that `all` leaves out."})
+    task_file: list[str] | None = field(
+        default=None, metadata={"help": "YAML files that describe tasks of your own; used if no others are named."}
+    )
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Rows in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."}
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for evaluation."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for --do_predict."})
+    dataset_dir: str | None = field(
+        default=None, metadata={"help": "Folder with the files of a task, or with one such folder per task."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many rows of a task only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many rows of a split only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many rows of a split only."})
+    max_source_length: int | None = field(
+        default=None, metadata={"help": "Longest input in tokens (default: the task's)."}
+    )
+    max_target_length: int | None = field(
+        default=None, metadata={"help": "Longest target in tokens (default: the task's)."}
+    )
+    sentence_language: str = field(default="en", metadata={"help": "Language for splitting sentences."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the rows."})
+    overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the rows anew."})
+    pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
+    mixing_temperature: float = field(
+        default=1.0, metadata={"help": "Several tasks: 1 draws in proportion to their rows, more evens them out."}
+    )
+    mixing_maximum: int = field(
+        default=65_536, metadata={"help": "Several tasks: a larger one is drawn as if it had so many rows."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Discourse: column that holds the documents."})
+    max_examples_per_document: int | None = field(
+        default=20, metadata={"help": "Discourse: examples of one document at most."}
+    )
+    add_task_definition: bool = field(default=True, metadata={"help": "Natural Instructions: show the definition."})
+    num_pos_examples: int = field(default=2, metadata={"help": "Natural Instructions: positive examples to show."})
+    num_neg_examples: int = field(default=0, metadata={"help": "Natural Instructions: negative examples to show."})
+    add_explanation: bool = field(default=False, metadata={"help": "Natural Instructions: explain the examples."})
+    add_task_name: bool = field(default=False, metadata={"help": "Natural Instructions: show the name of the task."})
+    tk_instruct: bool = field(
+        default=False, metadata={"help": "Natural Instructions: one of five kinds of prompt, at random."}
+    )
+    max_num_instances_per_task: int | None = field(
+        default=100, metadata={"help": "Natural Instructions: training rows of one of its tasks."}
+    )
+    max_num_instances_per_eval_task: int | None = field(
+        default=100, metadata={"help": "Natural Instructions: test rows of one of its tasks; the first ones."}
+    )
+
+    def __post_init__(self):
+        for name, least in LEAST_VALUES.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"`--{name}` must be at least {least}, got {value}.")
+        if self.excluded_datasets and ALL_TASKS not in (self.dataset_name or ()):
+            raise ValueError(f"`--excluded_datasets` is for `--dataset_name {ALL_TASKS}`, which names all others.")
+
+
+LEAST_VALUES = {
+    "max_train_samples": 1,
+    "max_eval_samples": 1,
+    "max_predict_samples": 1,
+    "max_source_length": 8,
+    "max_target_length": 2,
+    "mixing_temperature": 1.0,
+    "mixing_maximum": 1,
+    "max_examples_per_document": 1,
+    "num_pos_examples": 0,
+    "num_neg_examples": 0,
+    "max_num_instances_per_task": 1,
+    "max_num_instances_per_eval_task": 1,
+}
+# What the loaders of some tasks take besides files.
+LOADER_OPTIONS = (
+    "text_column",
+    "sentence_language",
+    "max_examples_per_document",
+    "add_task_definition",
+    "num_pos_examples",
+    "num_neg_examples",
+    "add_explanation",
+    "add_task_name",
+    "tk_instruct",
+    "max_num_instances_per_task",
+    "max_num_instances_per_eval_task",
+)
+
+
+def check(model_args, training_args):
+    """Stop on arguments that contradict each other, before anything is loaded."""
+    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
+        raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
+    if not training_args.do_train and model_args.model_name_or_path is None:
+        raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
+    if training_args.hub_token is not None:
+        raise ValueError(
+            "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
+        )
+    training_args.do_eval |= training_args.eval_on_start
+    if model_args.missing_checkpoint is not None:
+        logger.warning(f"There is no {model_args.missing_checkpoint}: the model is trained from scratch.")
+    model_args.model_type = model_args.model_type or checkpoint_model_type(model_args)
+
+
+# ---- Tasks ----------------------------------------------------------------------------------------------------------
+
+
+def chosen_tasks(task_args) -> list[TaskSpec]:
+    """The tasks that the arguments name, with the lengths that they ask for."""
+    own = [task for path in task_args.task_file or () for task in load_task_file(path)]
+    if task_args.dataset_name:
+        tasks = named_tasks(task_args)
+    elif own:
+        tasks = own
+    elif task_args.benchmark is not None and len(task_names(task_args.benchmark)) == 1:
+        tasks = [get_task(name, task_args.benchmark) for name in task_names(task_args.benchmark)]
+    else:
+        benchmark = task_args.benchmark
+        names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
+        raise ValueError(f"Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
+    return [with_lengths(task, task_args) for task in tasks]
+
+
+def with_lengths(task, task_args) -> TaskSpec:
+    lengths = {name: getattr(task_args, name) for name in ("max_source_length", "max_target_length")}
+    return replace(task, **{name: length for name, length in lengths.items() if length is not None})
+
+
+def named_tasks(task_args) -> list[TaskSpec]:
+    names = list(dict.fromkeys(task_args.dataset_name))
+    if ALL_TASKS in names:
+        if task_args.benchmark is None:
+            raise ValueError(
+                f"`--dataset_name {ALL_TASKS}`: of which `--benchmark`? There are {', '.join(DATASET_VALS)}."
+            )
+        excluded = [get_task(name, task_args.benchmark).name for name in task_args.excluded_datasets or ()]
+        names = [name for name in task_names(task_args.benchmark) if name not in excluded]
+        if not names:
+            raise ValueError(f"`--excluded_datasets` leaves no task of {task_args.benchmark}.")
+    return [get_task(name, task_args.benchmark) for name in names]
+
+
+def training_tasks(tasks, task_args) -> list[TaskSpec]:
+    """The tasks to train and validate on: a task without training data names another one that has some."""
+    found = [
+        task if task.train_split else get_task(task.train_on, task.benchmark) for task in tasks if is_trained(task)
+    ]
+    return list({(task.benchmark, task.name): with_lengths(task, task_args) for task in found}.values())
+
+
+def is_trained(task) -> bool:
+    return bool(task.train_split or task.train_on)
+
+
+# ---- Data -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Splits:
+    """The rows of one task that a run needs, and as ids of the model; prepared by [`prepare`]."""
+
+    spec: TaskSpec
+    rows: dict[str, Dataset]
+    prepared: dict[str, Dataset] = field(default_factory=dict)
+
+    def dataset(self, split: str) -> TaskDataset:
+        return TaskDataset(
+            self.spec, split, self.rows[split], self.prepared[split], train_label_ids=self.train_labels()
+        )
+
+    def train_labels(self) -> list[int] | None:
+        if self.spec.labels is None or self.spec.train_split not in self.rows:
+            return None
+        column = self.spec.label_column_name
+        return [self.spec.label_id({column: label}) for label in self.rows[self.spec.train_split][column]]
+
+
+def load(tasks, task_args, model_args, training_args, length=None) -> list[Splits]:
+    """
+    The rows of the splits that the run needs, at most as many as the arguments allow.
+
+    Args:
+        length: counts the tokens of a text, for loaders that choose what fits.
+    """
+    trained = training_tasks(tasks, task_args)
+    predicted = {(task.benchmark, task.name) for task in tasks}
+    loaded = []
+    for task in [*trained, *(task for task in tasks if task not in trained)]:
+        in_training, in_prediction = task in trained, (task.benchmark, task.name) in predicted
+        needed = needed_splits(task, in_training, in_prediction, training_args)
+        if not needed:
+            continue
+        with training_args.main_process_first(desc=f"loading {task.name}"):
+            rows = load_task(
+                task,
+                train_file=task_args.train_file if in_training else None,
+                validation_file=task_args.validation_file if in_training else None,
+                test_file=task_args.test_file if in_prediction else None,
+                dataset_dir=task_args.dataset_dir,
+                cache_dir=model_args.cache_dir,
+                options={name: getattr(task_args, name) for name in LOADER_OPTIONS} | {"length": length},
+                seed=training_args.seed,
+            )
+        loaded.append(Splits(task, limited(task, rows, needed, task_args, training_args.seed)))
+    return loaded
+
+
+def needed_splits(task, in_training, in_prediction, training_args) -> dict[str, str]:
+    """The splits that a run needs of a task, and by which flag: `train`, `eval` or `predict`."""
+    needed = {}
+    if in_prediction and training_args.do_predict:
+        needed |= dict.fromkeys(task.test_splits, "predict")
+    if in_training and (training_args.do_eval or training_args.eval_strategy != "no"):
+        needed |= dict.fromkeys(task.validation_splits, "eval")
+    if in_training and training_args.do_train:
+        needed[task.train_split] = "train"
+    return needed
+
+
+def limited(task, rows, needed, task_args, seed) -> dict[str, Dataset]:
+    """The needed splits, each cut to a random subset of the size that its flag allows, in the order of the data."""
+    remedies = {"train": "train_file", "eval": "validation_file", "predict": "test_file"}
+    kept = {}
+    for split, purpose in needed.items():
+        if split not in rows:
+            # Of several validation or test sets, some may be missing.
+            if any(other in rows for other, role in needed.items() if role == purpose):
+                logger.warning(f"{task.name}: there is no {split} split; it is left out.")
+                continue
+            raise ValueError(
+                f"Task {task.name!r} has no {split!r} data for `--do_{purpose}`, only {', '.join(rows) or 'none'}: "
+                f"name `--{remedies[purpose]}`, a `--dataset_dir` that holds them, or leave out `--do_{purpose}`."
+            )
+        kept[split] = rows[split]
+        limit = getattr(task_args, f"max_{purpose}_samples")
+        if limit is not None and limit < len(kept[split]):
+            chosen = np.random.default_rng(seed).permutation(len(kept[split]))[:limit]
+            kept[split] = kept[split].select(np.sort(chosen))
+    return kept
+
+
+def prepare(loaded, tokenizer, task_args, model_args, training_args) -> dict[str, dict]:
+    """Rows -> ids of the model, into `prepared`; returns the statistics of each split."""
+    statistics = {}
+    for splits in loaded:
+        preprocessor = build_preprocessor(splits.spec, tokenizer, task_args, model_args, training_args)
+        for split, rows in splits.rows.items():
+            name = f"{splits.spec.name} {split}"
+            with training_args.main_process_first(desc=f"preparing {name}"):
+                splits.prepared[split] = prepare_task(
+                    rows,
+                    preprocessor,
+                    num_proc=task_args.preprocessing_num_workers,
+                    overwrite_cache=task_args.overwrite_cache,
+                    desc=f"Preparing {name}",
+                ).with_format("numpy")
+            statistics[name] = task_statistics(splits.prepared[split], tokenizer.unk_token_id)
+            report_statistics(statistics[name], name)
+    return statistics
+
+
+def build_preprocessor(spec, tokenizer, task_args, model_args, training_args) -> TaskPreprocessor:
+    return TaskPreprocessor(
+        tokenizer,
+        spec,
+        sentence_tokens=model_args.model_type == "depth",
+        sentence_language=task_args.sentence_language,
+        seed=training_args.seed,
+    )
+
+
+def report_statistics(statistics, name):
+    """Say what the preparation made of the rows."""
+    logger.info(f"{name}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items()))
+    if statistics["cut_examples"]:
+        logger.warning(
+            f"{name}: {statistics['cut_examples']:,} of {statistics['examples']:,} rows were too long, and lost "
+            f"{statistics['tokens_cut']:,} tokens. Raise `--max_source_length` or `--max_target_length` to keep them."
+        )
+    if statistics["unknown_tokens"] > 0.01 * statistics["tokens"]:
+        logger.warning(
+            f"{name}: {statistics['unknown_tokens'] / statistics['tokens']:.1%} of the tokens are unknown to the "
+            "tokenizer (`<unk>`): does it fit the language? Name another one by `--tokenizer_name`."
+        )
+
+
+def vocabulary_texts(loaded):
+    """What a vocabulary of our own is trained on: prompts and answers."""
+    for splits in loaded:
+        for row in splits.rows.get(splits.spec.train_split, ()):
+            yield " ".join([splits.spec.prompt(row), *splits.spec.targets(row)])
+
+
+def training_rows(loaded, task_args, training_args) -> Dataset:
+    parts = [
+        splits.prepared[splits.spec.train_split] for splits in loaded if splits.spec.train_split in splits.prepared
+    ]
+    seed = training_args.data_seed if training_args.data_seed is not None else training_args.seed
+    return mix_tasks(parts, seed, task_args.mixing_maximum, task_args.mixing_temperature)
+
+
+def evaluation_sets(loaded, names) -> list[TaskDataset]:
+    """The data sets of the splits `names(spec)`, the first one of each task first."""
+    return [splits.dataset(split) for splits in loaded for split in names(splits.spec) if split in splits.prepared]
+
+
+# ---- Run ------------------------------------------------------------------------------------------------------------
+
+
+def show_examples(loaded, tokenizer, number=2):
+    print("\nWhat the model reads and writes:")
+    for splits in loaded:
+        rows = next(iter(splits.prepared.values()))
+        for row in rows.select(range(min(number, len(rows)))):
+            print(f"input:  {tokenizer.decode(row['input_ids'])}")
+            print(f"target: {tokenizer.decode(row['labels'])}\n", flush=True)
+
+
+def train(trainer, checkpoint, statistics):
+    result = trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    metrics = result.metrics | {f"train_{name}": value for name, value in statistics.items()}
+    trainer.log_metrics("train", metrics)
+    trainer.save_metrics("train", metrics)
+
+
+def evaluate(trainer, datasets):
+    """The scores of the final model (the best one, with `load_best_model_at_end`) on the validation sets."""
+    trainer.save_metrics("eval", trainer.evaluate())
+    write_outputs(trainer, datasets)
+
+
+def predict(trainer, datasets):
+    """Answers to the test sets, and scores where their labels are known."""
+    metrics = trainer.evaluate_tasks(name_datasets(datasets), metric_key_prefix="predict")
+    trainer.log_metrics("predict", metrics)
+    trainer.save_metrics("predict", metrics)
+    write_outputs(trainer, datasets)
+
+
+def write_outputs(trainer, datasets):
+    """What was predicted for each data set: all rows, what a server reads, and a confusion matrix."""
+    if not trainer.is_world_process_zero():
+        return
+    folder = Path(trainer.args.output_dir)
+    for dataset in datasets:
+        predictions = trainer.evaluations[dataset.key].predictions
+        spec, rows, name = dataset.spec, dataset.rows, f"{dataset.spec.name}_{dataset.split}"
+        path = folder / f"predictions_{name}.jsonl"
+        write_predictions(path, spec, rows, predictions.answers, predictions.label_ids, predictions.scores)
+        if spec.labels is None:
+            continue
+        indices = rows["idx"] if "idx" in rows.column_names else None
+        write_submission(folder / "submission", spec, dataset.split, predictions.label_ids, indices)
+        if dataset.has_targets:
+            label_ids = [spec.label_id({spec.label_column_name: label}) for label in rows[spec.label_column_name]]
+            plot_confusion_matrix(folder / f"confusion_matrix_{name}.png", spec, label_ids, predictions.label_ids)
+
+
+def finish(trainer):
+    """The table of all scores, the plot of the losses, the model card, and what goes to the Hub."""
+    args = trainer.args
+    if args.should_log and trainer.evaluations:
+        results = [evaluation.result for evaluation in trainer.evaluations.values()]
+        print("\n" + results_table(results) + "\n", flush=True)
+    if args.do_train:
+        trainer.save_state()  # once more, with the last evaluation
+    if trainer.is_world_process_zero():
+        if args.do_train:
+            plot_losses(trainer.state.log_history, Path(args.output_dir, "losses.png"))
+        trainer.create_model_card()
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
+def card_sections(loaded, statistics, task_args, model_args, training_args, model):
+    """What the model card states about the data and the settings of a run."""
+    files = {name: getattr(task_args, name) for name in ("train_file", "validation_file", "test_file")}
+    sources = {name: ", ".join(Path(file).name for file in value) for name, value in files.items() if value}
+    data = {splits.spec.name: splits.spec.path or splits.spec.loader for splits in loaded} if not sources else sources
+    rows = {f"{name}: rows": counts["examples"] for name, counts in statistics.items()}
+    settings = {"prediction_mode": training_args.prediction_mode, "max_train_samples": task_args.max_train_samples}
+    if len(loaded) > 1:
+        settings |= {name: getattr(task_args, name) for name in ("mixing_temperature", "mixing_maximum")}
+    return {"Data": data | rows, "Settings": settings | run_settings(model_args, training_args, model)}
+
+
+def build_trainer(loaded, tokenizer, model, task_args, training_args) -> TaskTrainer:
+    evaluated = evaluation_sets(loaded, lambda spec: spec.validation_splits)
+    return TaskTrainer(
+        model=model,
+        args=training_args,
+        data_collator=DataCollatorForTasks(tokenizer, pad_to_multiple_of=task_args.pad_to_multiple_of),
+        train_dataset=training_rows(loaded, task_args, training_args) if training_args.do_train else None,
+        eval_dataset=name_datasets(evaluated) if evaluated else None,
+        processing_class=tokenizer,
+    )
+
+
+def load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args):
+    """The data, and the tokenizer, which is trained on the data if there is none."""
+    if tokenizer is None:
+        loaded = load(tasks, task_args, model_args, training_args)
+        tokenizer = own_tokenizer(vocabulary_texts(loaded), model_args, training_args)
+    # Any task will do for counting tokens.
+    counter = build_preprocessor(tasks[0], tokenizer, task_args, model_args, training_args)
+    return load(tasks, task_args, model_args, training_args, counter.length), tokenizer
+
+
+def main(args=None):
+    model_args, task_args, training_args = parse_arguments(
+        (FineTuningModelArguments, TaskArguments, TaskTrainingArguments), args
+    )
+    set_up(training_args)
+    check(model_args, training_args)
+    tasks = chosen_tasks(task_args)
+    checkpoint = checkpoint_to_resume(training_args)
+    if checkpoint is not None and is_finished(checkpoint, training_args):
+        logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
+        training_args.do_train = False
+        if not (training_args.do_eval or training_args.do_predict):
+            return None
+    set_seed(training_args.seed)
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else load_tokenizer(model_args)
+    loaded, tokenizer = load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args)
+    statistics = prepare(loaded, tokenizer, task_args, model_args, training_args)
+    model = build_model(model_args, tokenizer)
+    if checkpoint is not None:
+        check_same_model(checkpoint, model)
+    if checkpoint is not None and not training_args.do_train:
+        model = type(model).from_pretrained(best_checkpoint(checkpoint, training_args), dtype=torch.float32)
+    logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
+    if training_args.should_log:
+        show_examples(loaded, tokenizer)
+
+    trainer = build_trainer(loaded, tokenizer, model, task_args, training_args)
+    trainer.card_sections = card_sections(loaded, statistics, task_args, model_args, training_args, model)
+    trainer.base_model = model_args.model_name_or_path
+    if checkpoint is not None and not training_args.do_train:
+        trainer.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+    if training_args.do_train:
+        train(trainer, checkpoint, {"examples": len(trainer.train_dataset)})
+    if training_args.do_eval:
+        evaluate(trainer, evaluation_sets(loaded, lambda spec: spec.validation_splits))
+    if training_args.do_predict:
+        predict(trainer, evaluation_sets(loaded, lambda spec: spec.test_splits))
+    finish(trainer)
+    trainer.end()
+    return trainer
+
+
+if __name__ == "__main__":
+    main()
