@@ -80,7 +80,7 @@ def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]
     return title, FINE_TUNING, {"benchmark": "glue", "dataset_name": name} | arguments
 
 
-# name -> what the file says about itself, the script, its arguments. A task without a recipe has that of its benchmark.
+# name -> what the file says about itself, the script, its arguments. A task without one has that of its benchmark.
 RECIPES = {
     "cola": _glue("cola", COLA),
     "sst2": _glue("sst2", SST2),
