@@ -19,7 +19,7 @@ from .corpus import Files
 from .corpus_files import find_files, open_file
 from .task_checks import listed
 from .task_rows import INDEX, check_rows
-from .task_sources import TABLE_SUFFIXES, read_rows, read_tables, split_files, text_lines
+from .task_sources import TABLE_SUFFIXES, file_argument, read_rows, read_tables, split_files, text_lines
 from .tasks import TaskSpec
 
 SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".pkl")
@@ -81,8 +81,9 @@ def load(
         files = _download(spec, cache_dir)
     splits = {}
     for split, names in files.items():
-        found = [file for name in names for file in find_files(f"{split} files", name)]
-        rows = [_read(f"{split} files", file, spec, is_pairs, cache_dir) for file in found]
+        argument = file_argument(spec, split)
+        found = [file for name in names for file in find_files(argument, name)]
+        rows = [_read(argument, file, spec, is_pairs, cache_dir) for file in found]
         place = f"{spec.path}, split {split!r}" if is_from_hub else ", ".join(names)
         parts = [_columns_in_order(part, spec, place) for part in rows]
         # Each part numbers its rows by itself.

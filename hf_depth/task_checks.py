@@ -157,7 +157,7 @@ def _check_metrics(task) -> None:
     if task.label_step is not None:
         suitable, kind = NUMBER_METRICS, "a number"
     elif task.labels is not None:
-        suitable, kind = CLASS_METRICS, "a class"
+        suitable, kind = CLASS_METRICS + TEXT_METRICS, "a class"
     else:
         suitable, kind = TEXT_METRICS, "open text (no `labels`)"
     for name in task.metric_names:

@@ -10,7 +10,7 @@ from . import disco_eval, discourse_tasks
 from .corpus import Files
 from .task_checks import suggestion
 from .task_rows import check_rows
-from .task_sources import load_hub_splits, read_tables, split_files
+from .task_sources import file_argument, load_hub_splits, read_tables, split_files
 from .tasks import TaskSpec
 
 DOCUMENT_SUFFIXES = (".txt", ".json", ".jsonl", ".csv", ".parquet")
@@ -90,7 +90,7 @@ def load_table(
         }
     splits = {}
     for split, names in files.items():
-        rows = read_tables(f"{split} files", names, spec, cache_dir)
+        rows = read_tables(file_argument(spec, split), names, spec, cache_dir)
         splits[split] = check_rows(rows, spec, ", ".join(names), split not in spec.test_splits)
     return splits
 

@@ -123,7 +123,8 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
         if column not in dataset.column_names:
             raise ValueError(
                 f"{place}: the task {spec.name!r} needs a column {column!r}."
-                f"{suggestion(column, dataset.column_names, 'columns')}"
+                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
+                "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
             )
 
 

@@ -87,13 +87,14 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
             stem = _SHARD.sub("", stem).removeprefix(f"{spec.name}_".lower())
             found.setdefault(stem, []).append(path)
     files = {}
+    is_alone = not spec.train_split and len(spec.validation_splits + spec.test_splits) == 1  # such as AX.tsv
     for kind, splits in (
         ("train", (spec.train_split,)),
         ("validation", spec.validation_splits),
         ("test", spec.test_splits),
     ):
         for number, split in enumerate(filter(None, splits)):
-            names = _names(split) + (_names(kind) if number == 0 else [])
+            names = _names(split) + (_names(kind) if number == 0 else []) + ([spec.name.lower()] if is_alone else [])
             here = [path for name in dict.fromkeys(names) for path in found.get(name, [])]
             if len(here) > 1 and not all(_SHARD.search(path.name) for path in here):
                 raise ValueError(
@@ -103,6 +104,13 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
             if here:
                 files[split] = [str(path) for path in here]
     return files
+
+
+def file_argument(spec: TaskSpec, split: str) -> str:
+    """The argument that names the files of a split, for errors."""
+    if split == spec.train_split:
+        return "train_file"
+    return "validation_file" if split in spec.validation_splits else "test_file"
 
 
 def _plain(name: str) -> str:
