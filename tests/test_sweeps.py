@@ -1,0 +1,355 @@
+"""The sweeps, the recipes that they vary, and batch scripts, as W&B's agent and the scripts' parsers read them."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from unittest import mock
+
+import yaml
+from absl.testing import parameterized
+from accelerate.commands.launch import launch_command_parser
+from wandb import wandb_agent
+
+import training
+from helpers import tiny_tokenizer
+from hf_depth.arguments import parse_arguments, set_up
+from hf_depth.task_metrics import compute_task_metrics
+from hf_depth.tasks import get_task, task_names
+
+ROOT = Path(__file__).resolve().parent.parent
+SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
+RECIPES = sorted((ROOT / "examples/configs/recipes").glob("*.yaml"))
+# https://docs.wandb.ai/models/sweeps/sweep-config-keys
+SWEEP_KEYS = "program name project entity description method metric parameters early_terminate command run_cap".split()
+ARGUMENTS = {
+    "examples/fine_tune_t5.py": ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments"),
+    "examples/pretrain_t5.py": ("ModelArguments", "DataArguments", "DepthTrainingArguments"),
+}
+
+
+def load(path):
+    specification = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def argument_types(program):
+    script = load(program)
+    return [getattr(script, name) for name in ARGUMENTS[program]]
+
+
+def read(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def named(paths):
+    return [(str(path.relative_to(ROOT)).replace("/", "_").replace("-", "_"), path) for path in paths]
+
+
+def choices(parameter):
+    """The values that a sweep may give a parameter, of a range the ends."""
+    if "value" in parameter:
+        return [parameter["value"]]
+    return parameter.get("values") or [parameter["min"], parameter["max"]]
+
+
+def agent_command(sweep, **values):
+    """What the installed agent runs, for values of the parameters; the others get their first."""
+    parameters = {name: {"value": choices(parameter)[0]} for name, parameter in sweep["parameters"].items()}
+    parameters |= {name: {"value": value} for name, value in values.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        # The agent leaves its settings in the environment.
+        with mock.patch.dict(os.environ, {"WANDB_DIR": folder, "WANDB_SWEEP_ID": "s1"}):
+            with mock.patch.object(wandb_agent, "AgentProcess") as process:
+                agent = wandb_agent.Agent(api=None, queue=None, sweep_id="s1")
+                agent._sweep_command = list(sweep["command"])  # as `Agent.run` does
+                agent._command_run({"run_id": "r1", "program": sweep["program"], "args": parameters})
+    return process.call_args.kwargs["command"]
+
+
+def tiny_run(folder, spec, rows=8):
+    """Writes a T5 of one layer and a few rows of a task; returns the flags to run a recipe of the task on them."""
+    training.tiny_model("t5").save_pretrained(folder / "t5")
+    tiny_tokenizer().save_pretrained(folder / "t5")
+    for split in (spec.train_split, *spec.validation_splits):
+        texts = [dict.fromkeys(spec.text_column_name, f"It is number {i}.") for i in range(rows)]
+        data = [text | {spec.label_column_name: i % 2} for i, text in enumerate(texts)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data), encoding="utf-8")
+    return {
+        "model_name_or_path": str(folder / "t5"),
+        "dataset_dir": str(folder),
+        "output_dir": str(folder / "runs"),
+        "max_target_length": 32,  # the tiny vocabulary spells the labels out
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "max_steps": 2,
+        "eval_steps": 2,
+        "save_steps": 2,
+        "bf16": False,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "report_to": "none",
+    }
+
+
+class GeneratedFilesTest(parameterized.TestCase):
+    def test_the_files_are_what_the_table_says(self):
+        generate = load("sweeps/generate.py")
+        for paths, folder, texts in (
+            (SWEEPS, ROOT / "sweeps", generate.all_sweeps()),
+            (RECIPES, ROOT / generate.RECIPES_FOLDER, generate.all_recipes()),
+        ):
+            self.assertEqual({str(path.relative_to(folder)) for path in paths}, set(texts))
+            for path, text in texts.items():
+                self.assertEqual((folder / path).read_text(encoding="utf-8"), text, f"run sweeps/generate.py: {path}")
+
+    def test_every_task_with_training_data_has_a_sweep(self):
+        swept = {
+            (sweep["parameters"]["benchmark"]["value"], sweep["parameters"]["dataset_name"]["value"])
+            for sweep in map(read, SWEEPS)
+            if "benchmark" in sweep["parameters"]
+        }
+        expected = {(benchmark, name) for benchmark in ("glue", "disco_eval") for name in task_names(benchmark)}
+        expected |= {("natural_instructions", "natural_instructions")}
+        self.assertEqual(swept, expected - {("glue", "ax")})  # which has no training data
+
+    def test_sweeps_over_checkpoints_of_ones_own(self):
+        generate = load("sweeps/generate.py")
+        with tempfile.TemporaryDirectory() as folder:
+            generate.main(["--models", "runs/depth", "runs/t5", "--output_dir", f"{folder}/mine"])
+            written = {str(path.relative_to(folder)): read(path) for path in Path(folder).rglob("*.yaml")}
+        self.assertLen(written, len(SWEEPS) - 1)  # all but pre-training
+        sweep = written["mine/glue/rte.yaml"]
+        self.assertEqual(sweep["parameters"]["model_name_or_path"], {"values": ["runs/depth", "runs/t5"]})
+        self.assertNotIn("model_type", sweep["parameters"])  # each is what it is
+        self.assertEqual(sweep["parameters"]["output_dir"], {"value": "runs/mine/glue/rte"})
+
+
+class SweepTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.types = {program: argument_types(program) for program in ARGUMENTS}
+
+    def parse(self, program, args):
+        """The arguments as the script reads them, on a machine without a GPU."""
+        return parse_arguments(self.types[program], [*args, "--use_cpu", "true"])
+
+    @parameterized.named_parameters(*named(SWEEPS))
+    def test_the_file_is_one_that_wandb_takes(self, path):
+        sweep = read(path)
+        self.assertContainsSubset(sweep, SWEEP_KEYS)
+        self.assertTrue((ROOT / sweep["program"]).is_file())
+        self.assertIn(sweep["method"], ("random", "grid", "bayes"))
+        self.assertEqual(set(sweep["metric"]), {"name", "goal"})
+        self.assertIn(sweep["metric"]["goal"], ("maximize", "minimize"))
+        self.assertEqual(sweep["command"][:4], ["${env}", "accelerate", "launch", "${program}"])
+        self.assertEqual(sweep["command"][-1], "${args}")
+        for name, parameter in sweep["parameters"].items():
+            with self.subTest(name):
+                if "distribution" in parameter:
+                    self.assertEqual(parameter["distribution"], "log_uniform_values")
+                    for end in ("min", "max"):  # not text: YAML reads 1e-5 without a point as text
+                        self.assertIsInstance(parameter[end], float)
+                else:
+                    self.assertLen(parameter, 1)
+                    self.assertNotEmpty(choices(parameter))
+
+    @parameterized.named_parameters(*named(SWEEPS))
+    def test_the_script_takes_what_the_agent_runs(self, path):
+        sweep = read(path)
+        most = max(len(choices(parameter)) for parameter in sweep["parameters"].values())
+        for number in range(most):  # each value of each parameter at least once
+            values = {name: choices(p)[min(number, len(choices(p)) - 1)] for name, p in sweep["parameters"].items()}
+            env, *command = agent_command(sweep, **values)
+            self.assertEqual((env, command[:2]), ("/usr/bin/env", ["accelerate", "launch"]))
+            launch = launch_command_parser().parse_args(command[2:])
+            self.assertEqual(launch.training_script, sweep["program"])
+            recipe, *flags = launch.training_script_args
+            self.assertTrue((ROOT / recipe).is_file())
+            self.assertLen(flags, len(sweep["parameters"]))
+            parsed = self.parse(sweep["program"], [str(ROOT / recipe), *flags])
+            arguments = {entry.name: getattr(part, entry.name) for part in parsed for entry in fields(part)}
+            for name, value in values.items():
+                with self.subTest(name):
+                    self.assertIn(arguments[name], (value, [value]))
+
+    @parameterized.named_parameters(*named(path for path in SWEEPS if path.stem != "pretrain"))
+    def test_the_metric_is_the_one_that_the_task_optimizes(self, path):
+        sweep = read(path)
+        spec = get_task(sweep["parameters"]["dataset_name"]["value"], sweep["parameters"]["benchmark"]["value"])
+        if spec.labels is None:
+            row = {"references": ["a"]} | dict.fromkeys(spec.text_column_name, "text")
+            metrics = compute_task_metrics(spec, [row], answers=["a"])
+        else:
+            rows = [{spec.label_column_name: label} for label in range(2)]
+            metrics = compute_task_metrics(spec, rows, predicted_ids=[0, 1])
+        folder, _, key = sweep["metric"]["name"].partition("/")
+        self.assertEqual(folder, "eval")
+        self.assertIn(key.removeprefix(f"{spec.validation_splits[0]}_"), metrics)
+        self.assertEqual(sweep["metric"]["goal"], "maximize" if spec.greater_is_better else "minimize")
+        several = len(spec.validation_splits) > 1
+        self.assertEqual(key.startswith(f"{spec.validation_splits[0]}_"), several)
+
+    @parameterized.parameters("rte", "mnli")
+    def test_the_script_logs_the_metric(self, name):
+        sweep = read(ROOT / f"sweeps/glue/{name}.yaml")
+        with tempfile.TemporaryDirectory() as folder:
+            changes = tiny_run(Path(folder), get_task(name, "glue"))
+            _, _, _, program, recipe, *flags = agent_command(sweep, **changes, do_train=False)
+            metrics = load(program).main([str(ROOT / recipe), *flags]).evaluate()
+        self.assertIn(sweep["metric"]["name"].replace("/", "_", 1), metrics)
+
+    @parameterized.parameters("depth", "t5")
+    def test_pretraining_logs_its_metric_for_both_kinds_of_model(self, kind):
+        name = read(ROOT / "sweeps/pretrain.yaml")["metric"]["name"]
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = training.trainer(kind, folder, number_of_rows=4)
+            metrics = trainer.evaluate(trainer.train_dataset)
+        self.assertIn(name.replace("/", "_", 1), metrics)
+
+
+class RecipeTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.types = {program: argument_types(program) for program in ARGUMENTS}
+
+    @parameterized.named_parameters(*named(RECIPES))
+    def test_the_script_takes_it(self, path):
+        program = "examples/pretrain_t5.py" if path.stem == "pretrain" else "examples/fine_tune_t5.py"
+        *_, training_args = parse_arguments(self.types[program], [str(path), "--use_cpu", "true"])
+        self.assertTrue(training_args.do_train and training_args.do_eval)
+        # The comment shows how to run it: that command names the file itself.
+        self.assertIn(f"accelerate launch {program} {path.relative_to(ROOT)}", path.read_text(encoding="utf-8"))
+
+    @parameterized.parameters(
+        # The settings of the SLURM scripts that the authors published: lengths, sequences and learning rate of a step.
+        ("cola", 256, 16, 16, 1e-5, 3000, 300, "constant_with_warmup"),
+        ("sst2", 272, 8, 128, 1e-5, 2500, 100, "linear"),
+        ("mnli", 512, 8, 256, 1e-5, 10_000, 1000, "linear"),
+        ("mrpc", 512, 8, 32, 1e-4, 3000, 0, "linear"),
+        ("stsb", 512, 8, 16, 1e-4, 3000, 0, "linear"),
+        ("disco_eval", 512, 32, 64, 1e-5, 1500, 100, "linear"),
+        ("natural_instructions", 512, 128, 64, 1e-4, -1, 0, "constant"),
+    )
+    def test_the_settings_are_those_of_the_paper(self, name, source, target, batch, rate, steps, warmup, schedule):
+        path = str(ROOT / f"examples/configs/recipes/{name}.yaml")
+        _, data, args = parse_arguments(self.types["examples/fine_tune_t5.py"], [path, "--use_cpu", "true"])
+        self.assertEqual((data.max_source_length, data.max_target_length), (source, target))
+        self.assertEqual(args.per_device_train_batch_size * args.gradient_accumulation_steps, batch)
+        self.assertEqual((args.learning_rate, args.max_steps, args.warmup_steps), (rate, steps, warmup))
+        self.assertEqual(args.lr_scheduler_type, schedule)
+
+
+class SweepFolderTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"WANDB_SWEEP_ID": "s1", "WANDB_RUN_ID": "r1"}, "runs/rte/r1"),
+        ({"WANDB_RUN_ID": "r1"}, "runs/rte"),  # resumed by hand
+        ({}, "runs/rte"),
+    )
+    def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
+        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1)
+        with mock.patch.dict(os.environ, environment):
+            set_up(arguments)
+        self.assertEqual(arguments.output_dir, expected)
+
+
+class AgentTest(parameterized.TestCase):
+    def test_the_command_of_the_agent_runs_and_logs_offline(self):
+        sweep = read(ROOT / "sweeps/glue/rte.yaml")
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            changes = tiny_run(folder, get_task("rte", "glue")) | {"model_type": "depth", "report_to": "wandb"}
+            environment = os.environ | {
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+                "OMP_NUM_THREADS": "1",
+                "WANDB_MODE": "offline",
+                "WANDB_DIR": str(folder),
+                "WANDB_SWEEP_ID": "s1",
+                "WANDB_RUN_ID": "r1",
+            }
+            command = agent_command(sweep, **changes)
+            result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+            self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+            results = json.loads((folder / "runs/r1/all_results.json").read_text(encoding="utf-8"))
+            (run,) = folder.glob("wandb/offline-run-*-r1/*.wandb")
+            log = run.read_bytes()
+        metric = sweep["metric"]["name"]
+        self.assertIn(metric.replace("/", "_", 1), results)
+        self.assertIn(metric.encode(), log)
+
+
+class SlurmTest(parameterized.TestCase):
+    """Runs the batch scripts with stand-ins for the commands of SLURM, for `accelerate` and for `wandb`."""
+
+    def run_script(self, name, *args, srun='while [[ $1 == --* ]]; do shift; done\nexec "$@"', **environment):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        folder = Path(folder.name)
+        commands = {
+            "srun": srun,
+            "scontrol": 'echo "$@" > "$RECORD.requeue"',
+            "accelerate": 'printf "%s\\n" "$@" > "$RECORD"',
+            "wandb": 'printf "%s\\n" "$@" > "$RECORD"',
+        }
+        for command, body in commands.items():
+            (folder / command).write_text(f"#!/bin/bash\n{body}\n", encoding="utf-8")
+            (folder / command).chmod(0o755)
+        environment = {
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+            "RECORD": str(folder / "record"),
+            "SLURM_JOB_ID": "1234567",
+            "SLURM_JOB_NAME": "fine_tune",
+            "SLURM_CPUS_PER_TASK": "8",
+            "SLURM_GPUS_ON_NODE": "1",
+        } | environment
+        script = ROOT / "examples/slurm" / name
+        result = subprocess.run(["bash", script, *args], env=environment, cwd=ROOT, capture_output=True, text=True)
+        return result, folder / "record"
+
+    @parameterized.parameters(("1", "single.yaml", 1), ("4", "multi_gpu.yaml", 4))
+    def test_fine_tuning_uses_the_gpus_of_the_job(self, gpus, config, processes):
+        args = ("examples/configs/recipes/rte.yaml", "--model_name_or_path", "runs/depth")
+        result, record = self.run_script("fine_tune.sbatch", *args, SLURM_GPUS_ON_NODE=gpus)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        command, *flags = record.read_text(encoding="utf-8").splitlines()
+        self.assertEqual(command, "launch")
+        launch = launch_command_parser().parse_args(flags)
+        self.assertEqual(Path(launch.config_file), Path("examples/accelerate") / config)
+        self.assertTrue((ROOT / launch.config_file).is_file())
+        self.assertEqual(launch.num_processes or 1, processes)
+        self.assertEqual(launch.training_script, "examples/fine_tune_t5.py")
+        self.assertEqual(tuple(launch.training_script_args), args)
+
+    def test_each_job_of_an_array_has_its_seed_and_folder(self):
+        array = {"SLURM_ARRAY_TASK_ID": "43", "SLURM_ARRAY_JOB_ID": "7"}
+        _, record = self.run_script("fine_tune.sbatch", "examples/configs/recipes/rte.yaml", **array)
+        flags = record.read_text(encoding="utf-8").splitlines()
+        self.assertEqual(flags[-4:], ["--seed", "43", "--output_dir", "runs/fine_tune_7/seed-43"])
+
+    def test_fine_tuning_goes_back_to_the_queue_when_its_time_is_up(self):
+        _, record = self.run_script("fine_tune.sbatch", "recipe.yaml", srun='kill -USR1 "$PPID"')
+        self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
+
+    def test_a_failure_of_the_run_is_the_failure_of_the_job(self):
+        result, _ = self.run_script("fine_tune.sbatch", "recipe.yaml", srun="exit 3")
+        self.assertEqual(result.returncode, 3)
+
+    def test_a_sweep_starts_agents(self):
+        result, record = self.run_script("sweep.sbatch", "me/hf_depth/s1", "--count", "5")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(record.read_text(encoding="utf-8").split(), ["agent", "--count", "5", "me/hf_depth/s1"])
+
+    def test_a_sweep_without_its_name_says_how_it_is_called(self):
+        result, record = self.run_script("sweep.sbatch")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("ENTITY/PROJECT/ID", result.stderr)
+        self.assertFalse(record.exists())
