@@ -279,24 +279,28 @@ def needed_splits(task, in_training, in_prediction, training_args) -> dict[str, 
 
 def limited(task, rows, needed, task_args, seed) -> dict[str, Dataset]:
     """The needed splits, each cut to a random subset of the size that its flag allows, in the order of the data."""
-    remedies = {"train": "train_file", "eval": "validation_file", "predict": "test_file"}
     kept = {}
     for split, purpose in needed.items():
         if split not in rows:
-            # Of several validation or test sets, some may be missing.
-            if any(other in rows for other, role in needed.items() if role == purpose):
-                logger.warning(f"{task.name}: there is no {split} split; it is left out.")
-                continue
-            raise ValueError(
-                f"Task {task.name!r} has no {split!r} data for `--do_{purpose}`, only {', '.join(rows) or 'none'}: "
-                f"name `--{remedies[purpose]}`, a `--dataset_dir` that holds them, or leave out `--do_{purpose}`."
-            )
+            check_missing(task, split, rows, needed)
+            continue
         kept[split] = rows[split]
         limit = getattr(task_args, f"max_{purpose}_samples")
         if limit is not None and limit < len(kept[split]):
             chosen = np.random.default_rng(seed).permutation(len(kept[split]))[:limit]
             kept[split] = kept[split].select(np.sort(chosen))
     return kept
+
+
+def check_missing(task, split, rows, needed):
+    """Stop if a task has no data for what a flag asks; of several splits, or to predict, some may be missing."""
+    purpose = needed[split]
+    flag = {"train": "train_file", "eval": "validation_file", "predict": "test_file"}[purpose]
+    message = f"Task {task.name!r} has no {split!r} data for `--do_{purpose}`, only {', '.join(rows) or 'none'}"
+    if purpose == "predict" or any(other in rows for other, role in needed.items() if role == purpose):
+        logger.warning(f"{message}. It is left out.")
+        return
+    raise ValueError(f"{message}: name `--{flag}`, a `--dataset_dir` that holds them, or leave out `--do_{purpose}`.")
 
 
 def prepare(loaded, tokenizer, task_args, model_args, training_args) -> dict[str, dict]:
@@ -437,8 +441,11 @@ def finish(trainer):
 def card_sections(loaded, statistics, task_args, model_args, training_args, model):
     """What the model card states about the data and the settings of a run."""
     files = {name: getattr(task_args, name) for name in ("train_file", "validation_file", "test_file")}
-    sources = {name: ", ".join(Path(file).name for file in value) for name, value in files.items() if value}
-    data = {splits.spec.name: splits.spec.path or splits.spec.loader for splits in loaded} if not sources else sources
+    data = {name: ", ".join(Path(file).name for file in value) for name, value in files.items() if value}
+    if task_args.dataset_dir is not None:
+        data["dataset_dir"] = Path(task_args.dataset_dir).name
+    # Without files they come from the Hub, or are made of the Python language reference.
+    data = data or {one.spec.name: one.spec.path or "the Python language reference" for one in loaded}
     rows = {f"{name}: rows": counts["examples"] for name, counts in statistics.items()}
     settings = {"prediction_mode": training_args.prediction_mode, "max_train_samples": task_args.max_train_samples}
     if len(loaded) > 1:
@@ -485,6 +492,8 @@ def main(args=None):
 
     tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else load_tokenizer(model_args)
     loaded, tokenizer = load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args)
+    if training_args.do_predict and not any(split in one.rows for one in loaded for split in one.spec.test_splits):
+        raise ValueError("No task has test data: name `--test_file`, or leave out `--do_predict`.")
     statistics = prepare(loaded, tokenizer, task_args, model_args, training_args)
     model = build_model(model_args, tokenizer)
     if checkpoint is not None:

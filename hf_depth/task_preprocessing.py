@@ -265,16 +265,14 @@ class DataCollatorForTasks(DataCollatorForSeq2Seq):
     [`DataCollatorForSeq2Seq`] over the columns of [`TaskPreprocessor`] and, if it is there, `index`, a row's place.
 
     Returns:
-        `dict[str, torch.Tensor]`: `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100,
-        `num_cut_tokens` (B,), `index` (B,): int64.
+        `dict[str, torch.Tensor]`: `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100 (if
+        the rows have them), `num_cut_tokens` (B,), `index` (B,): int64.
     """
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict:
         rows = [{name: _as_list(row[name]) for name in COLLATED_COLUMNS if name in row} for row in features]
-        batch = dict(super().__call__(rows, return_tensors))
-        if "labels" in batch:
-            batch["labels"] = torch.as_tensor(batch["labels"], dtype=torch.int64)
-        return batch
+        batch = super().__call__(rows, return_tensors)
+        return {name: values for name, values in batch.items() if values is not None}
 
 
 def _as_list(value: Any) -> Any:
