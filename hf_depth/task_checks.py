@@ -136,6 +136,8 @@ def _check_labels(task) -> None:
             "itself; the data may hold the texts instead of the numbers.)",
         )
     texts = list(labels.values())
+    if "-1" in texts:
+        raise _error(task, "labels", "'-1' stands for a hidden label in the data, so it can be the text of none.")
     for text in texts:
         if texts.count(text) > 1:
             raise _error(task, "labels", f"several classes have the text {text!r}.")
@@ -151,6 +153,8 @@ def _check_grid(task) -> None:
         raise _error(task, "labels", f"with a `label_step`, they must be numbers: {error}.") from None
     if not grid or any(not math.isclose(b - a, step, rel_tol=1e-6) for a, b in zip(grid, grid[1:], strict=False)):
         raise _error(task, "label_step", f"the labels must be numbers in steps of {step}, got {listed(grid[:5])}, ….")
+    if min(grid) <= -1:
+        raise _error(task, "labels", f"they must be above -1, which stands for a hidden label, got {min(grid)}.")
 
 
 def _check_metrics(task) -> None:
