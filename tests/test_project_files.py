@@ -34,7 +34,13 @@ CARD_PACKAGES = {
     "absl-py",
 }
 # Where a distribution is not called as what it is imported by; packaging comes with pytest and accelerate.
-DISTRIBUTIONS = {"absl": "absl-py", "yaml": "pyyaml", "packaging": "pytest", "huggingface_hub": "transformers"}
+DISTRIBUTIONS = {
+    "absl": "absl-py",
+    "huggingface_hub": "transformers",
+    "packaging": "pytest",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 TEXT_FOLDERS = (".ci", "benchmarks", "examples", "hf_depth", "sweeps", "tests")
 
 
