@@ -16,10 +16,11 @@ from .metrics import has_sentence_tokens, sentence_token_mask
 from .modeling_depth import create_mask, cross_entropy_per_token, sentence_to_sentence_mask_function
 from .tokenization import TextEncoder
 
-# Logits that are held at once: 2**26 of them take 256 MB in float32. More examples or labels are scored in parts.
-MAX_LOGITS = 2**26
+# Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays fresh from the
+# operating system each time, which costs more than what is done with them.
+MAX_LOGITS, MAX_CPU_LOGITS = 2**26, 2**23
 # Tokens of labels in one row: their attention to each other grows with the square.
-MAX_ROW_LENGTH = 1024
+MAX_ROW_LENGTH = 512
 
 
 def encode_labels(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> torch.LongTensor:
@@ -53,7 +54,7 @@ def score_labels(
     attention_mask: torch.Tensor | None,
     label_ids: torch.LongTensor,
     length_normalized: bool = False,
-    max_logits: int = MAX_LOGITS,
+    max_logits: int | None = None,
 ) -> torch.FloatTensor:
     """
     The log-probability of each label for each example, in nats.
@@ -67,7 +68,8 @@ def score_labels(
         label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`): the labels, see [`encode_labels`]. Each
             ends in `</s>`, and is padded behind with -100.
         length_normalized: divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
-        max_logits: bounds the memory: the examples, and if that is not enough the labels, are scored in parts.
+        max_logits: how many logits are held at once, unless the labels of one example have more; bounds the memory.
+            By default `MAX_LOGITS`, on a CPU `MAX_CPU_LOGITS`.
 
     Returns:
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
@@ -78,10 +80,10 @@ def score_labels(
     _check_label_ids(label_ids, model.config.eos_token_id)
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
     lengths = (label_ids != -100).sum(dim=1)
-    row_length = min(MAX_ROW_LENGTH, max_logits // model.config.vocab_size)
-    groups = _groups(lengths.tolist(), row_length)
+    groups = _groups(lengths.tolist(), MAX_ROW_LENGTH)
     rows = [_label_row(model, label_ids[group], input_ids.device) for group in groups]
     longest = max(row["labels"].shape[1] for row in rows)
+    max_logits = max_logits or (MAX_CPU_LOGITS if input_ids.device.type == "cpu" else MAX_LOGITS)
     examples = max(1, max_logits // (longest * model.config.vocab_size))
 
     scores = []

@@ -1,0 +1,145 @@
+"""
+What the scores of all labels cost beside letting the model write one label.
+
+    python benchmarks/label_scoring.py
+    python benchmarks/label_scoring.py --tokenizer_name google-t5/t5-small --d_model 512 --vocab_size 32128
+
+The examples are those of DiscoEval's sentence position: five sentences and five labels, made of the documentation of
+Python, in batches of about equal length. The weights are random, since costs do not depend on them; generation is
+greedy, with a cache, and as long as the longest label, which is where a trained model ends the batch. Both read the
+same batches in the same process and in turns. Time is that of the process, which others disturb less than the clock on
+the wall; the ratio is the median over the rounds.
+"""
+
+import argparse
+import tempfile
+import time
+
+import numpy as np
+import torch
+from transformers import T5Config
+
+from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
+from hf_depth.corpus import train_tokenizer
+from hf_depth.default_corpus import python_reference_documents
+from hf_depth.label_scoring import encode_labels, score_labels
+from hf_depth.task_preprocessing import DataCollatorForTasks, TaskPreprocessor
+from hf_depth.tasks import get_task
+from hf_depth.tokenization import eosen_token_id, get_sentence_splitter, load_tokenizer, sentence_token_ids
+
+SPEC = get_task("SParxiv", "disco_eval")
+TEXT_VOCABULARY = 2048  # what the text gives; `vocab_size` may be larger, as ids without a piece cost as much
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--examples", type=int, default=1000)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokenizer_name", help="by default one trained on the text; T5's makes shorter labels")
+    parser.add_argument("--d_model", type=int, default=128)
+    parser.add_argument("--num_layers", type=int, default=4)
+    parser.add_argument("--vocab_size", type=int, default=8192)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    documents = [document["text"] for document in python_reference_documents()]
+    tokenizer = add_sentence_tokens(load_tokenizer(args.tokenizer_name) if args.tokenizer_name else trained(documents))
+    rows = sentence_position_rows(documents, args.examples)
+    for kind in ("depth", "t5"):
+        model = random_model(kind, tokenizer, args)
+        batches = prepared_batches(kind, tokenizer, rows, args.batch_size)
+        compare(kind, model, batches, encode_labels(tokenizer, list(SPEC.labels.values())), args.rounds)
+
+
+def compare(kind, model, batches, label_ids, rounds):
+    """Print the seconds that both take over all batches, and how many times as long as generation scoring takes."""
+    length = label_ids.shape[1]
+    actions = {
+        "scores": lambda batch: score_labels(model, batch["input_ids"], batch["attention_mask"], label_ids),
+        "generation": lambda batch: model.generate(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            do_sample=False,
+            num_beams=1,
+            min_new_tokens=length,
+            max_new_tokens=length,
+        ),
+    }
+    for action in actions.values():
+        action(batches[0])  # warms up
+    seconds = {name: [] for name in actions}
+    for _ in range(rounds):
+        totals = dict.fromkeys(actions, 0.0)
+        for number, batch in enumerate(batches):
+            order = list(actions) if number % 2 else list(actions)[::-1]
+            for name in order:
+                start = time.process_time()
+                with torch.no_grad():
+                    actions[name](batch)
+                totals[name] += time.process_time() - start
+        for name, total in totals.items():
+            seconds[name].append(total)
+    ratio = np.median(np.array(seconds["scores"]) / np.array(seconds["generation"]))
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
+    examples = sum(len(batch["input_ids"]) for batch in batches)
+    print(
+        f"{kind}: {examples} examples of {tokens / examples:.0f} tokens, {len(label_ids)} labels of up to {length}: "
+        f"scores {np.median(seconds['scores']):.2f} s, greedy generation {np.median(seconds['generation']):.2f} s, "
+        f"ratio {ratio:.2f}",
+        flush=True,
+    )
+
+
+def trained(documents):
+    with tempfile.TemporaryDirectory() as folder:
+        return train_tokenizer(documents, TEXT_VOCABULARY, folder)
+
+
+def sentence_position_rows(documents, number):
+    """Five successive sentences of a document each, of which one is moved to the front; documents are taken again."""
+    splitter = get_sentence_splitter("en")
+    runs = []
+    for document in documents:
+        sentences = splitter(document)
+        runs += [sentences[start : start + 5] for start in range(len(sentences) - 4)]
+    rows = []
+    for index in range(number):
+        sentences, label = list(runs[index % len(runs)]), index % 5
+        sentences.insert(0, sentences.pop(label))
+        rows.append(dict(zip(SPEC.text_column_name, sentences, strict=True)) | {SPEC.label_column_name: label})
+    return rows
+
+
+def prepared_batches(kind, tokenizer, rows, batch_size):
+    preprocessor = TaskPreprocessor(tokenizer, SPEC, sentence_tokens=kind == "depth")
+    columns = preprocessor({name: [row[name] for row in rows] for name in rows[0]})
+    prepared = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    prepared.sort(key=lambda row: -len(row["input_ids"]))
+    collator = DataCollatorForTasks(tokenizer)
+    return [collator(prepared[start : start + batch_size]) for start in range(0, len(prepared), batch_size)]
+
+
+def random_model(kind, tokenizer, args):
+    size = {
+        "vocab_size": max(args.vocab_size, len(tokenizer)),
+        "d_model": args.d_model,
+        "d_kv": 64,
+        "d_ff": 4 * args.d_model,
+        "num_layers": args.num_layers,
+        "num_heads": max(1, args.d_model // 64),
+        "feed_forward_proj": "gated-gelu",
+        "decoder_start_token_id": 0,
+    }
+    torch.manual_seed(0)
+    if kind == "t5":
+        return T5ForConditionalGeneration(T5Config(**size)).eval()
+    ids = {
+        "first_sentence_token_id": int(sentence_token_ids(tokenizer)[0]),
+        "eosen_token_id": eosen_token_id(tokenizer),
+    }
+    return DepthForConditionalGeneration(DepthConfig(**size, **ids)).eval()
+
+
+if __name__ == "__main__":
+    main()
