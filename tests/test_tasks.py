@@ -389,7 +389,7 @@ class TaskFileTest(TasksTestCase):
         ("labels: [yes, no]", "line 4: Task 'tone', field `labels`: class 0 must be text, got True"),
         ("lables: [sad, glad]", "line 4: Task 'tone', field `lables`: there is no such field. Did you mean 'labels'"),
         ("label_column_name: review", "line 4: Task 'tone', field `label_column_name`"),
-        ("metric_names:\n  - accuracy\nmetric_to_optimize: f1", "line 6: .*field `metric_to_optimize`"),
+        ("metric_names:\n  - rougeL\nmetric_to_optimize: f1", "line 6: .*field `metric_to_optimize`"),
         ("prefix: y", "line 4: 'prefix' is given twice"),
         ("labels: [sad, glad", "line [45]: .*"),
         ("benchmark: [a]", "line 4: .*field `benchmark`"),
