@@ -16,8 +16,8 @@ from .metrics import has_sentence_tokens, sentence_token_mask
 from .modeling_depth import create_mask, cross_entropy_per_token, sentence_to_sentence_mask_function
 from .tokenization import TextEncoder
 
-# Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays fresh from the
-# operating system each time, which costs more than what is done with them.
+# Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays from the
+# operating system each time anew, which costs more than what is done with them.
 MAX_LOGITS, MAX_CPU_LOGITS = 2**26, 2**23
 # Tokens of labels in one row: their attention to each other grows with the square.
 MAX_ROW_LENGTH = 512

@@ -210,7 +210,7 @@ def _confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     names = list(spec.labels.values())
-    axes.set_xticks(range(len(names) + 1), [*names, "no label"], rotation=90 if len(names) > 2 else 0)
+    axes.set_xticks(range(len(names) + 1), [*names, "no label"], rotation=90 if 0.1 * max(longest, 8) > cell else 0)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="answer", ylabel="label", title=title)
     axes.axvline(len(names) - 0.5, color="gray", linewidth=0.8)
