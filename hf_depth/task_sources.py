@@ -177,17 +177,18 @@ def read_rows(
     # The size and the time are there for the fingerprint: a changed file is read anew.
     arguments = {"rows": rows, "file": file, "spec": spec, "version": (status.st_size, status.st_mtime_ns)}
     try:
-        dataset = Dataset.from_generator(_generate, gen_kwargs=arguments, features=features, cache_dir=cache_dir)
+        return Dataset.from_generator(_generate, gen_kwargs=arguments, features=features, cache_dir=cache_dir)
     except DatasetGenerationError as error:
         cause = error.__cause__ or error
         raise ValueError(f"`{argument}`: {cause}") from cause
-    if not len(dataset):
-        raise ValueError(f"`{argument}`: {file} has no rows.")
-    return dataset
 
 
 def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec, version: tuple) -> Iterator[Mapping]:
-    yield from rows(file, spec)
+    row = None
+    for row in rows(file, spec):
+        yield row
+    if row is None:
+        raise ValueError(f"{file} has no rows.")
 
 
 def table_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, str]]:
