@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from . import disco_eval, discourse_tasks
+from . import disco_eval, discourse_tasks, natural_instructions
 from .corpus import Files
 from .task_checks import suggestion
 from .task_rows import check_rows
@@ -115,18 +115,11 @@ def load_discourse(
     )
 
 
-def load_natural_instructions(spec: TaskSpec, **arguments: Any) -> dict[str, Dataset]:
-    """Instructions and instances: see [`natural_instructions.load`]."""
-    from . import natural_instructions
-
-    return natural_instructions.load(spec, **arguments)
-
-
 # How the rows of a task are read, by `TaskSpec.loader`. All are called with the arguments of `load_task`.
 LOADERS: dict[str, Callable[..., dict[str, Dataset]]] = {
     "table": load_table,
     "disco_eval": disco_eval.load,
     "disco_eval_pairs": disco_eval.load_pairs,
-    "natural_instructions": load_natural_instructions,
+    "natural_instructions": natural_instructions.load,
     "discourse": load_discourse,
 }
