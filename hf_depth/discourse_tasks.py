@@ -148,7 +148,10 @@ def load(
         counts = Counter(documents=len(texts))
         documents = [_document(text, task.num_sentences, splitter, seen, counts) for text in texts]
         documents = [document for document in documents if document.windows]
-        examples = list(_examples(spec.config_name, documents, limit, seed))
+        try:
+            examples = list(_examples(spec.config_name, documents, limit, seed))
+        except ValueError as error:
+            raise ValueError(f"Task {spec.name!r}, {split} split: {error}") from error
         _report(spec, split, len(documents), len(examples), counts)
         splits[split] = _dataset(spec, examples)
     return {split: splits[split] for split in ("train", "validation", "test") if split in splits}
@@ -286,9 +289,9 @@ def _other_window(
         if not set(window) & set(other_window):
             return other_window
     raise ValueError(
-        f"There is no sentence of another document to put in place of one of {window[0]!r:.60} …: the split has "
-        f"{len(documents)} documents with enough sentences. Add documents that do not repeat each other. (In a text "
-        "file, blank lines separate documents.)"
+        f"there is no sentence of another document to put in place of one of {window[0]!r:.60} …: {len(documents)} "
+        "documents have enough sentences. Add documents that do not repeat each other. (In a text file, blank lines "
+        "separate documents.)"
     )
 
 
