@@ -165,15 +165,21 @@ class TaskPreprocessor:
 
 
 def _check_labels(spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_target_length: int):
-    """Raise if the tokenizer cannot write the labels or tell them apart, or if one of them does not fit."""
+    """Raise if the tokenizer cannot write the labels, tell them apart and read them back, or if one does not fit."""
     if spec.labels is None:
         return
-    labels = list(spec.labels.values())
-    for label, length in zip(labels, (encode_labels(tokenizer, labels) >= 0).sum(dim=1).tolist(), strict=True):
-        if length > max_target_length:
+    for label, ids in zip(spec.labels.values(), encode_labels(tokenizer, list(spec.labels.values())), strict=True):
+        ids = ids[ids >= 0]
+        if len(ids) > max_target_length:
             raise ValueError(
-                f"Task {spec.name!r}: the label {label!r} takes {length} tokens with `</s>`. Raise "
+                f"Task {spec.name!r}: the label {label!r} takes {len(ids)} tokens with `</s>`. Raise "
                 f"`max_target_length`, which is {max_target_length}."
+            )
+        read = tokenizer.decode(ids, skip_special_tokens=True)
+        if spec.parse(read) != spec.parse(label):
+            raise ValueError(
+                f"Task {spec.name!r}: the tokenizer writes the label {label!r} as {read!r}, which is another text. "
+                "Change the label."
             )
 
 
