@@ -195,10 +195,11 @@ def plot_confusion_matrix(
     """
     counts = confusion_matrix(spec, label_ids, predicted_ids)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    _confusion_figure(spec, counts, title or f"{spec.benchmark}: {spec.name}").savefig(path, dpi=110)
+    confusion_figure(spec, counts, title or f"{spec.benchmark}: {spec.name}").savefig(path, dpi=110)
 
 
-def _confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
+def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
+    """The picture of [`plot_confusion_matrix`] as a matplotlib figure, from the counts of [`confusion_matrix`]."""
     from matplotlib.figure import Figure
 
     cell = 0.6 if spec.num_labels <= 12 else 0.34  # inches; counts of three digits must fit
