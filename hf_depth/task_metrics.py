@@ -1,224 +1,18 @@
 """
-Scores of answers: the metrics of GLUE, DiscoEval and Natural Instructions as [`evaluate.Metric`]s that need no
-download, and what an answer that names no label counts as.
-
-An unparsed answer is of the class `UNPARSED`, which no row has, and so is always wrong:
-
-- accuracy: wrong.
-- F1, precision and recall of two classes: it counts as the class that the row is not, as in T5. Otherwise, in place of
-  a negative answer, it would cost nothing.
-- F1, precision and recall of more classes: missed for the row's class, found for none. Averages are over the classes
-  that occur in the rows or in the answers.
-- Matthews correlation: a class of its own.
-- Pearson and Spearman correlation: the number -1, as in T5.
+Scores of a task: what a model answered against what the rows say, beside the most frequent class and guessing. How
+answers that are no label count is told in `answer_metrics`.
 """
 
-import string
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import datasets
-import evaluate
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
+from .answer_metrics import METRICS, UNPARSED
 from .tasks import HIDDEN, Row, TaskSpec
 
-UNPARSED = -1
 GROUP_COLUMNS = ("category", "task")
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-class TaskMetric(evaluate.Metric):
-    """
-    A metric of this package. Rows stay in memory, so that no two processes write to one file.
-
-    `compute(predictions=…, references=…)` returns a `dict` with the one key `key`.
-    """
-
-    key: str
-    kind: str  # what it compares: class "ids", "values" or "texts"
-    scale = 1.0  # the best score
-    hub_name: str | None = None  # on the Hub, if it is another
-    citation = ""
-
-    def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, num_process: int = 1, **kw):
-        keep_in_memory = num_process == 1 if keep_in_memory is None else keep_in_memory
-        super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, num_process=num_process, **kw)
-
-    def _info(self):
-        text = datasets.Value("string")
-        reference, prediction = {
-            "ids": (datasets.Value("int64"), datasets.Value("int64")),
-            "values": (datasets.Value("float64"), datasets.Value("float64")),
-            "texts": (datasets.List(text), text),
-        }[self.kind]
-        return evaluate.MetricInfo(
-            description=type(self).__doc__,
-            citation=self.citation,
-            inputs_description="",
-            features=datasets.Features({"predictions": prediction, "references": reference}),
-        )
-
-    def _compute(self, predictions, references, **kwargs) -> dict[str, float]:
-        return {self.key: self.scale * float(self.score(predictions, references, **kwargs)) if predictions else 0.0}
-
-    @staticmethod
-    def score(predictions: Sequence, references: Sequence, **kwargs) -> float:
-        """The score, at best 1."""
-        raise NotImplementedError
-
-
-class Accuracy(TaskMetric):
-    """The fraction of right answers."""
-
-    key, kind = "accuracy", "ids"
-
-    @staticmethod
-    def score(predictions, references, num_labels=None, sample_weight=None):
-        return sklearn_metrics.accuracy_score(references, predictions, sample_weight=sample_weight)
-
-
-class MatthewsCorrelation(TaskMetric):
-    """The correlation of two labellings: 0 at chance and for a constant answer; of more classes: Gorodkin's R_K."""
-
-    key, kind = "matthews_correlation", "ids"
-
-    @staticmethod
-    def score(predictions, references, num_labels=None, sample_weight=None):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a single class
-            return sklearn_metrics.matthews_corrcoef(references, predictions, sample_weight=sample_weight)
-
-
-class ClassMetric(TaskMetric):
-    """Of two classes the score of class 1, or the mean over the classes if there are more."""
-
-    kind, function, average = "ids", "", ""
-
-    @classmethod
-    def score(cls, predictions, references, num_labels=None, sample_weight=None):
-        predictions, references = np.asarray(predictions), np.asarray(references)
-        classes = sorted({*predictions.tolist(), *references.tolist()} - {UNPARSED})
-        if num_labels == 2 or (num_labels is None and set(classes) <= {0, 1}):
-            predictions = np.where(predictions == UNPARSED, 1 - references, predictions)
-            if cls.average != "macro":
-                classes = [1]
-        return getattr(sklearn_metrics, cls.function)(
-            references,
-            predictions,
-            labels=classes,
-            average="macro",
-            sample_weight=sample_weight,
-            zero_division=0,
-        )
-
-
-class F1(ClassMetric):
-    """F1 of class 1 if there are two classes, else the mean over the classes."""
-
-    key, function = "f1", "f1_score"
-
-
-class F1Macro(ClassMetric):
-    """The mean of F1 over the classes."""
-
-    key, function, average, hub_name = "f1_macro", "f1_score", "macro", "f1"
-
-
-class Precision(ClassMetric):
-    """Precision of class 1 if there are two classes, else the mean over the classes."""
-
-    key, function = "precision", "precision_score"
-
-
-class Recall(ClassMetric):
-    """Recall of class 1 if there are two classes, else the mean over the classes."""
-
-    key, function = "recall", "recall_score"
-
-
-class Correlation(TaskMetric):
-    """A correlation of numbers. Of a constant, where it is not defined, 0: it tells nothing about the rows."""
-
-    kind, function = "values", ""
-
-    @classmethod
-    def score(cls, predictions, references):
-        if len(set(predictions)) < 2 or len(set(references)) < 2:
-            return 0.0
-        return getattr(stats, cls.function)(predictions, references).statistic
-
-
-class Pearson(Correlation):
-    """Pearson's correlation; 0 for a constant."""
-
-    key, function, hub_name = "pearson", "pearsonr", "pearsonr"
-
-
-class Spearman(Correlation):
-    """Spearman's correlation of ranks; 0 for a constant."""
-
-    key, function, hub_name = "spearman", "spearmanr", "spearmanr"
-
-
-class ExactMatch(TaskMetric):
-    """
-    The fraction of answers equal to one of the references, but for case, ASCII punctuation and white space, as in
-    Natural Instructions.
-    """
-
-    key, kind = "exact_match", "texts"
-
-    @staticmethod
-    def score(predictions, references):
-        pairs = zip(predictions, references, strict=True)
-        return np.mean([_normalized(answer) in map(_normalized, allowed) for answer, allowed in pairs])
-
-
-class RougeL(TaskMetric):
-    """
-    ROUGE-L (F1, with the Porter stemmer) against the most similar of the references, from 0 to 100, as Natural
-    Instructions states it. Its words are those of `[a-z0-9]`: it is made for English.
-    """
-
-    key, kind, scale, hub_name = "rougeL", "texts", 100.0, "rouge"
-    citation = "Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries"
-
-    @staticmethod
-    def score(predictions, references):
-        return np.mean(rouge_l(predictions, references))
-
-
-METRICS: dict[str, type[TaskMetric]] = {
-    metric.key: metric
-    for metric in (
-        Accuracy,
-        F1,
-        F1Macro,
-        Precision,
-        Recall,
-        MatthewsCorrelation,
-        Pearson,
-        Spearman,
-        RougeL,
-        ExactMatch,
-    )
-}
-
-
-def rouge_l(answers: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """ROUGE-L of each answer against the most similar of its references, from 0 to 1."""
-    from rouge_score.rouge_scorer import RougeScorer  # brings nltk, which takes a moment to import
-
-    scorer = RougeScorer(["rougeL"], use_stemmer=True)
-    return [
-        max((scorer.score(target, answer)["rougeL"].fmeasure for target in targets), default=0.0)
-        for answer, targets in zip(answers, references, strict=True)
-    ]
 
 
 def compute_task_metrics(
@@ -366,35 +160,33 @@ def _open_text_metrics(spec: TaskSpec, rows, answers, group_columns) -> dict[str
     """Scores over all rows and over the rows of each group."""
     groups = [name for name in group_columns if len(rows) and name in rows[0]]
     rows = list(_columns(rows, [spec.label_column_name, *groups]))
-    references = [spec.targets(row) for row in rows]
-    known = [index for index, targets in enumerate(references) if targets]
+    known = [
+        (row, targets, answer) for row, answer in zip(rows, answers, strict=True) if (targets := spec.targets(row))
+    ]
     if not known:
         return {}
-    members = {"": known}
+    rows, references, answers = zip(*known, strict=True)
+    members = {"": range(len(rows))}
     for column in groups:
-        for index in known:
-            if rows[index][column]:
-                members.setdefault("_" + _key(rows[index][column]), []).append(index)
-    metrics = {}
-    for suffix, chosen in members.items():
-        texts = {"predictions": [answers[i] for i in chosen], "references": [references[i] for i in chosen]}
-        for name in spec.metric_names:
-            metrics[name + suffix] = METRICS[name]().compute(**texts)[name]
-    return metrics
+        for index, row in enumerate(rows):
+            if row[column]:
+                members.setdefault("_" + _key(row[column]), []).append(index)
+    scores = {
+        name: METRICS[name].scale * np.array(METRICS[name].row_scores(answers, references))
+        for name in spec.metric_names
+    }
+    return {
+        name + suffix: float(scores[name][chosen].mean())
+        for suffix, chosen in members.items()
+        for name in spec.metric_names
+    }
 
 
 def _columns(rows: Any, names: Sequence[str]) -> Any:
     """The rows with no more columns than needed, if they are a data set: to decode all of them takes long."""
-    return rows.select_columns([name for name in names if name in rows.column_names]) if _is_dataset(rows) else rows
-
-
-def _is_dataset(rows: Any) -> bool:
-    return isinstance(rows, datasets.Dataset)
+    is_dataset = isinstance(rows, datasets.Dataset)
+    return rows.select_columns([name for name in names if name in rows.column_names]) if is_dataset else rows
 
 
 def _key(group: str) -> str:
     return "_".join(str(group).lower().split())
-
-
-def _normalized(text: str) -> str:
-    return " ".join(text.lower().translate(_PUNCTUATION).split())

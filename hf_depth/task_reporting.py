@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from .answer_metrics import METRICS, UNPARSED
 from .reporting import card_section
-from .task_metrics import METRICS, UNPARSED, label_values, parse_answers
+from .task_metrics import label_values, parse_answers
 from .tasks import HIDDEN, Row, TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ def _predictions(spec, rows, answers, predicted_ids, scores) -> Iterator[dict]:
             line["scores"] = dict(zip(spec.labels.values(), map(float, scores[index]), strict=True))
         if spec.labels is None:
             references = spec.targets(row)
-            right = METRICS["exact_match"].score([answers[index]], [references])
+            (right,) = METRICS["exact_match"].row_scores([answers[index]], [references])
             line |= {"references": references, "correct": bool(right) if references else None}
         else:
             predicted, label = int(predicted_ids[index]), spec.label_id(row)

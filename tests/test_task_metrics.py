@@ -11,16 +11,14 @@ from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
+from hf_depth.answer_metrics import METRICS, UNPARSED
 from hf_depth.task_checks import METRIC_NAMES
 from hf_depth.task_metrics import (
-    METRICS,
-    UNPARSED,
     compute_task_metrics,
     label_values,
     majority_class,
     optimized_score,
     parse_answers,
-    rouge_l,
 )
 from hf_depth.tasks import TaskSpec, get_task
 
@@ -134,7 +132,7 @@ class MetricsTest(parameterized.TestCase):
             max(scorer.score(reference, answer)["rougeL"].fmeasure for reference in allowed)
             for answer, allowed in zip(answers, references, strict=True)
         ]
-        np.testing.assert_allclose(rouge_l(answers, references), expected)
+        np.testing.assert_allclose(METRICS["rougeL"].row_scores(answers, references), expected)
         result = METRICS["rougeL"]().compute(predictions=answers, references=references)
         self.assertAlmostEqual(result["rougeL"], 100 * np.mean(expected))
 

@@ -12,7 +12,8 @@ from huggingface_hub import ModelCard
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from hf_depth.task_metrics import UNPARSED, compute_task_metrics
+from hf_depth.answer_metrics import UNPARSED
+from hf_depth.task_metrics import compute_task_metrics
 from hf_depth.task_reporting import (
     TaskResult,
     confusion_figure,

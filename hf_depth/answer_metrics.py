@@ -1,0 +1,231 @@
+"""
+Metrics of answers: those of GLUE, DiscoEval and Natural Instructions as [`evaluate.Metric`]s that need no download,
+and what an answer that names no label counts as.
+
+An unparsed answer is of the class `UNPARSED`, which no row has, and so is always wrong:
+
+- accuracy: wrong.
+- F1, precision and recall of two classes: it counts as the class that the row is not, as in T5. Otherwise, in place of
+  a negative answer, it would cost nothing.
+- F1, precision and recall of more classes: missed for the row's class, found for none. Averages are over the classes
+  that occur in the rows or in the answers.
+- Matthews correlation: a class of its own.
+- Pearson and Spearman correlation: the number -1, as in T5.
+"""
+
+import string
+import warnings
+from collections.abc import Sequence
+
+import datasets
+import evaluate
+import numpy as np
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+UNPARSED = -1
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class TaskMetric(evaluate.Metric):
+    """
+    A metric of this package. Rows stay in memory, so that no two processes write to one file.
+
+    `compute(predictions=…, references=…)` returns a `dict` with the one key `key`.
+    """
+
+    key: str
+    kind: str  # what it compares: class "ids", "values" or "texts"
+    scale = 1.0  # the best score
+    hub_name: str | None = None  # on the Hub, if it is another
+    citation = ""
+
+    def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, num_process: int = 1, **kw):
+        keep_in_memory = num_process == 1 if keep_in_memory is None else keep_in_memory
+        super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, num_process=num_process, **kw)
+
+    def _info(self):
+        text = datasets.Value("string")
+        reference, prediction = {
+            "ids": (datasets.Value("int64"), datasets.Value("int64")),
+            "values": (datasets.Value("float64"), datasets.Value("float64")),
+            "texts": (datasets.List(text), text),
+        }[self.kind]
+        return evaluate.MetricInfo(
+            description=type(self).__doc__,
+            citation=self.citation,
+            inputs_description="",
+            features=datasets.Features({"predictions": prediction, "references": reference}),
+        )
+
+    def _compute(self, predictions, references, **kwargs) -> dict[str, float]:
+        return {self.key: self.scale * float(self.score(predictions, references, **kwargs)) if predictions else 0.0}
+
+    @staticmethod
+    def score(predictions: Sequence, references: Sequence, **kwargs) -> float:
+        """The score, at best 1."""
+        raise NotImplementedError
+
+
+class Accuracy(TaskMetric):
+    """The fraction of right answers."""
+
+    key, kind = "accuracy", "ids"
+
+    @staticmethod
+    def score(predictions, references, num_labels=None, sample_weight=None):
+        return sklearn_metrics.accuracy_score(references, predictions, sample_weight=sample_weight)
+
+
+class MatthewsCorrelation(TaskMetric):
+    """The correlation of two labellings: 0 at chance and for a constant answer; of more classes: Gorodkin's R_K."""
+
+    key, kind = "matthews_correlation", "ids"
+
+    @staticmethod
+    def score(predictions, references, num_labels=None, sample_weight=None):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a single class
+            return sklearn_metrics.matthews_corrcoef(references, predictions, sample_weight=sample_weight)
+
+
+class ClassMetric(TaskMetric):
+    """Of two classes the score of class 1, or the mean over the classes if there are more."""
+
+    kind, function, average = "ids", "", ""
+
+    @classmethod
+    def score(cls, predictions, references, num_labels=None, sample_weight=None):
+        predictions, references = np.asarray(predictions), np.asarray(references)
+        classes = sorted({*predictions.tolist(), *references.tolist()} - {UNPARSED})
+        if num_labels == 2 or (num_labels is None and set(classes) <= {0, 1}):
+            predictions = np.where(predictions == UNPARSED, 1 - references, predictions)
+            if cls.average != "macro":
+                classes = [1]
+        return getattr(sklearn_metrics, cls.function)(
+            references,
+            predictions,
+            labels=classes,
+            average="macro",
+            sample_weight=sample_weight,
+            zero_division=0,
+        )
+
+
+class F1(ClassMetric):
+    """F1 of class 1 if there are two classes, else the mean over the classes."""
+
+    key, function = "f1", "f1_score"
+
+
+class F1Macro(ClassMetric):
+    """The mean of F1 over the classes."""
+
+    key, function, average, hub_name = "f1_macro", "f1_score", "macro", "f1"
+
+
+class Precision(ClassMetric):
+    """Precision of class 1 if there are two classes, else the mean over the classes."""
+
+    key, function = "precision", "precision_score"
+
+
+class Recall(ClassMetric):
+    """Recall of class 1 if there are two classes, else the mean over the classes."""
+
+    key, function = "recall", "recall_score"
+
+
+class Correlation(TaskMetric):
+    """A correlation of numbers. Of a constant, where it is not defined, 0: it tells nothing about the rows."""
+
+    kind, function = "values", ""
+
+    @classmethod
+    def score(cls, predictions, references):
+        if len(set(predictions)) < 2 or len(set(references)) < 2:
+            return 0.0
+        return getattr(stats, cls.function)(predictions, references).statistic
+
+
+class Pearson(Correlation):
+    """Pearson's correlation; 0 for a constant."""
+
+    key, function, hub_name = "pearson", "pearsonr", "pearsonr"
+
+
+class Spearman(Correlation):
+    """Spearman's correlation of ranks; 0 for a constant."""
+
+    key, function, hub_name = "spearman", "spearmanr", "spearmanr"
+
+
+class TextMetric(TaskMetric):
+    """A mean over the rows."""
+
+    kind = "texts"
+
+    @staticmethod
+    def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+        """The score of each row, at best 1."""
+        raise NotImplementedError
+
+    @classmethod
+    def score(cls, predictions, references):
+        return np.mean(cls.row_scores(predictions, references))
+
+
+class ExactMatch(TextMetric):
+    """
+    The fraction of answers equal to one of the references, but for case, ASCII punctuation and white space, as in
+    Natural Instructions.
+    """
+
+    key = "exact_match"
+
+    @staticmethod
+    def row_scores(predictions, references):
+        pairs = zip(predictions, references, strict=True)
+        return [float(_normalized(answer) in map(_normalized, allowed)) for answer, allowed in pairs]
+
+
+class RougeL(TextMetric):
+    """
+    ROUGE-L (F1, with the Porter stemmer) against the most similar of the references, from 0 to 100, as Natural
+    Instructions states it. Its words are those of `[a-z0-9]`: it is made for English.
+    """
+
+    key, scale, hub_name = "rougeL", 100.0, "rouge"
+    citation = "Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries"
+
+    @staticmethod
+    def row_scores(predictions, references):
+        from rouge_score.rouge_scorer import RougeScorer  # brings nltk, which takes a moment to import
+
+        scorer = RougeScorer(["rougeL"], use_stemmer=True)
+        return [
+            max((scorer.score(reference, answer)["rougeL"].fmeasure for reference in allowed), default=0.0)
+            for answer, allowed in zip(predictions, references, strict=True)
+        ]
+
+
+METRICS: dict[str, type[TaskMetric]] = {
+    metric.key: metric
+    for metric in (
+        Accuracy,
+        F1,
+        F1Macro,
+        Precision,
+        Recall,
+        MatthewsCorrelation,
+        Pearson,
+        Spearman,
+        RougeL,
+        ExactMatch,
+    )
+}
+
+
+def _normalized(text: str) -> str:
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
