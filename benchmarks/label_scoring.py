@@ -35,7 +35,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokenizer_name", help="by default one trained on the text; T5's makes shorter labels")
     parser.add_argument("--d_model", type=int, default=128)
     parser.add_argument("--num_layers", type=int, default=4)
