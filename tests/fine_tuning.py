@@ -77,16 +77,19 @@ def trainer(kind: str, output_dir: str, rows: Dataset, eval_dataset=None, model=
 
 
 def main(kind: str, output_dir: str, number: str, arguments: str):
-    """One of several processes: evaluate, and let the first one write what came out."""
-    trained = trainer(kind, output_dir, rte_rows(int(number)), **json.loads(arguments))
-    trained.train()
-    metrics = trained.evaluate()
-    predictions = trained.evaluations["glue", "rte", "validation"].predictions
-    if trained.is_world_process_zero():
-        outputs = predictions.answers if predictions.scores is None else predictions.scores.tolist()
-        with open(f"{output_dir}/evaluation.json", "w") as file:
-            json.dump({"metrics": metrics, "outputs": outputs}, file)
-    trained.end()
+    """One of several processes: evaluate in both modes, and let the first one write what came out."""
+    evaluated = trainer(kind, output_dir, rte_rows(int(number)), **json.loads(arguments))
+    found = {}
+    for mode in ("generate", "score_labels"):
+        evaluated.args.prediction_mode = mode
+        metrics = evaluated.evaluate()
+        predictions = evaluated.evaluations["glue", "rte", "validation"].predictions
+        outputs = predictions.answers if mode == "generate" else predictions.scores.tolist()
+        found[mode] = {"metrics": metrics, "outputs": outputs}
+    if evaluated.is_world_process_zero():
+        with open(f"{output_dir}/evaluations.json", "w") as file:
+            json.dump(found, file)
+    evaluated.end()
 
 
 if __name__ == "__main__":
