@@ -141,9 +141,7 @@ def load(
     names = {split: _task_names(folder, split) for split in ("train", "test")}
     both = sorted(set(names["train"]) & set(names["test"]))
     if both:
-        raise ValueError(
-            f"{folder / 'splits' / 'default'}: tasks in both lists: {', '.join(both)}. Take them out of one."
-        )
+        raise ValueError(f"{folder / 'splits/default'}: both lists name {', '.join(both)}. Take them out of one.")
     _check_files(folder, names)
     chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
     for split in names:
