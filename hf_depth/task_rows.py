@@ -132,7 +132,7 @@ def _has_row_numbers(dataset: Dataset) -> bool:
     """Whether the column `idx` numbers the rows."""
     if INDEX not in dataset.column_names:
         return False
-    numbers = {whole_number(number) for number in dataset[INDEX]}
+    numbers = set(map(whole_number, dataset[INDEX][:]))  # the slice reads the column at once, not row by row
     return None not in numbers and len(numbers) == len(dataset)
 
 

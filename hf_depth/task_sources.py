@@ -171,8 +171,10 @@ def read_rows(
         rows: called with `file` and `spec`; yields dictionaries.
         features: of the rows; all text if not given, then `rows` yields the same columns throughout.
     """
+    if "://" in file:
+        raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
     status = Path(file).stat()
-    if not file.endswith(".pkl"):
+    if not file.removesuffix(".gz").endswith(".pkl"):
         check_utf8(argument, file, None)
     # The size and the time are there for the fingerprint: a changed file is read anew.
     arguments = {"rows": rows, "file": file, "spec": spec, "version": (status.st_size, status.st_mtime_ns)}

@@ -193,6 +193,9 @@ class BadFilesTest(TaskDataTestCase):
     def test_a_file_that_cannot_be_read_is_named(self, name, content, message):
         self.assert_refused(message, "rte", train_file=self.write(name, content))
 
+    def test_a_table_between_tabs_must_be_a_local_file(self):
+        self.assert_refused("`test_file`: https://a.b/c.tsv is an address", "rte", test_file="https://a.b/c.tsv")
+
     def test_a_missing_file_is_named(self):
         self.write("train.jsonl", as_jsonl(RTE_ROWS))
         with self.assertRaisesRegex(FileNotFoundError, "`test_file`: there is no file .*trian.* mean .*train.jsonl"):
@@ -372,6 +375,10 @@ class DiscoEvalTest(TaskDataTestCase):
         self.write("RST/RST_TRAIN.pkl", pickle.dumps(self.STRUCTURE, protocol))
         self.write("RST/RST_DEV.pkl", pickle.dumps(self.STRUCTURE[:1], protocol))
         self.assertEqual(self.load_folder("RST"), {"train": self.EXPECTED, "validation": self.EXPECTED[:1]})
+
+    def test_a_pickle_may_be_compressed(self):
+        path = self.write("a.pkl.gz", pickle.dumps(self.STRUCTURE))
+        self.assertEqual(self.load("RST", test_file=path)["test"], self.EXPECTED)
 
     def test_rst_is_read_from_json_of_the_same_structure_and_from_tables(self):
         path = self.write("a.json", json.dumps(self.STRUCTURE, indent=1))
