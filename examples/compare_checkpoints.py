@@ -10,6 +10,7 @@ A folder of a run stands for all its checkpoints. What follows `--` goes to exam
 """
 
 import csv
+import functools
 import json
 import logging
 import re
@@ -201,12 +202,10 @@ def read_task(name, config, flags, checkpoint) -> tuple[TaskSpec, list[str]]:
         return text.replace("{benchmark}", benchmark).replace("{task}", task)
 
     given = [fill(flag) for flag in flags]
-    script = runpy.run_path(str(SCRIPT))
-    types = [script[name] for name in ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments")]
     config = recipe(benchmark, task) if config is None else fill(config)
     given = [config, *given]
     ours = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint.path]
-    _, task_args, training_args = parse_arguments(types, [*given, *ours, "--output_dir", "unused"])
+    _, task_args, training_args = parse_arguments(argument_types(), [*given, *ours, "--output_dir", "unused"])
     if not training_args.do_eval:
         raise ValueError(f"{config}: without `do_eval: true` there is no score to compare.")
     for path in task_args.task_file or ():
@@ -214,11 +213,24 @@ def read_task(name, config, flags, checkpoint) -> tuple[TaskSpec, list[str]]:
     return get_task(task, benchmark), given
 
 
+@functools.cache
+def argument_types() -> list[type]:
+    """The dataclasses that the script reads its arguments into."""
+    script = runpy.run_path(str(SCRIPT))
+    return [script[name] for name in ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments")]
+
+
 def recipe(benchmark: str, task: str) -> str:
+    """The recipe of a task or, if it has none, of its benchmark."""
     for name in (task, benchmark):
         if (RECIPES / f"{name}.yaml").is_file():
             return str(RECIPES / f"{name}.yaml")
-    raise ValueError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: name a configuration by `--config`.")
+    try:
+        get_task(task, benchmark)
+        hint = ""
+    except ValueError as error:  # names near matches
+        hint = f" {error}"
+    raise ValueError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: give a `--config`.{hint}")
 
 
 # ---- Running --------------------------------------------------------------------------------------------------------
@@ -309,47 +321,47 @@ def report(results: Sequence[Result], folder: Path) -> None:
         writer.writerow([entry.name for entry in fields(Result)])
         writer.writerows(astuple(result) for result in results)
     (folder / "results.md").write_text(markdown(results), encoding="utf-8")
-    plot(results, folder / "scores.png")
+    score_figure(results).savefig(folder / "scores.png", dpi=150)
 
 
-def grouped(results: Iterable[Result]) -> dict[str, dict[tuple[str, int | None], list[Result]]]:
-    """Task -> (model, step) -> its results, one per seed."""
+def grouped(results: Iterable[Result]) -> dict[str, dict[str, dict[int | None, list[Result]]]]:
+    """Task -> model -> step -> its results, one per seed."""
     groups = {}
     for result in results:
-        groups.setdefault(result.task, {}).setdefault((result.model, result.step), []).append(result)
+        groups.setdefault(result.task, {}).setdefault(result.model, {}).setdefault(result.step, []).append(result)
     return groups
 
 
 def markdown(results: Sequence[Result]) -> str:
     """A table with a row for each number of steps, and a column for each task and model, T5 beside DEPTH."""
     groups = grouped(results)
-    models = list(dict.fromkeys(result.model for result in results))
+    models = dict.fromkeys(result.model for result in results)
     columns = [(task, model) for task in groups for model in models]
-    steps = sorted({result.step for result in results}, key=lambda step: (step is None, step))
     table = [["steps", *(f"{task}<br>{model}" for task, model in columns)], ["---:"] * (1 + len(columns))]
-    for step in steps:
-        cells = [_cell([result.score for result in groups[task].get((model, step), [])]) for task, model in columns]
+    for step in sorted({result.step for result in results}, key=lambda step: (step is None, step)):
+        cells = [_cell(groups[task].get(model, {}).get(step, ())) for task, model in columns]
         table.append(["" if step is None else f"{step:,}", *cells])
+    firsts = {task: next(result for result in results if result.task == task) for task in groups}
     for name in ("majority", "chance"):
-        values = [[getattr(r, name) for rows in groups[task].values() for r in rows] for task, _ in columns]
-        known = [[value for value in column if value is not None] for column in values]
-        if any(known):
-            table.append([name, *(_cell(column[:1]) for column in known)])
-    kinds = {task: next(iter(group.values()))[0] for task, group in groups.items()}
-    notes = [f"- {task}: {result.metric} on {result.split}" for task, result in kinds.items()]
-    seeds = "The mean and the standard deviation of several seeds.\n\n" if len({r.seed for r in results}) > 1 else ""
+        values = [getattr(firsts[task], name) for task, _ in columns]
+        if set(values) != {None}:
+            table.append([name, *("" if value is None else f"{value:.4f}" for value in values)])
     lines = [f"| {' | '.join(row)} |" for row in table]
-    return f"Scores after fine-tuning, by steps of pre-training.\n\n{seeds}" + "\n".join([*lines, "", *notes, ""])
+    lines += ["", *(f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items())]
+    if len({result.seed for result in results}) > 1:
+        lines.append("- Mean and standard deviation of several seeds.")
+    return "\n".join(["Scores after fine-tuning, by steps of pre-training.", "", *lines, ""])
 
 
-def _cell(scores: Sequence[float]) -> str:
+def _cell(results: Sequence[Result]) -> str:
+    scores = [result.score for result in results]
     if not scores:
         return ""
     spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
     return f"{statistics.fmean(scores):.4f}{spread}"
 
 
-def plot(results: Sequence[Result], path: Path) -> None:
+def score_figure(results: Sequence[Result]):
     """
     A panel for each task: the score over the steps of pre-training (log axis), a line for each model, bars from the
     worst to the best seed. Step 0, and a model whose steps are not known, is a dashed line across.
@@ -357,44 +369,39 @@ def plot(results: Sequence[Result], path: Path) -> None:
     from matplotlib.figure import Figure
 
     groups = grouped(results)
-    models = list(dict.fromkeys(result.model for result in results))
+    colors = {model: f"C{index}" for index, model in enumerate(dict.fromkeys(result.model for result in results))}
     width = min(3, len(groups))
     height = -(-len(groups) // width)
     figure = Figure(figsize=(4.2 * width, 3.4 * height + 0.4), layout="constrained")
     panels = list(figure.subplots(height, width, squeeze=False).flat)
     handles = {}
-    for panel, (task, group) in zip(panels, groups.items(), strict=False):
-        for index, model in enumerate(models):
-            _plot_model(
-                panel, {step: rows for (name, step), rows in group.items() if name == model}, model, f"C{index}"
-            )
-        first = next(iter(group.values()))[0]
+    for panel, (task, models) in zip(panels, groups.items(), strict=False):
+        for model, results_by_step in models.items():
+            _plot_model(panel, results_by_step, color=colors[model], label=model)
+        first = next(result for result in results if result.task == task)
         for name, linestyle in (("majority", "-."), ("chance", ":")):
             if getattr(first, name) is not None:
                 panel.axhline(getattr(first, name), color="grey", linestyle=linestyle, label=name)
         panel.set(xscale="log", title=task, xlabel="steps of pre-training", ylabel=f"{first.metric} ({first.split})")
         panel.grid(alpha=0.3)
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+        handles = dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True)) | handles
     for panel in panels[len(groups) :]:
         panel.remove()
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
-    figure.savefig(path, dpi=150)
+    return figure
 
 
-def _plot_model(panel, results_by_step: Mapping[int | None, Sequence[Result]], label: str, color: str) -> None:
-    scores = {step: [result.score for result in rows] for step, rows in results_by_step.items()}
+def _plot_model(panel, results_by_step: Mapping[int | None, Sequence[Result]], **style) -> None:
+    scores = {step: [result.score for result in results] for step, results in results_by_step.items()}
     steps = sorted(step for step in scores if step)
-    means = [statistics.fmean(scores[step]) for step in steps]
-    bars = [
-        [mean - min(scores[step]) for step, mean in zip(steps, means, strict=True)],
-        [max(scores[step]) - mean for step, mean in zip(steps, means, strict=True)],
-    ]
     if steps:
-        panel.errorbar(steps, means, yerr=bars, marker="o", capsize=3, color=color, label=label)
+        means = [statistics.fmean(scores[step]) for step in steps]
+        below = [mean - min(scores[step]) for step, mean in zip(steps, means, strict=True)]
+        above = [max(scores[step]) - mean for step, mean in zip(steps, means, strict=True)]
+        panel.errorbar(steps, means, yerr=[below, above], marker="o", capsize=3, **style)
     for step in (0, None):  # have no place on a log axis
         if step in scores:
-            panel.axhline(statistics.fmean(scores[step]), linestyle="--", color=color, label=label)
+            panel.axhline(statistics.fmean(scores[step]), linestyle="--", **style)
 
 
 def main(args: Sequence[str] | None = None) -> list[Result]:
