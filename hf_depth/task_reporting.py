@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 # Columns of a row that say which one it is, beside the text that the model read.
 IDENTITY_COLUMNS = ("idx", "id", "task", "category")
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ def plot_confusion_matrix(
     """
     counts = confusion_matrix(spec, label_ids, predicted_ids)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    confusion_figure(spec, counts, title or f"{spec.benchmark}: {spec.name}").savefig(path, dpi=110)
+    confusion_figure(spec, counts, title or _title(spec)).savefig(path, dpi=110)
 
 
 def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
@@ -239,7 +242,7 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
                 keys = (name, f"majority_{name}", f"chance_{name}", "unparsed_fraction")
                 digits = 4 if METRICS[name].scale == 1 else 2
                 texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
-                lines.append([f"{result.spec.benchmark}/{result.spec.name}", result.split, name, *texts])
+                lines.append([_title(result.spec), result.split, name, *texts])
     if markdown:
         rows = [head, ["---"] * 3 + ["---:"] * 4, *lines]
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -253,15 +256,21 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
     )
 
 
-def model_index(results: Sequence[TaskResult]) -> list[EvalResult]:
-    """The scores in the form in which the Hub shows them beside a model, one per task, split and metric."""
+def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> list[EvalResult]:
+    """
+    The scores in the form in which the Hub shows them beside a model, one per task, split and metric.
+
+    Args:
+        datasets: the names on the Hub of what was read from there. Rows from files have the name of their task
+            instead, since nobody can tell that they are those of the Hub.
+    """
     return [
         EvalResult(
             task_type="text-classification" if result.spec.labels is not None else "text-generation",
             task_name=result.spec.name,
-            dataset_type=result.spec.path or f"{result.spec.benchmark}/{result.spec.name}",
-            dataset_name=f"{result.spec.benchmark} {result.spec.name}",
-            dataset_config=result.spec.config_name,
+            dataset_type=result.spec.path if result.spec.path in datasets else _title(result.spec),
+            dataset_name=_title(result.spec),
+            dataset_config=result.spec.config_name if result.spec.path in datasets else None,
             dataset_split=result.split,
             metric_type=METRICS[name].hub_name or name,
             metric_name=name,
@@ -290,10 +299,10 @@ def fine_tuning_card(
         results: the scores, those of validation and test sets.
         sections: title -> what to list there, such as data and settings; values must be JSON-serialisable.
         base_model: what was fine-tuned; a folder is named in the text only, without the way to it.
-        datasets: the names on the Hub of the data that it was fine-tuned on.
+        datasets: the names on the Hub of the data, if it is from there.
     """
-    is_folder = base_model is not None and Path(base_model).exists()
-    scores = model_index(results)
+    is_folder = base_model is not None and (Path(base_model).exists() or not _HUB_NAME.fullmatch(base_model))
+    scores = model_index(results, datasets)
     data = ModelCardData(
         library_name="transformers",
         tags=sorted({model_type, "hf_depth", *(result.spec.benchmark for result in results)}),
@@ -303,7 +312,7 @@ def fine_tuning_card(
         model_name=model_name,
         eval_results=scores or None,
     )
-    tasks = list(dict.fromkeys(f"{result.spec.benchmark}/{result.spec.name}" for result in results))
+    tasks = list(dict.fromkeys(_title(result.spec) for result in results))
     trust = ", trust_remote_code=True" if model_type == "depth" else ""
     source = f" from {Path(base_model).name if is_folder else base_model}" if base_model else ""
     body = [
@@ -328,3 +337,7 @@ def fine_tuning_card(
         *(line for title, values in sections.items() for line in card_section(title, values)),
     ]
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(body)))
+
+
+def _title(spec: TaskSpec) -> str:
+    return f"{spec.benchmark}/{spec.name}"

@@ -252,6 +252,14 @@ class TablesTest(parameterized.TestCase):
         self.assertIn("from t5-run on", text)
         self.assertNotIn("base_model", text)
         self.assertNotIn("trust_remote_code", text)
+        text = fine_tuning_card("m", "t5", results(), {}, base_model="/not/here/t5-run")
+        self.assertNotIn("/not/here", text)
+
+    def test_rows_from_files_do_not_pass_for_those_of_the_hub(self):
+        score, *_ = model_index(results())
+        self.assertEqual((score.dataset_type, score.dataset_config), ("glue/rte", None))
+        score, *_ = model_index(results(), ["nyu-mll/glue"])
+        self.assertEqual((score.dataset_type, score.dataset_config), ("nyu-mll/glue", "rte"))
 
     def test_card_without_results_is_valid(self):
         card = ModelCard(fine_tuning_card("m", "t5", [TaskResult(get_task("rte"), "test", {})], {}))
