@@ -447,7 +447,7 @@ def card_sections(loaded, statistics, task_args, model_args, training_args, mode
     # Without files they come from the Hub, or are made of the Python language reference.
     data = data or {one.spec.name: one.spec.path or "the Python language reference" for one in loaded}
     rows = {f"{name}: rows": counts["examples"] for name, counts in statistics.items()}
-    settings = {"prediction_mode": training_args.prediction_mode, "max_train_samples": task_args.max_train_samples}
+    settings = {"prediction_mode": training_args.prediction_mode}
     if len(loaded) > 1:
         settings |= {name: getattr(task_args, name) for name in ("mixing_temperature", "mixing_maximum")}
     return {"Data": data | rows, "Settings": settings | run_settings(model_args, training_args, model)}

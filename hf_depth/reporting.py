@@ -160,11 +160,14 @@ def run_settings(model_args, training_args, model) -> dict:
     for name in TRAINING_SETTINGS:
         value = getattr(training_args, name)
         settings[name] = getattr(value, "value", value)  # of an enumeration
+    source = model_args.model_name_or_path
+    if source is not None and Path(source).exists():
+        source = Path(source).resolve().name  # the way to it is nobody's business
     batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
     return settings | {
         "global batch size": batch_size,
         "parameters": model.num_parameters(),
-        "initialised from": model_args.model_name_or_path or "scratch",
+        "initialised from": source or "scratch",
         "transformers": transformers.__version__,
         "torch": torch.__version__,
     }
