@@ -213,10 +213,8 @@ class OneTaskTest(ScriptTest):
 
 class OtherTasksTest(ScriptTest):
     def test_a_task_described_in_yaml_alone_trains_and_evaluates(self):
-        task = (
-            "name: tone\ntext_column_name: line\nprefix: 'tone line:'\nlabels: [calm, loud]\nlabel_column_name: kind\n"
-        )
-        (self.folder / "tone.yaml").write_text(task)
+        task = {"name": "tone", "text_column_name": "line", "prefix": "tone line:", "labels": ["calm", "loud"]}
+        (self.folder / "tone.yaml").write_text(yaml.safe_dump(task | {"label_column_name": "kind"}))
         rows = Dataset.from_dict({"line": SENTENCES, "kind": ["calm", "loud"] * (len(SENTENCES) // 2)})
         changes = {name: write_rows(self.folder / f"{name}.jsonl", rows) for name in self.files}
         changes |= {"benchmark": None, "dataset_name": None, "task_file": self.folder / "tone.yaml"}
