@@ -93,12 +93,12 @@ RECIPES = {
     "wnli": _glue("wnli", MRPC, "mrpc"),
     "disco_eval": (
         f"DiscoEval with the settings of {PAPER}, for any of its tasks (`--dataset_name DCwiki`); its T5 was "
-        "fine-tuned at `--learning_rate 1e-4`. The files come by `git clone https://github.com/ZeweiChu/DiscoEval`.",
+        "fine-tuned at `--learning_rate 1e-4`. `--dataset_dir` names files of your own, such as the folder `data` of "
+        "https://github.com/ZeweiChu/DiscoEval.",
         FINE_TUNING,
         {
             "benchmark": "disco_eval",
             "dataset_name": "SParxiv",
-            "dataset_dir": "DiscoEval/data",
             "max_source_length": 512,
             "max_target_length": 32,
             "max_steps": 1500,
