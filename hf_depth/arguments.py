@@ -420,4 +420,5 @@ def set_up(training_args):
         datefmt="%H:%M:%S",
         level=logging.INFO if training_args.should_log else logging.WARNING,
     )
+    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score tells of its tokenizer at every evaluation
     check_launch(training_args)
