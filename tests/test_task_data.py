@@ -106,6 +106,10 @@ class FilesTest(TaskDataTestCase):
         path = self.write("a.jsonl", as_jsonl([row | {"genre": "news"} for row in RTE_ROWS]))
         self.assertEqual(self.load("rte", train_file=path)["train"], RTE_ROWS)
 
+    def test_a_column_of_the_right_name_comes_before_another_name_for_it(self):
+        path = self.write("a.jsonl", as_jsonl([row | {"gold_label": "contradiction", "index": 0} for row in RTE_ROWS]))
+        self.assertEqual(self.load("rte", train_file=path)["train"], RTE_ROWS)
+
     def test_labels_of_the_test_may_be_hidden_or_missing_and_no_others(self):
         unlabelled = [{key: row[key] for key in row if key != "label"} for row in RTE_ROWS]
         for rows in (HIDDEN_ROWS, unlabelled):
