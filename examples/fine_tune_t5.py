@@ -268,12 +268,12 @@ def load(tasks, task_args, model_args, training_args, length=None) -> list[Split
 def needed_splits(task, in_training, in_prediction, training_args) -> dict[str, str]:
     """The splits that a run needs of a task, and by which flag: `train`, `eval` or `predict`."""
     needed = {}
-    if in_prediction and training_args.do_predict:
-        needed |= dict.fromkeys(task.test_splits, "predict")
-    if in_training and (training_args.do_eval or training_args.eval_strategy != "no"):
-        needed |= dict.fromkeys(task.validation_splits, "eval")
     if in_training and training_args.do_train:
         needed[task.train_split] = "train"
+    if in_training and (training_args.do_eval or training_args.eval_strategy != "no"):
+        needed |= dict.fromkeys(task.validation_splits, "eval")
+    if in_prediction and training_args.do_predict:
+        needed |= dict.fromkeys(task.test_splits, "predict")
     return needed
 
 

@@ -16,7 +16,7 @@ from datasets import Dataset
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from fine_tuning import rte_rows
+from fine_tuning import SHORT_SENTENCES, rte_rows
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
 from training import tiny_model
@@ -223,7 +223,8 @@ class OtherTasksTest(ScriptTest):
         self.assertLen(self.lines("predictions_tone_validation.jsonl"), len(SENTENCES))
 
     def test_discourse_tasks_are_made_of_documents(self):
-        text = "\n\n".join(" ".join(SENTENCES[i:] + SENTENCES[:i]) for i in range(0, len(SENTENCES), 2))
+        documents = [[f"On day {number} I wrote: {text}" for text in SHORT_SENTENCES] for number in range(12)]
+        text = "\n\n".join(" ".join(document) for document in documents)
         (self.folder / "texts.txt").write_text(text)
         changes = {"benchmark": "discourse", "dataset_name": "sentence_ordering", "validation_file": None}
         changes |= {"train_file": self.folder / "texts.txt", "max_eval_samples": 6, "max_train_samples": 8}
@@ -289,7 +290,7 @@ class ErrorTest(ScriptTest):
         ("token on the command line", {"hub_token": "hf_x"}, "hub_token.*hf auth login"),
         ("too few samples", {"max_train_samples": 0}, "max_train_samples.*at least 1"),
         ("cold mixture", {"mixing_temperature": 0.5}, "mixing_temperature.*at least 1"),
-        ("no room for labels", {"max_target_length": 3}, "not_entailment.*max_target_length"),
+        ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
         ("teacher forcing", {"predict_with_generate": False}, "predict_with_generate"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
         ("task file that is none", {"task_file": "nowhere.yaml"}, "nowhere.yaml"),
@@ -301,12 +302,13 @@ class ErrorTest(ScriptTest):
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
 
     @parameterized.named_parameters(
-        ("label", lambda row: row | {"label": 7 if row["idx"] == 3 else row["label"]}, "train.jsonl.*4.*7"),
+        ("label", lambda row: row | {"label": 7 if row["idx"] == 3 else row["label"]}, "train.jsonl.*row 3.*label.*7"),
+        ("text", lambda row: row | {"sentence2": "" if row["idx"] == 2 else "a"}, "train.jsonl.*row 2.*sentence2"),
         ("column", lambda row: {"premise": row["sentence1"], "label": 0}, "train.jsonl.*sentence1"),
         (
             "hidden",
             lambda row: row | {"label": -1 if row["idx"] == 2 else row["label"]},
-            "train.jsonl.*3.*(-1|hidden)",
+            "train.jsonl.*row 2.*label.*-1",
         ),
     )
     def test_bad_rows_are_named(self, change, message):
