@@ -367,8 +367,10 @@ def score_figure(results: Sequence[Result]):
     worst to the best seed. Step 0, and a model whose steps are not known, is a dashed line across.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, NullLocator
 
     groups = grouped(results)
+    steps = sorted({result.step for result in results if result.step})
     colors = {model: f"C{index}" for index, model in enumerate(dict.fromkeys(result.model for result in results))}
     width = min(3, len(groups))
     height = -(-len(groups) // width)
@@ -383,11 +385,15 @@ def score_figure(results: Sequence[Result]):
             if getattr(first, name) is not None:
                 panel.axhline(getattr(first, name), color="grey", linestyle=linestyle, label=name)
         panel.set(xscale="log", title=task, xlabel="steps of pre-training", ylabel=f"{first.metric} ({first.split})")
+        panel.set_xticks(steps[:: -(-len(steps) // 8) or 1])  # as many as there is room for
+        panel.xaxis.set_major_formatter(EngFormatter(sep=""))  # 256k
+        panel.xaxis.set_minor_locator(NullLocator())
         panel.grid(alpha=0.3)
-        handles = dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True)) | handles
+        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     for panel in panels[len(groups) :]:
         panel.remove()
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles))
+    labels = [label for label in (*colors, "majority", "chance") if label in handles]
+    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels))
     return figure
 
 
