@@ -41,7 +41,7 @@ class DiscourseTask:
     """
     Attributes:
         num_sentences: the length of a window: of so many consecutive sentences the examples are made.
-        num_examples: how many examples a window gives, as many of each label.
+        num_examples: how many examples a window gives: one of each label.
         examples: makes them of a window, a window of another document (if `needs_other`), and a generator.
         needs_other: whether there must be other documents.
     """
@@ -168,6 +168,11 @@ def _task(spec) -> DiscourseTask:
         raise ValueError(
             f"The task {spec.name!r}: `config_name` {spec.config_name!r} has {task.num_sentences} sentences, but "
             f"`text_column_name` has {len(spec.text_column_name)} columns: {', '.join(spec.text_column_name)}."
+        )
+    if set(spec.labels or ()) != set(range(task.num_examples)):
+        raise ValueError(
+            f"The task {spec.name!r}: `config_name` {spec.config_name!r} has the labels 0 to {task.num_examples - 1}, "
+            f"but `labels` has {', '.join(map(str, spec.labels or ())) or 'none'}."
         )
     return task
 

@@ -326,6 +326,7 @@ class ErrorTest(DiscourseTestCase):
     @parameterized.parameters(
         ("sentence_positions", 5, "'mine': `config_name` .* one of 'sentence_position', .* got 'sentence_positions'"),
         ("sentence_position", 2, "'mine': `config_name` 'sentence_position' has 5 sentences, but .* 2 columns"),
+        ("sentence_position", 5, "'mine': .* has the labels 0 to 4, but `labels` has 0, 1"),
     )
     def test_a_task_of_the_user_must_name_one_of_the_three(self, kind, number, message):
         spec = TaskSpec(
