@@ -46,7 +46,7 @@ from hf_depth.training_args import TaskTrainingArguments
 logger = logging.getLogger(__name__)
 
 
-def check(model_args, training_args):
+def check(model_args, training_args, tasks):
     """Stop on arguments that contradict each other, before anything is loaded."""
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
         raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
@@ -55,6 +55,12 @@ def check(model_args, training_args):
     if training_args.hub_token is not None:
         raise ValueError(
             "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
+        )
+    open_tasks = [task.name for task in tasks if task.labels is None]
+    if open_tasks and training_args.prediction_mode == "score_labels":
+        raise ValueError(
+            f"`--prediction_mode score_labels` is for tasks with labels; the answers of {', '.join(open_tasks)} are "
+            "open text. Use `--prediction_mode generate`."
         )
     training_args.do_eval |= training_args.eval_on_start
     if model_args.missing_checkpoint is not None:
@@ -330,8 +336,8 @@ def main(args=None):
         (FineTuningModelArguments, TaskArguments, TaskTrainingArguments), args
     )
     set_up(training_args)
-    check(model_args, training_args)
     tasks = chosen_tasks(task_args)
+    check(model_args, training_args, tasks)
     checkpoint = checkpoint_to_resume(training_args)
     if checkpoint is not None and is_finished(checkpoint, training_args):
         logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")

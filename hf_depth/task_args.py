@@ -112,7 +112,7 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
     The tasks that the arguments name, with the lengths that they ask for.
 
     Raises:
-        `ValueError`: if they name none, or one that does not exist.
+        `ValueError`: if they name none, or one that does not exist, or files for several.
     """
     own = [task for path in task_args.task_file or () for task in load_task_file(path)]
     if task_args.dataset_name:
@@ -125,6 +125,12 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
         benchmark = task_args.benchmark
         names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
         raise ValueError(f"Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
+    for name in ("train_file", "validation_file", "test_file"):
+        if getattr(task_args, name) and len(tasks) > 1:
+            raise ValueError(
+                f"`--{name}` holds the rows of one task, but there are {len(tasks)}: "
+                f"{', '.join(task.name for task in tasks)}. Name one, or a `--dataset_dir` with a folder for each."
+            )
     return [_with_lengths(task, task_args) for task in tasks]
 
 

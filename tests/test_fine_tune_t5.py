@@ -39,6 +39,7 @@ TINY = {
     "disable_tqdm": True,
     "use_cpu": True,
 }
+OPEN_TEXT = {"benchmark": "natural_instructions", "dataset_name": "natural_instructions"}
 SIZE = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 
 
@@ -292,6 +293,8 @@ class ErrorTest(ScriptTest):
         ("cold mixture", {"mixing_temperature": 0.5}, "mixing_temperature.*at least 1"),
         ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
         ("teacher forcing", {"predict_with_generate": False}, "predict_with_generate"),
+        ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte, wnli.*dataset_dir"),
+        ("scores of open text", OPEN_TEXT | {"prediction_mode": "score_labels"}, "score_labels.*generate"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
         ("task file that is none", {"task_file": "nowhere.yaml"}, "nowhere.yaml"),
     )

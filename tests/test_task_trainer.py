@@ -16,6 +16,7 @@ import fine_tuning
 from fine_tuning import QUESTIONS, RTE, rte_rows, task_dataset, trainer
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskTrainingArguments, get_task
+from hf_depth.checkpoints import best_checkpoint, is_finished, last_complete_checkpoint
 from hf_depth.label_scoring import encode_labels
 from hf_depth.task_trainer import name_datasets
 from training import parameters, tiny_model
@@ -189,6 +190,11 @@ class TrainingTest(TestCase):
         self.assertLen(scores, scores.index(max(scores)) + 3)  # two evaluations that were no better
         self.assertLess(trained.state.global_step, 60)
         self.assertEqual(trained.evaluate()["eval_score"], max(scores))  # the best model was loaded
+        checkpoint = last_complete_checkpoint(self.folder)
+        self.assertTrue(is_finished(checkpoint, trained.args))  # though not at step 60
+        self.assertEqual(best_checkpoint(checkpoint, trained.args), trained.state.best_model_checkpoint)
+        trained.args.early_stopping_patience = 9
+        self.assertFalse(is_finished(checkpoint, trained.args))
 
     @parameterized.parameters("depth", "t5")
     def test_training_moves_every_parameter(self, kind):
