@@ -10,11 +10,9 @@ A folder of a run stands for all its checkpoints. What follows `--` goes to exam
 """
 
 import csv
-import functools
 import json
 import logging
 import re
-import runpy
 import shlex
 import shutil
 import statistics
@@ -28,11 +26,15 @@ from pathlib import Path
 from transformers import AutoConfig
 
 from hf_depth.arguments import parse_arguments
+from hf_depth.model_args import FineTuningModelArguments
+from hf_depth.task_args import TaskArguments
 from hf_depth.tasks import TaskSpec, get_task, load_task_file
+from hf_depth.training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
 
 SCRIPT = Path(__file__).resolve().with_name("fine_tune_t5.py")
+SCRIPT_ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 RECIPES = Path(__file__).resolve().with_name("configs") / "recipes"
 RECORD = "comparison.json"  # in the folder of each run: what was run and, once it has ended, what came out
 OURS = ("benchmark", "dataset_name", "model_name_or_path", "output_dir", "seed")
@@ -205,19 +207,12 @@ def read_task(name, config, flags, checkpoint) -> tuple[TaskSpec, list[str]]:
     config = recipe(benchmark, task) if config is None else fill(config)
     given = [config, *given]
     ours = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint.path]
-    _, task_args, training_args = parse_arguments(argument_types(), [*given, *ours, "--output_dir", "unused"])
+    _, task_args, training_args = parse_arguments(SCRIPT_ARGUMENTS, [*given, *ours, "--output_dir", "unused"])
     if not training_args.do_eval:
         raise ValueError(f"{config}: without `do_eval: true` there is no score to compare.")
     for path in task_args.task_file or ():
         load_task_file(path)
     return get_task(task, benchmark), given
-
-
-@functools.cache
-def argument_types() -> list[type]:
-    """The dataclasses that the script reads its arguments into."""
-    script = runpy.run_path(str(SCRIPT))
-    return [script[name] for name in ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments")]
 
 
 def recipe(benchmark: str, task: str) -> str:
