@@ -1,3 +1,5 @@
+import tempfile
+
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
@@ -160,6 +162,18 @@ class DatasetTest(parameterized.TestCase):
         self.assertEqual(*map(Hasher.hash, preprocessors))
         other = TaskPreprocessor(TOKENIZER, RTE, sentence_tokens=True, max_source_length=99)
         self.assertNotEqual(Hasher.hash(other), Hasher.hash(preprocessors[0]))
+
+    def test_prepared_rows_are_found_in_the_cache_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rte_rows(8).to_json(f"{folder}/rows.jsonl")
+            prepared_rows = []
+            for _ in range(2):  # as in two runs: everything is read and made anew
+                rows = Dataset.from_json(f"{folder}/rows.jsonl", cache_dir=f"{folder}/cache")
+                prepared_rows.append(prepared(rows, "depth"))
+            self.assertNotEmpty(prepared_rows[0].cache_files)
+            self.assertEqual(prepared_rows[0].cache_files, prepared_rows[1].cache_files)
+            other = prepared(rows, "t5")
+            self.assertNotEqual(other.cache_files, prepared_rows[0].cache_files)
 
     def test_statistics_count_what_was_cut(self):
         rows = rte_rows(8)
