@@ -12,6 +12,7 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 
 import logging
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -80,11 +81,11 @@ class Splits:
     prepared: dict[str, Dataset] = field(default_factory=dict)
 
     def dataset(self, split: str) -> TaskDataset:
-        return TaskDataset(
-            self.spec, split, self.rows[split], self.prepared[split], train_label_ids=self.train_labels()
-        )
+        rows, prepared = self.rows[split], self.prepared[split]
+        return TaskDataset(self.spec, split, rows, prepared, train_label_ids=self.train_label_ids)
 
-    def train_labels(self) -> list[int] | None:
+    @cached_property
+    def train_label_ids(self) -> list[int] | None:
         if self.spec.labels is None or self.spec.train_split not in self.rows:
             return None
         column = self.spec.label_column_name
