@@ -81,10 +81,14 @@ def text_files():
     return texts
 
 
-def script_types():
-    """The dataclasses of examples/pretrain_t5.py, without leaving the script among the loaded modules."""
-    script = runpy.run_path(str(ROOT / "examples/pretrain_t5.py"))
-    return [script[name] for name in ("ModelArguments", "DataArguments", "DepthTrainingArguments")]
+def script_types(script="pretrain_t5.py"):
+    """The dataclasses of a script, without leaving it among the loaded modules."""
+    names = {
+        "pretrain_t5.py": ("ModelArguments", "DataArguments", "DepthTrainingArguments"),
+        "fine_tune_t5.py": ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments"),
+    }[script]
+    loaded = runpy.run_path(str(ROOT / "examples" / script))
+    return [loaded[name] for name in names]
 
 
 class PackagingTest(parameterized.TestCase):
@@ -189,12 +193,13 @@ class ReadmeCommandsTest(parameterized.TestCase):
 
 class ExamplesTest(parameterized.TestCase):
     def test_every_configuration_file_parses(self):
-        types = script_types()
+        types = {script: script_types(script) for script in ("pretrain_t5.py", "fine_tune_t5.py")}
         paths = sorted((ROOT / "examples/configs").glob("*.yaml"))
         self.assertNotEmpty(paths)
         for path in paths:
+            script = "fine_tune_t5.py" if "fine_tune" in path.name else "pretrain_t5.py"
             with self.subTest(path.name):
-                *_, training_args = parse_arguments(types, [str(path), "--use_cpu", "true"])
+                *_, training_args = parse_arguments(types[script], [str(path), "--use_cpu", "true"])
                 self.assertTrue(training_args.do_train)
 
     @parameterized.named_parameters(
