@@ -16,6 +16,7 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+DEFAULT_OUTPUT_DIR = "trainer_output"  # of the host
 
 # Arguments with another name today: those renamed by transformers 5, and those of the earlier systems
 # (zbambergerNLP/depth, zbambergerNLP/principled-pre-training). Sections count if the whole name is listed here.
@@ -410,7 +411,12 @@ def set_up(training_args):
 
     Args:
         training_args (`transformers.TrainingArguments`): already set up for the launched processes.
+
+    Raises:
+        `ValueError`: if no `output_dir` was named. Runs that share the host's default would continue each other.
     """
+    if training_args.output_dir == DEFAULT_OUTPUT_DIR:
+        raise ValueError("Name the folder of the run by `--output_dir`.")
     # All runs of a sweep have one `output_dir`, in which each would go on from the last checkpoint of another. A W&B
     # agent names its runs in the environment: alike for all processes, and again for a run that it resumes.
     if "WANDB_SWEEP_ID" in os.environ and "WANDB_RUN_ID" in os.environ:

@@ -162,8 +162,8 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
     expected = dict(zip(spec.test_splits, spec.submission_rows, strict=False)).get(split)
     if expected and expected != len(predicted_ids):
         logger.warning(
-            "%s: %d predictions, but the server expects %d and will reject the file. Predict the whole test set, "
-            "without `--max_predict_samples`.",
+            "%s: %d predictions, but the server expects %d and will reject the file. Predict the benchmark's own test "
+            "set, all of it.",
             task,
             len(predicted_ids),
             expected,
@@ -198,6 +198,8 @@ def plot_confusion_matrix(
         label_ids, predicted_ids: the true and the predicted class of each row.
     """
     counts = confusion_matrix(spec, label_ids, predicted_ids)
+    if not counts[:, -1].any():
+        counts = counts[:, :-1]  # all answers are labels
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     confusion_figure(spec, counts, title or _title(spec)).savefig(path, dpi=110)
 
@@ -215,10 +217,12 @@ def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     names = list(spec.labels.values())
-    axes.set_xticks(range(len(names) + 1), [*names, "no label"], rotation=90 if 0.1 * max(longest, 8) > cell else 0)
+    answers = [*names, "no label"][: counts.shape[1]]
+    axes.set_xticks(range(len(answers)), answers, rotation=90 if 0.1 * max(longest, 8) > cell else 0)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="answer", ylabel="label", title=title)
-    axes.axvline(len(names) - 0.5, color="gray", linewidth=0.8)
+    if len(answers) > len(names):
+        axes.axvline(len(names) - 0.5, color="gray", linewidth=0.8)
     for row, column in zip(*counts.nonzero(), strict=True):
         color = "white" if fractions[row, column] > 0.6 else "black"
         size = 9 if spec.num_labels <= 12 else 6
@@ -243,8 +247,10 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
                 digits = 4 if METRICS[name].scale == 1 else 2
                 texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
                 lines.append([_title(result.spec), result.split, name, *texts])
+    if not any(line[-1] for line in lines):  # labels were scored, or there are none
+        head, lines = head[:-1], [line[:-1] for line in lines]
     if markdown:
-        rows = [head, ["---"] * 3 + ["---:"] * 4, *lines]
+        rows = [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *lines]
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
     widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
     return "\n".join(
@@ -282,6 +288,16 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
     ]
 
 
+RESULTS_SECTION = """## Results
+
+Beside the scores stand those of always answering the most frequent class, and of guessing; `unparsed` is the fraction
+of generated answers that are no label, which count as wrong.
+
+{table}
+
+"""
+
+
 def fine_tuning_card(
     model_name: str,
     model_type: str,
@@ -312,13 +328,13 @@ def fine_tuning_card(
         model_name=model_name,
         eval_results=scores or None,
     )
-    tasks = list(dict.fromkeys(_title(result.spec) for result in results))
+    tasks = ", ".join(dict.fromkeys(_title(result.spec) for result in results))
     trust = ", trust_remote_code=True" if model_type == "depth" else ""
     source = f" from {Path(base_model).name if is_folder else base_model}" if base_model else ""
     body = [
         f"# {model_name}",
         "",
-        f"A {model_type.upper()} model, fine-tuned with hf_depth{source} on {', '.join(tasks)}.",
+        f"A {model_type.upper()} model, fine-tuned with hf_depth{source}{' on ' + tasks if tasks else ''}.",
         "",
         "```python",
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
@@ -327,13 +343,7 @@ def fine_tuning_card(
         f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})',
         "```",
         "",
-        "## Results",
-        "",
-        "Beside the scores stand those of always answering the most frequent class, and of guessing; `unparsed` is "
-        "the fraction of generated answers that are no label, which count as wrong.",
-        "",
-        results_table(results, markdown=True),
-        "",
+        *(RESULTS_SECTION.format(table=results_table(results, markdown=True)).splitlines() if results else ()),
         *(line for title, values in sections.items() for line in card_section(title, values)),
     ]
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(body)))

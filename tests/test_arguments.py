@@ -12,7 +12,7 @@ from unittest import mock
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
-from hf_depth.arguments import REMOVED_FLAGS, check_launch, parse_arguments
+from hf_depth.arguments import REMOVED_FLAGS, check_launch, parse_arguments, set_up
 
 
 @dataclass
@@ -283,3 +283,7 @@ class CheckLaunchTest(parameterized.TestCase):
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
             with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
                 check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
+
+    def test_a_run_must_have_a_folder_of_its_own(self):
+        with self.assertRaisesRegex(ValueError, "--output_dir"):
+            set_up(Seq2SeqTrainingArguments(use_cpu=True))

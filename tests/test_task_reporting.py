@@ -261,6 +261,14 @@ class TablesTest(parameterized.TestCase):
         score, *_ = model_index(results(), ["nyu-mll/glue"])
         self.assertEqual((score.dataset_type, score.dataset_config), ("nyu-mll/glue", "rte"))
 
+    def test_scores_of_labels_leave_no_column_for_unparsed_answers(self):
+        spec = get_task("rte", "glue")
+        result = TaskResult(spec, "validation", {"accuracy": 0.5})
+        self.assertNotIn("unparsed", results_table([result]))
+        self.assertIn(
+            "unparsed", results_table([result, TaskResult(spec, "test", {"accuracy": 1, "unparsed_fraction": 0})])
+        )
+
     def test_card_without_results_is_valid(self):
         card = ModelCard(fine_tuning_card("m", "t5", [TaskResult(get_task("rte"), "test", {})], {}))
         self.assertNotIn("model-index", card.data.to_dict())
