@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import AutoConfig, TrainerState
 
-from .model_args import SIZE_FIELDS
+from .model_args import SIZE_FIELDS, config_values
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ def last_complete_checkpoint(output_dir):
 
 def check_same_model(checkpoint, model):
     """Stop if a checkpoint is of another model than the one that the arguments describe."""
-    saved = AutoConfig.from_pretrained(checkpoint).to_dict()
-    asked = model.config.to_dict()
+    saved = config_values(AutoConfig.from_pretrained(checkpoint))
+    asked = config_values(model.config)
     different = [name for name in ("model_type", *SIZE_FIELDS) if saved.get(name) != asked.get(name)]
     if different:
         differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)

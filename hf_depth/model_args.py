@@ -10,6 +10,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     T5Config,
@@ -159,7 +160,7 @@ SIZE_FIELDS = (
     "tie_word_embeddings",
 )
 # What a configuration file says that is no choice of the model's author, or follows from another field.
-NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn")
+NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
 SENTENCE_FIELDS = ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id")
 DEPTH_FIELDS = (*SENTENCE_FIELDS, *(f"hierarchical_{part}_mask" for part in ("encoder", "decoder", "cross")))
 # google/t5-v1_1-small without its dropout: T5 v1.1 was pre-trained with none.
@@ -272,17 +273,24 @@ def build_model(model_args: ModelArguments, tokenizer: PreTrainedTokenizerBase) 
     return model
 
 
+def config_values(config: PretrainedConfig) -> dict:
+    """The fields of a configuration, among them `tie_word_embeddings` as the model's author chose it."""
+    values = config.to_dict()
+    # Reading a T5 v1.1, transformers 5 turns `tie_word_embeddings=False` into `True` and this field.
+    if values.get("scale_decoder_outputs") is False:
+        values["tie_word_embeddings"] = False
+    return values
+
+
 def _config(model_args, config_class, tokenizer):
     """The configuration of the checkpoint, of `config_name`, or of a T5 v1.1, with the arguments' changes."""
     source = model_args.model_name_or_path or model_args.config_name
     values = {}
     if source is not None:
         # A DEPTH model reads any T5's configuration, so the class that the file names does not matter.
-        values = AutoConfig.from_pretrained(source, **_hub_arguments(model_args)).to_dict()
+        values = config_values(AutoConfig.from_pretrained(source, **_hub_arguments(model_args)))
         for name in NOT_INHERITED:
             values.pop(name, None)
-        if values.pop("scale_decoder_outputs", None) is False:
-            values["tie_word_embeddings"] = False
     else:
         values |= SCRATCH_DEFAULTS | {"vocab_size": _rounded_up(len(tokenizer))}
     names = {f.name for f in fields(model_args)} & set(config_class().to_dict())

@@ -163,8 +163,10 @@ class OneTaskTest(ScriptTest):
         self.assertLen(runs[0][0], 8)
         self.assertLen(runs[0][1], 4)
 
-    def test_a_second_run_resumes_and_a_finished_one_evaluates_its_best_model(self):
-        saving = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    @parameterized.parameters("depth", "t5")
+    def test_a_second_run_resumes_and_a_finished_one_evaluates_its_best_model(self, kind):
+        saving = {"model_name_or_path": self.save_model(kind)}
+        saving |= {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
         saving |= {"lr_scheduler_type": "constant", "load_best_model_at_end": True, "prediction_mode": "score_labels"}
         self.script.main(self.flags(**saving, max_steps=2))
         trainer = self.script.main(self.flags(**saving, max_steps=4))

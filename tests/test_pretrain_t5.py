@@ -120,8 +120,9 @@ class PretrainTest(parameterized.TestCase):
         self.assertEqual(trainer.state.global_step, 3)
         self.assertEqual(trainer.args.learning_rate, 1e-3)
 
-    def test_second_run_resumes_from_the_last_checkpoint_in_output_dir(self):
-        saving = {"save_strategy": "steps", "save_steps": 2}
+    @parameterized.parameters("depth", "t5")
+    def test_second_run_resumes_from_the_last_checkpoint_in_output_dir(self, kind):
+        saving = {"model_type": kind, "save_strategy": "steps", "save_steps": 2}
         self.script.main(self.flags(**saving, max_steps=4, lr_scheduler_type="constant"))
         whole = AutoModelForSeq2SeqLM.from_pretrained(self.output_dir).state_dict()
         other = self.folder / "other"
