@@ -236,18 +236,20 @@ def results_of(run: Run) -> Mapping[str, float] | None:
     What a run has left, `None` if it has not been run to its end.
 
     Raises:
-        `ValueError`: if its folder holds a run with other arguments, whose scores would not compare.
+        `ValueError`: if its folder holds results or checkpoints of a run with other arguments: such scores would not
+            compare, and such training would be gone on with.
     """
     record = run.folder / RECORD
     if not record.is_file():
         return None
     saved = json.loads(record.read_text(encoding="utf-8"))
-    if saved["run"] != _description(run):
+    is_other = saved["run"] != _description(run)
+    if is_other and (saved["results"] is not None or any(run.folder.glob("checkpoint-*"))):
         raise ValueError(
             f"{run.folder} holds a run with other arguments: {shlex.join(saved['run']['arguments'])}. Choose another "
             "`--output_dir`, or delete that folder."
         )
-    return saved["results"]
+    return None if is_other else saved["results"]
 
 
 def _description(run: Run) -> dict:

@@ -143,6 +143,24 @@ class CompareTest(parameterized.TestCase):
             self.run_script(flags=["--max_steps", "7"])
         self.assertLen(self.calls(), 8)
 
+    def test_the_arguments_of_a_failed_run_can_be_corrected(self):
+        Path("broken").write_text("rte")
+        with self.assertLogs("compare_checkpoints", "ERROR"), self.assertRaises(SystemExit):
+            self.run_script(tasks=["glue/rte"], models=["t5"])
+        Path("broken").unlink()
+        self.run_script(tasks=["glue/rte"], models=["t5"], flags=["--max_steps", "7"])
+        self.assertLen(self.calls(), 4)
+        self.assertLen(self.table(), 2)
+
+    def test_other_arguments_do_not_go_on_with_the_training_of_a_failed_run(self):
+        Path("broken").write_text("rte")
+        with self.assertLogs("compare_checkpoints", "ERROR"), self.assertRaises(SystemExit):
+            self.run_script(tasks=["glue/rte"], models=["t5"])
+        Path("out/t5/step-40/glue/rte/seed-42/checkpoint-2").mkdir()
+        with self.assertRaisesRegex(ValueError, "out/t5/step-40/glue/rte/seed-42 holds a run with other arguments"):
+            self.run_script(tasks=["glue/rte"], models=["t5"], flags=["--max_steps", "7"])
+        self.assertLen(self.calls(), 2)
+
     def test_jobs_share_the_runs_and_each_reports_all(self):
         self.run_script("--shard", "0/3")
         self.assertLen(self.calls(), 3)
