@@ -21,6 +21,7 @@ import numpy as np
 from datasets import Dataset, Features, List, Value
 
 from .task_checks import suggestion
+from .task_sources import file_version, keep_rows, kept_splits
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ def load(
     *,
     dataset_dir: str | os.PathLike | None = None,
     options: Mapping[str, Any] | None = None,
+    cache_dir: str | None = None,
     seed: int = 42,
     train_file=None,
     validation_file=None,
@@ -111,6 +113,8 @@ def load(
     for training, except those whose input is also in validation. Of a test task the first instances are taken, as the
     official evaluation does.
 
+    The rows are kept in `cache_dir`. How many were shortened is logged when they are made, not when they are found.
+
     Args:
         spec: the `TaskSpec`.
         dataset_dir: a copy of the repository: `tasks/*.json` and `splits/default/{train,test}_tasks.txt`.
@@ -122,6 +126,7 @@ def load(
             validation; `None`: all. Validation never takes more than a fifth of a task.
             `length`: how many tokens a text takes, and `max_source_length` (the task's): examples that do not fit are
             left out. Without `length`, none is.
+        cache_dir: as for `datasets.load_dataset`.
         seed: of the choice of instances and prompts.
 
     Returns:
@@ -143,18 +148,17 @@ def load(
     if both:
         raise ValueError(f"{folder / 'splits/default'}: both lists name {', '.join(both)}. Take them out of one.")
     _check_files(folder, names)
-    chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
-    for split in names:
-        for name in names[split]:
-            task = read_task(folder / "tasks" / f"{name}.json")
-            instances = task.pop("Instances")  # a task may have thousands of them that are not chosen
-            if split == "test":
-                parts = {"test": instances[: options["max_num_instances_per_eval_task"]]}
-            else:
-                parts = _training_instances(name, instances, options, seed)
-            for part in parts:
-                chosen[part] += [(task, instance) for instance in parts[part]]
-    return {split: _dataset(spec, split, chosen[split], options, seed) for split in chosen if chosen[split]}
+    paths = {split: [folder / "tasks" / f"{name}.json" for name in names[split]] for split in names}
+    arguments = {
+        "spec": spec,
+        "paths": paths,
+        "versions": {split: [file_version(path) for path in paths[split]] for split in paths},
+        "options": options,
+        "seed": seed,
+    }
+    columns = ("prompt", "instance", "references", "task", "category", "id", "split")
+    features = {name: Value("string") for name in columns} | {"references": List(Value("string"))}
+    return kept_splits(keep_rows(_rows, arguments, Features(features), cache_dir))
 
 
 def read_task(path: str | os.PathLike) -> dict[str, Any]:
@@ -293,24 +297,41 @@ def _generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest))
 
 
-def _dataset(spec, split: str, instances: Sequence[tuple], options: Mapping[str, Any], seed: int) -> Dataset:
-    counts: Counter = Counter()
-    rows = list(_rows(spec, split, instances, options, seed, counts))
+def _rows(
+    spec, paths: Mapping[str, Sequence[Path]], versions: Any, options: Mapping[str, Any], seed: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all splits, those of a split together."""
+    chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
+    for split in paths:
+        for path in paths[split]:
+            task = read_task(path)
+            instances = task.pop("Instances")  # a task may have thousands of them that are not chosen
+            if split == "test":
+                parts = {"test": instances[: options["max_num_instances_per_eval_task"]]}
+            else:
+                parts = _training_instances(task["Name"], instances, options, seed)
+            for part in parts:
+                chosen[part] += [(task, instance) for instance in parts[part]]
+    for split, instances in chosen.items():
+        counts: Counter = Counter()
+        yield from _split_rows(spec, split, instances, options, seed, counts)
+        _report(spec, split, instances, counts)
+
+
+def _report(spec, split: str, instances: Sequence[tuple], counts: Counter):
     logger.info(
-        f"Task {spec.name!r}, {split} split: {len(rows):,} instances of {len({row['task'] for row in rows}):,} tasks; "
-        f"{counts['shortened']:,} of them with fewer examples than asked for, to fit into `max_source_length`."
+        f"Task {spec.name!r}, {split} split: {len(instances):,} instances of "
+        f"{len({task['Name'] for task, _ in instances}):,} tasks; {counts['shortened']:,} of them with fewer examples "
+        "than asked for, to fit into `max_source_length`."
     )
     if counts["too long"]:
         logger.warning(
-            f"Task {spec.name!r}, {split} split: {counts['too long']:,} of {len(rows):,} instances do not fit into "
-            f"`max_source_length` by themselves and will be cut. Raise it."
+            f"Task {spec.name!r}, {split} split: {counts['too long']:,} of {len(instances):,} instances do not fit "
+            f"into `max_source_length` by themselves and will be cut. Raise it."
         )
-    names = ("prompt", "instance", "references", "task", "category", "id")
-    features = {name: Value("string") for name in names} | {"references": List(Value("string"))}
-    return Dataset.from_list(rows, features=Features(features))
 
 
-def _rows(
+def _split_rows(
     spec, split: str, instances: Sequence[tuple], options: Mapping[str, Any], seed: int, counts: Counter
 ) -> Iterator[dict[str, Any]]:
     length, limit = options.get("length"), options.get("max_source_length") or spec.max_source_length
@@ -336,4 +357,5 @@ def _rows(
             "task": task["Name"],
             "category": task["Categories"][0],
             "id": instance["id"],
+            "split": split,
         }

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
@@ -173,16 +174,56 @@ def read_rows(
     """
     if "://" in file:
         raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
-    status = Path(file).stat()
     if not file.removesuffix(".gz").endswith(".pkl"):
         check_utf8(argument, file, None)
-    # The size and the time are there for the fingerprint: a changed file is read anew.
-    arguments = {"rows": rows, "file": file, "spec": spec, "version": (status.st_size, status.st_mtime_ns)}
+    arguments = {"rows": rows, "file": file, "spec": spec, "version": file_version(file)}
     try:
-        return Dataset.from_generator(_generate, gen_kwargs=arguments, features=features, cache_dir=cache_dir)
+        return keep_rows(_generate, arguments, features, cache_dir)
+    except ValueError as error:
+        raise ValueError(f"`{argument}`: {error}") from error
+
+
+def keep_rows(
+    rows: Callable[..., Iterator[Mapping]],
+    arguments: Mapping[str, Any],
+    features: Features | None = None,
+    cache_dir: str | None = None,
+) -> Dataset:
+    """
+    Keep rows as a dataset on disk. The same arguments find it again, and with it what `datasets.map` made of it.
+
+    Args:
+        rows: a function that yields dictionaries.
+        arguments: of `rows`; none of them is a list. They must tell of everything that the rows depend on, hence of
+            the [`file_version`] of each file that is read.
+        features: of the rows.
+        cache_dir: as for `datasets.load_dataset`.
+
+    Raises:
+        `ValueError`: with the message of what `rows` raises.
+    """
+    try:
+        return Dataset.from_generator(rows, gen_kwargs=dict(arguments), features=features, cache_dir=cache_dir)
     except DatasetGenerationError as error:
         cause = error.__cause__ or error
-        raise ValueError(f"`{argument}`: {cause}") from cause
+        raise ValueError(str(cause)) from cause
+
+
+def kept_splits(rows: Dataset) -> dict[str, Dataset]:
+    """The rows of each split, by the column `split`, in which equal names stand together."""
+    names = rows["split"][:]
+    splits = {}
+    for name in dict.fromkeys(names):
+        start = names.index(name)
+        # A range keeps the rows where they are on disk, and so the cache of what is made of them.
+        splits[name] = rows.select(range(start, start + names.count(name))).remove_columns("split")
+    return splits
+
+
+def file_version(file: str | os.PathLike) -> tuple[int, int]:
+    """Size and time of a file: a changed file is read anew."""
+    status = Path(file).stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec, version: tuple) -> Iterator[Mapping]:

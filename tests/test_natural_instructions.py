@@ -3,6 +3,7 @@ import os
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import parameterized
 from datasets import Dataset
@@ -11,7 +12,7 @@ from helpers import tiny_tokenizer
 from hf_depth import natural_instructions
 from hf_depth.natural_instructions import TK_INSTRUCT_PROMPTS, instance_text, load, prompt, read_task
 from hf_depth.task_data import load_task
-from hf_depth.task_preprocessing import TaskPreprocessor
+from hf_depth.task_preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks import get_task
 
 CAPITALS = {
@@ -114,7 +115,8 @@ class NaturalInstructionsTestCase(parameterized.TestCase):
         (self.folder / "tasks" / f"{name}.json").write_text(json.dumps(task))
 
     def load(self, seed: int = 42, **options) -> dict[str, Dataset]:
-        return load(get_task("natural_instructions"), dataset_dir=self.folder, options=options, seed=seed)
+        task, cache_dir = get_task("natural_instructions"), str(self.folder / "cache")
+        return load(task, dataset_dir=self.folder, options=options, cache_dir=cache_dir, seed=seed)
 
 
 class SplitsTest(NaturalInstructionsTestCase):
@@ -177,9 +179,35 @@ class SplitsTest(NaturalInstructionsTestCase):
         self.assertEqual(after.to_list(), before.filter(lambda row: row["task"] == "task2_b").to_list())
 
     def test_it_is_what_the_registry_loads(self):
-        splits = load_task(get_task("natural_instructions"), dataset_dir=self.folder, options={"text_column": "text"})
+        task, cache_dir = get_task("natural_instructions"), str(self.folder / "other cache")
+        splits = load_task(task, dataset_dir=self.folder, options={"text_column": "text"}, cache_dir=cache_dir)
         for split, rows in self.load().items():
             self.assertEqual(splits[split].to_list(), rows.to_list())
+
+
+class CacheTest(NaturalInstructionsTestCase):
+    def prepare(self, **options) -> dict[str, Dataset]:
+        """As a run does: everything is made anew."""
+        preprocessor = TaskPreprocessor(tiny_tokenizer(True), get_task("natural_instructions"), sentence_tokens=True)
+        splits = self.load(length=preprocessor.length, **options)
+        return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
+
+    def test_rows_and_what_was_made_of_them_are_found_again(self):
+        first = self.prepare()
+        with (
+            mock.patch.object(natural_instructions, "read_task", side_effect=AssertionError),
+            mock.patch.object(TaskPreprocessor, "_layout", side_effect=AssertionError),
+        ):
+            again = self.prepare()
+        for split, rows in first.items():
+            self.assertNotEmpty(rows.cache_files)
+            self.assertEqual(again[split].cache_files, rows.cache_files)
+
+    def test_a_changed_task_and_changed_options_are_read_anew(self):
+        self.load()
+        self.write_task("task4_d", num_instances=7)
+        self.assertEqual(Counter(self.load()["test"]["task"])["task4_d"], 7)
+        self.assertNotIn("Positive", self.load(num_pos_examples=0)["test"][0]["prompt"])
 
 
 class OptionsTest(NaturalInstructionsTestCase):
