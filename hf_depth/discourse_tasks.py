@@ -10,7 +10,7 @@ import hashlib
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,13 @@ import numpy as np
 from datasets import Dataset, Features, Value
 
 from .corpus import Files, load_corpus
+from .task_sources import keep_rows, kept_splits
 from .tokenization import get_sentence_splitter
 
 logger = logging.getLogger(__name__)
 
 HELD_OUT_PERCENTAGE = 10  # of the documents, for each split that has no file
 MAX_EXAMPLES_PER_DOCUMENT = 20
-MAX_DRAWS = 100  # of a window of another document, before it is given up
 
 # What counts as a sentence, and not as a heading, an item of a list, code or a table.
 MIN_LETTERS, MAX_CHARACTERS = 10, 1000
@@ -56,8 +56,8 @@ class DiscourseTask:
 class _Document:
     """The windows of a document, and a hash of its text."""
 
-    windows: list[tuple[str, ...]]
     id: str
+    windows: list[tuple[str, ...]]
 
 
 def sentence_position(window: Sentences, other: Sentences, rng: np.random.Generator) -> list[Example]:
@@ -110,20 +110,24 @@ def load(
     A window of consecutive sentences starts at each sentence of a document, and gives an example of every label
     (`DISCOURSE_TASKS`), so that the labels are balanced and a majority scores no more than chance. What is no sentence
     (a heading, an item of a list, code, a table, a short fragment) is never part of a window, nor are the sentences on
-    both sides of it neighbours. Windows in which a sentence occurs twice, and windows that occur before, are left out.
+    both sides of it neighbours. The same holds for a sentence that several documents have, such as a byline. Windows
+    in which a sentence occurs twice, and windows that occur before, are left out.
 
-    Splits: no document, and no window, is in two of them. Where `train_file` has no `validation_file` beside it, a
+    Splits: no document, and no sentence, is in two of them. Where `train_file` has no `validation_file` beside it, a
     tenth of the documents is set apart for validation, and another tenth for the test if there is no `test_file`
     either. The latter are the documents that `load_corpus` sets apart for `validation_split_percentage=10` and the
     same seed: a model pre-trained on the rest has not read them.
 
-    The examples of a document depend on its text and the seed; only the foreign sentences of discourse coherence
-    depend on the other documents of its split as well.
+    The examples of a document depend on its text and the seed; only the sentences that it shares with other documents,
+    and the foreign ones of discourse coherence, depend on those as well.
+
+    The examples are kept in `cache_dir`. What was left out is logged when they are made, not when they are found.
 
     Args:
         spec: the `TaskSpec`; its `config_name` is a key of `DISCOURSE_TASKS`.
         train_file, validation_file, test_file: documents, as for [`corpus.load_corpus`].
-        options: `text_column` ("text"), `sentence_language` ("en"), `max_examples_per_document` (20; `None`: all).
+        options: `text_column` ("text"), `sentence_language` ("en"), `max_examples_per_document` (20; `None`: all;
+            at least one window is taken, with an example of every label).
         cache_dir: as for `datasets.load_dataset`.
         seed: of the splits and of what is drawn.
 
@@ -135,29 +139,29 @@ def load(
         `ValueError`: if files cannot be read, see `load_corpus`, or give no example, or an option is wrong.
     """
     options = dict(options or {})
-    task = _task(spec)
+    _check_task(spec)
     limit = options.get("max_examples_per_document", MAX_EXAMPLES_PER_DOCUMENT)
     if limit is not None and limit < 1:
         raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
     text_column = options.get("text_column") or "text"
-    splitter = get_sentence_splitter(options.get("sentence_language") or "en")
+    language = options.get("sentence_language") or "en"
+    get_sentence_splitter(language)  # raises if there is none
     files = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
-    seen: set[tuple[str, ...] | str] = set()
-    splits = {}
-    for split, texts in _documents(files, text_column, cache_dir, seed).items():
-        counts = Counter(documents=len(texts))
-        documents = [_document(text, task.num_sentences, splitter, seen, counts) for text in texts]
-        documents = [document for document in documents if document.windows]
-        try:
-            examples = list(_examples(spec.config_name, documents, limit, seed))
-        except ValueError as error:
-            raise ValueError(f"Task {spec.name!r}, {split} split: {error}") from error
-        _report(spec, split, len(documents), len(examples), counts)
-        splits[split] = _dataset(spec, examples)
+    arguments = {
+        "spec": spec,
+        "documents": _documents(files, text_column, cache_dir, seed),
+        "text_column": text_column,
+        "language": language,
+        "limit": limit,
+        "seed": seed,
+    }
+    features = {name: Value("string") for name in spec.text_column_name}
+    features |= {spec.label_column_name: Value("int64"), "document": Value("string"), "split": Value("string")}
+    splits = kept_splits(keep_rows(_rows, arguments, Features(features), cache_dir))
     return {split: splits[split] for split in ("train", "validation", "test") if split in splits}
 
 
-def _task(spec) -> DiscourseTask:
+def _check_task(spec):
     if spec.config_name not in DISCOURSE_TASKS:
         raise ValueError(
             f"The task {spec.name!r}: `config_name` says which discourse task is made, and must be one of "
@@ -174,11 +178,10 @@ def _task(spec) -> DiscourseTask:
             f"The task {spec.name!r}: `config_name` {spec.config_name!r} has the labels 0 to {task.num_examples - 1}, "
             f"but `labels` has {', '.join(map(str, spec.labels or ())) or 'none'}."
         )
-    return task
 
 
-def _documents(files: Mapping[str, Files], text_column: str, cache_dir: str | None, seed: int) -> dict[str, list[str]]:
-    """The texts of each split, `test` and `validation` first."""
+def _documents(files: Mapping[str, Files], text_column: str, cache_dir: str | None, seed: int) -> dict[str, Dataset]:
+    """The documents of each split, `test` and `validation` first."""
     corpus = load_corpus(
         **files,
         text_column=text_column,
@@ -196,43 +199,71 @@ def _documents(files: Mapping[str, Files], text_column: str, cache_dir: str | No
             )
         parts = corpus["train"].train_test_split(test_size=max(1, round(share * len(corpus["train"]))), seed=seed)
         corpus["train"], corpus["validation"] = parts["train"], parts["test"]
-    splits = [split for split in ("test", "validation", "train") if split in corpus]
-    return {split: [text or "" for text in corpus[split][text_column]] for split in splits}
+    return {split: corpus[split] for split in ("test", "validation", "train") if split in corpus}
 
 
-def _document(
-    text: str, num_sentences: int, splitter: Callable[[str], list[str]], seen: set, counts: Counter
-) -> _Document:
-    """The windows of a text that are new; `seen` holds hashes of texts, and windows, that were met, and grows."""
-    document = _Document([], hashlib.blake2b(" ".join(text.split()).encode(), digest_size=8).hexdigest())
-    if document.id in seen:
-        counts["repeated documents"] += 1
-        return document
-    seen.add(document.id)
-    for run in _runs(splitter(text), counts):
-        for start in range(len(run) - num_sentences + 1):
-            window = tuple(run[start : start + num_sentences])
-            if len(set(window)) < num_sentences or window in seen:
-                counts["repeated windows"] += 1
-            else:
-                seen.add(window)
-                document.windows.append(window)
-    return document
+def _rows(
+    spec, documents: Mapping[str, Dataset], text_column: str, language: str, limit: int | None, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all splits, those of a split together."""
+    num_sentences = DISCOURSE_TASKS[spec.config_name].num_sentences
+    splitter = get_sentence_splitter(language)
+    counts = {split: Counter(documents=len(documents[split])) for split in documents}
+    seen: set[str] = set()
+    sentences = {
+        split: _sentences(documents[split][text_column], splitter, seen, counts[split]) for split in documents
+    }
+    num_documents = Counter(text for split in sentences.values() for texts in split.values() for text in set(texts))
+    shared = {text for text, number in num_documents.items() if number > 1}
+    for split in documents:
+        found = [
+            _Document(id, _windows(texts, num_sentences, shared, counts[split]))
+            for id, texts in sentences[split].items()
+        ]
+        found = [document for document in found if document.windows]
+        try:
+            examples = list(_examples(spec.config_name, found, limit, seed))
+        except ValueError as error:
+            raise ValueError(f"Task {spec.name!r}, {split} split: {error}") from error
+        _report(spec, split, len(found), len(examples), counts[split])
+        for texts, label, id in examples:
+            row = dict(zip(spec.text_column_name, texts, strict=True))
+            yield row | {spec.label_column_name: label, "document": id, "split": split}
 
 
-def _runs(sentences: list[str], counts: Counter) -> Iterator[list[str]]:
-    """Yield what stands between two that are no sentences."""
-    run: list[str] = []
-    for sentence in sentences:
-        sentence = " ".join(sentence.split())  # a line break would show the original order
-        if is_sentence(sentence):
-            run.append(sentence)
+def _sentences(
+    texts: Iterable[str | None], splitter: Callable[[str], list[str]], seen: set[str], counts: Counter
+) -> dict[str, list[str]]:
+    """By a hash of each new text its sentences, `""` for what is none; `seen` holds the hashes, and grows."""
+    documents = {}
+    for text in texts:
+        pieces = (text or "").split()
+        id = hashlib.blake2b(" ".join(pieces).encode(), digest_size=8).hexdigest()
+        if id in seen:
+            counts["repeated documents"] += 1
+            continue
+        seen.add(id)
+        # A line break would show the original order.
+        sentences = [" ".join(sentence.split()) for sentence in splitter(text or "")]
+        documents[id] = [sentence if is_sentence(sentence) else "" for sentence in sentences]
+        counts["pieces"] += len(sentences)
+        counts["no sentences"] += documents[id].count("")
+    return documents
+
+
+def _windows(sentences: Sentences, num_sentences: int, shared: set[str], counts: Counter) -> list[tuple[str, ...]]:
+    """The windows of a document without what is no sentence (`""`) and what it shares with others."""
+    counts["sentences of several documents"] += sum(sentence in shared for sentence in sentences if sentence)
+    windows = {}  # keeps their order
+    for start in range(len(sentences) - num_sentences + 1):
+        window = tuple(sentences[start : start + num_sentences])
+        if "" in window or not shared.isdisjoint(window):
+            continue
+        if len(set(window)) < num_sentences or window in windows:
+            counts["repeated windows"] += 1
         else:
-            counts["no sentences"] += 1
-            yield run
-            run = []
-        counts["pieces"] += 1
-    yield run
+            windows[window] = None
+    return list(windows)
 
 
 def is_sentence(text: str) -> bool:
@@ -262,13 +293,11 @@ def _examples(
         rng = _generator(seed, kind, document.id)
         windows = document.windows
         if limit is not None:
-            windows = _some(windows, -(-limit // task.num_examples), rng)
-        examples = []
+            windows = _some(windows, max(1, limit // task.num_examples), rng)  # whole ones: their labels are balanced
         for window in windows:
-            other = _other_window(window, documents, index, rng) if task.needs_other else ()
-            examples += task.examples(window, other, rng)
-        for sentences, label in examples if limit is None else _some(examples, limit, rng):
-            yield sentences, label, document.id
+            other = _other_window(documents, index, rng) if task.needs_other else ()
+            for sentences, label in task.examples(window, other, rng):
+                yield sentences, label, document.id
 
 
 def _generator(seed: int, *names: str) -> np.random.Generator:
@@ -283,26 +312,22 @@ def _some(items: list, number: int, rng: np.random.Generator) -> list:
     return [items[i] for i in sorted(rng.choice(len(items), number, replace=False))]
 
 
-def _other_window(
-    window: Sentences, documents: Sequence[_Document], index: int, rng: np.random.Generator
-) -> tuple[str, ...]:
-    """A window of another document, all documents being equally likely, without a sentence of this window."""
-    for _ in range(MAX_DRAWS if len(documents) > 1 else 0):
-        other = (index + rng.integers(1, len(documents))) % len(documents)
-        windows = documents[other].windows
-        other_window = windows[rng.integers(len(windows))]
-        if not set(window) & set(other_window):
-            return other_window
-    raise ValueError(
-        f"there is no sentence of another document to put in place of one of {window[0]!r:.60} …: {len(documents)} "
-        "documents have enough sentences. Add documents that do not repeat each other. (In a text file, blank lines "
-        "separate documents.)"
-    )
+def _other_window(documents: Sequence[_Document], index: int, rng: np.random.Generator) -> tuple[str, ...]:
+    """A window of another document, all documents being equally likely."""
+    if len(documents) == 1:
+        raise ValueError(
+            "there is no sentence of another document to put in place of one of this: only one document has enough "
+            "sentences of its own. Add documents that do not repeat each other. (In a text file, blank lines separate "
+            "documents.)"
+        )
+    windows = documents[(index + rng.integers(1, len(documents))) % len(documents)].windows
+    return windows[rng.integers(len(windows))]
 
 
 def _report(spec, split: str, num_documents: int, num_examples: int, counts: Counter):
     """Log what was made and what was left out; raise if there is nothing."""
-    left_out = [f"{counts[name]:,} {name}" for name in ("repeated documents", "repeated windows") if counts[name]]
+    names = ("repeated documents", "sentences of several documents", "repeated windows")
+    left_out = [f"{counts[name]:,} {name}" for name in names if counts[name]]
     message = (
         f"Task {spec.name!r}, {split} split: {num_examples:,} examples of {num_documents:,} documents, out of "
         f"{counts['documents']:,}; of {counts['pieces']:,} pieces of text, {counts['no sentences']:,} are no sentences"
@@ -311,16 +336,7 @@ def _report(spec, split: str, num_documents: int, num_examples: int, counts: Cou
     if not num_examples:
         raise ValueError(
             f"{message} An example needs {len(spec.text_column_name)} sentences in a row, each of at least "
-            f"{MIN_LETTERS} letters and with a full stop or the like at its end. (In a text file without blank lines, "
-            "each line is a document.)"
+            f"{MIN_LETTERS} letters, with a full stop or the like at its end, and in no other document. (In a text "
+            "file without blank lines, each line is a document.)"
         )
     logger.info(message)
-
-
-def _dataset(spec, examples: Sequence[tuple[list[str], int, str]]) -> Dataset:
-    names = spec.text_column_name
-    rows: dict[str, list] = {name: [example[0][i] for example in examples] for i, name in enumerate(names)}
-    rows[spec.label_column_name] = [label for _, label, _ in examples]
-    rows["document"] = [document for _, _, document in examples]
-    features = {name: Value("string") for name in rows} | {spec.label_column_name: Value("int64")}
-    return Dataset.from_dict(rows, features=Features(features))

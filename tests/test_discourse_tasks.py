@@ -2,6 +2,8 @@ import functools
 import gzip
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from collections import Counter, defaultdict
 from unittest import mock
@@ -10,10 +12,12 @@ import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset
 
+from helpers import tiny_tokenizer
 from hf_depth import discourse_tasks
 from hf_depth.corpus import load_corpus
 from hf_depth.discourse_tasks import DISCOURSE_TASKS, MAX_EXAMPLES_PER_DOCUMENT, is_sentence, load
 from hf_depth.task_data import load_task
+from hf_depth.task_preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks import TaskSpec, get_task
 from hf_depth.tokenization import get_sentence_splitter
 
@@ -32,9 +36,16 @@ def texts_of(row: dict) -> list[str]:
     return [row[name] for name in sorted(row) if name.startswith("sentence_")]
 
 
+CACHE = tempfile.TemporaryDirectory()  # of what is made of the default documents
+
+
+def tearDownModule():
+    CACHE.cleanup()
+
+
 @functools.cache
 def default_splits(kind: str) -> dict[str, Dataset]:
-    return load(get_task(kind))
+    return load(get_task(kind), cache_dir=CACHE.name)
 
 
 class DiscourseTestCase(parameterized.TestCase):
@@ -134,13 +145,13 @@ class SplitsTest(DiscourseTestCase):
         return load(get_task(kind), **files, cache_dir=self.folder)
 
     @parameterized.parameters(*KINDS)
-    def test_no_document_and_no_window_is_in_two_splits(self, kind):
+    def test_no_document_and_no_sentence_is_in_two_splits(self, kind):
         splits = default_splits(kind)
         self.assertEqual(list(splits), ["train", "validation", "test"])
         for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
             self.assertNoCommonElements(splits[one]["document"], splits[other]["document"])
-            windows = [{frozenset(texts_of(row)) for row in splits[name]} for name in (one, other)]
-            self.assertNoCommonElements(*windows)
+            sentences = [{text for row in splits[name] for text in texts_of(row)} for name in (one, other)]
+            self.assertNoCommonElements(*sentences)
 
     def test_a_tenth_of_the_documents_each_is_held_out(self):
         texts = [document(index, num_sentences=3) for index in range(50)]
@@ -161,14 +172,16 @@ class SplitsTest(DiscourseTestCase):
         self.assertEqual(*documents)
         self.assertEqual(*(sum(map(len, splits.values())) for splits in (once, twice)))
 
-    def test_a_passage_of_several_documents_is_in_one_split(self):
-        licence = "This text may be copied by everyone. There is no warranty for it at all."
-        texts = [f"{document(index, 2)} {licence}" for index in range(40)]
-        splits = self.load("sentence_ordering", texts)
-        number = sum(
-            set(texts_of(row)) == set(get_sentence_splitter()(licence)) for rows in splits.values() for row in rows
-        )
-        self.assertEqual(number, 2)  # in either order
+    def test_a_sentence_of_several_documents_is_in_no_split_and_its_neighbours_stay_apart(self):
+        byline = "This is a text by the same author."
+        texts = [f"{document(2 * i, 2)} {byline} {document(2 * i + 1, 2)}" for i in range(40)]
+        with self.assertLogs(discourse_tasks.logger, "INFO") as logs:
+            splits = self.load("sentence_ordering", texts)
+        for rows in splits.values():
+            for row in rows:
+                self.assertLen({text.split()[2] for text in texts_of(row)}, 1)
+        self.assertEqual(sum(map(len, splits.values())), 40 * 2 * 2)
+        self.assertIn("left out: 32 sentences of several documents.", " ".join(logs.output))
 
     def test_each_split_has_its_file(self):
         splits = self.load_files("discourse_coherence", ("train", "validation", "test"), number=4)
@@ -188,7 +201,7 @@ class SplitsTest(DiscourseTestCase):
         self.assertEqual({name: len(set(rows["document"])) for name, rows in splits.items()}, expected)
 
     def test_it_is_what_the_registry_loads(self):
-        splits = load_task(get_task("sentence_position"))
+        splits = load_task(get_task("sentence_position"), cache_dir=self.folder)
         for name, rows in default_splits("sentence_position").items():
             self.assertEqual(splits[name].to_list(), rows.to_list())
 
@@ -218,7 +231,11 @@ class RandomnessTest(DiscourseTestCase):
         splits = self.load(kind, [document(index, 40) for index in range(20)], max_examples_per_document=limit)
         all_examples = (40 - DISCOURSE_TASKS[kind].num_sentences + 1) * DISCOURSE_TASKS[kind].num_examples
         for rows in splits.values():
-            self.assertEqual(set(Counter(rows["document"]).values()), {limit or all_examples})
+            num_labels = DISCOURSE_TASKS[kind].num_examples
+            whole = all_examples if limit is None else max(1, limit // num_labels) * num_labels
+            self.assertEqual(set(Counter(rows["document"]).values()), {whole})
+            labels = Counter(zip(rows["document"], rows["label"], strict=True))
+            self.assertEqual(set(labels.values()), {whole // num_labels})  # in each document
 
     def test_the_limit_is_on_unless_it_is_turned_off(self):
         rows = self.load("sentence_position", [document(index, 40) for index in range(20)])["train"]
@@ -230,6 +247,46 @@ class RandomnessTest(DiscourseTestCase):
         )
         starts = [int(row["sentence_1"].removesuffix(".").split()[-1]) for row in rows["train"] if row["label"]]
         self.assertBetween(np.mean(starts), 14, 24)
+
+
+class CacheTest(DiscourseTestCase):
+    def prepare(self, kind: str, source: str, **options) -> dict[str, Dataset]:
+        """As a run does: everything is made anew."""
+        preprocessor = TaskPreprocessor(tiny_tokenizer(True), get_task(kind), sentence_tokens=True)
+        file = os.path.join(self.folder, "train.jsonl") if source == "file" else None
+        splits = load_task(get_task(kind), train_file=file, cache_dir=self.folder, options=options)
+        return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
+
+    @parameterized.product(kind=["sentence_ordering", "discourse_coherence"], source=["file", "default"])
+    def test_rows_and_what_was_made_of_them_are_found_again(self, kind, source):
+        self.write("train.jsonl", [document(index) for index in range(30)])
+        options = {"max_examples_per_document": 1}
+        first = self.prepare(kind, source, **options)
+        with (
+            mock.patch.object(discourse_tasks, "_examples", side_effect=AssertionError),
+            mock.patch.object(TaskPreprocessor, "_layout", side_effect=AssertionError),
+        ):
+            again = self.prepare(kind, source, **options)
+        for split, rows in first.items():
+            self.assertNotEmpty(rows.cache_files)
+            self.assertEqual(again[split].cache_files, rows.cache_files)
+
+    def test_another_process_finds_the_rows(self):
+        program = (
+            "from hf_depth.discourse_tasks import load; from hf_depth.tasks import get_task; import sys; "
+            "print([rows._fingerprint for rows in load(get_task(sys.argv[1]), cache_dir=sys.argv[2]).values()])"
+        )
+        command = [sys.executable, "-c", program, "sentence_ordering", self.folder]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows = load(get_task("sentence_ordering"), cache_dir=self.folder).values()
+        self.assertEqual(output.splitlines()[-1], str([split._fingerprint for split in rows]))
+
+    def test_changed_documents_options_and_seeds_are_read_anew(self):
+        before = self.load("sentence_ordering", max_examples_per_document=2)["train"].to_list()
+        more = self.load("sentence_ordering", max_examples_per_document=4)["train"]
+        self.assertLen(more, 2 * len(before))
+        fewer = self.load("sentence_ordering", [document(index) for index in range(20)], max_examples_per_document=2)
+        self.assertLen(fewer["train"], 2 * 16)
 
 
 class FilterTest(DiscourseTestCase):
@@ -265,8 +322,8 @@ class FilterTest(DiscourseTestCase):
         self.assertEqual(sum(map(len, splits.values())), 20 * 2 * 2)
 
     def test_a_window_never_holds_a_sentence_twice(self):
-        again = "This very sentence comes again and again."
-        texts = [f"{sentence(i, 0)} {again} {again} {sentence(i, 1)}" for i in range(20)]
+        again = "This very sentence of document {} comes again and again. "
+        texts = [f"{sentence(i, 0)} {2 * again.format(i)}{sentence(i, 1)}" for i in range(20)]
         for rows in self.load("sentence_ordering", texts).values():
             for row in rows:
                 self.assertLen(set(texts_of(row)), 2)
@@ -353,6 +410,6 @@ class ErrorTest(DiscourseTestCase):
             config_name="sentence_ordering",
         )
         with mock.patch.object(discourse_tasks, "MAX_EXAMPLES_PER_DOCUMENT", 2):
-            row = load(spec)["train"][0]
+            row = load(spec, cache_dir=self.folder)["train"][0]
         self.assertEqual(list(row), ["left", "right", "order", "document"])
         self.assertEqual(spec.targets(row), ["kept"])
