@@ -21,7 +21,15 @@ from datasets import Dataset
 from transformers import AutoTokenizer, TrainerState, set_seed
 
 from hf_depth.arguments import parse_arguments, set_up
-from hf_depth.checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished
+from hf_depth.checkpoints import (
+    RunRecorder,
+    best_checkpoint,
+    check_same_model,
+    check_same_run,
+    checkpoint_to_resume,
+    describe_run,
+    is_finished,
+)
 from hf_depth.model_args import (
     FineTuningModelArguments,
     build_model,
@@ -339,7 +347,13 @@ def main(args=None):
     set_up(training_args)
     tasks = chosen_tasks(task_args)
     check(model_args, training_args, tasks)
+    trained = sorted(
+        f"{task.benchmark}/{task.name} version {task.version}" for task in training_tasks(tasks, task_args)
+    )
+    run = describe_run(model_args, script=Path(__file__).name, tasks=trained)
     checkpoint = checkpoint_to_resume(training_args)
+    if checkpoint is not None:
+        check_same_run(checkpoint, run)
     if checkpoint is not None and is_finished(checkpoint, training_args):
         logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
         training_args.do_train = False
@@ -362,6 +376,7 @@ def main(args=None):
         show_examples(loaded, tokenizer)
 
     trainer = build_trainer(loaded, tokenizer, model, task_args, training_args)
+    trainer.add_callback(RunRecorder(run))
     trainer.card_sections = card_sections(loaded, statistics, task_args, model_args, training_args, model)
     trainer.base_model = model_args.model_name_or_path
     if checkpoint is not None and not training_args.do_train:

@@ -21,7 +21,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, DepthTrainer, DepthTrainingArguments
 from hf_depth.arguments import parse_arguments, set_up
-from hf_depth.checkpoints import check_same_model, checkpoint_to_resume, is_finished
+from hf_depth.checkpoints import (
+    RunRecorder,
+    check_same_model,
+    check_same_run,
+    checkpoint_to_resume,
+    describe_run,
+    is_finished,
+)
 from hf_depth.corpus import load_corpus
 from hf_depth.corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from hf_depth.metrics import is_shuffled
@@ -413,7 +420,10 @@ def main(args=None):
     set_up(training_args)
     check(model_args, data_args, training_args)
     complete(model_args, data_args, training_args)
+    run = describe_run(model_args, script=Path(__file__).name, objective=data_args.objective)
     checkpoint = checkpoint_to_resume(training_args)
+    if checkpoint is not None:
+        check_same_run(checkpoint, run)
     if checkpoint is not None and is_finished(checkpoint, training_args):
         logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
         training_args.do_train = False
@@ -454,6 +464,7 @@ def main(args=None):
         eval_dataset=data["validation"],
         processing_class=tokenizer,
     )
+    trainer.add_callback(RunRecorder(run))
     trainer.card_sections = card_sections(model_args, data_args, training_args, statistics, model)
     if checkpoint is not None and not training_args.do_train:
         trainer.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))

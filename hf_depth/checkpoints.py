@@ -1,13 +1,16 @@
 """The checkpoints of a run: which one it goes on from, and whether it may."""
 
+import json
 import logging
 from pathlib import Path
 
-from transformers import AutoConfig, TrainerState
+from transformers import AutoConfig, TrainerCallback, TrainerState
 
 from .model_args import SIZE_FIELDS, config_values
 
 logger = logging.getLogger(__name__)
+
+RUN_FILE = "run.json"  # in each checkpoint
 
 
 def checkpoint_to_resume(training_args):
@@ -54,6 +57,48 @@ def check_same_model(checkpoint, model):
         differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
         raise ValueError(
             f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
+            "`--output_dir`, or go back to the arguments of that run."
+        )
+
+
+def describe_run(model_args, **more) -> dict:
+    """
+    What makes a run the one that it is, by the names of arguments: its base model, and what `more` says.
+
+    How long it trains, how fast and on how many devices is no part of it: that may change when it is resumed.
+    """
+    base = model_args.model_name_or_path
+    run = {"model_type": model_args.model_type, "model_name_or_path": base and Path(base).as_posix()}
+    return run | {"model_revision": model_args.model_revision} | more
+
+
+class RunRecorder(TrainerCallback):
+    """Writes into each checkpoint of which run it is, for [`check_same_run`]."""
+
+    def __init__(self, run: dict):
+        self.run = run
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            path = Path(args.output_dir, f"checkpoint-{state.global_step}", RUN_FILE)
+            path.write_text(json.dumps(self.run, indent=2), encoding="utf-8")
+
+
+def check_same_run(checkpoint, run: dict):
+    """
+    Stop if a checkpoint is of another run than the one that the arguments describe, such as one on another task.
+
+    A checkpoint that does not state its run is let through: it was not written by the scripts.
+    """
+    path = Path(checkpoint, RUN_FILE)
+    if not path.is_file():
+        return
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    different = [name for name in saved | run if saved.get(name) != run.get(name)]
+    if different:
+        differences = ", ".join(f"{name} {saved.get(name)} (now {run.get(name)})" for name in different)
+        raise ValueError(
+            f"The arguments describe another run than that of {checkpoint}, which has {differences}. Choose another "
             "`--output_dir`, or go back to the arguments of that run."
         )
 

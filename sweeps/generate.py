@@ -92,8 +92,9 @@ RECIPES = {
     "rte": _glue("rte", MRPC, "mrpc"),
     "wnli": _glue("wnli", MRPC, "mrpc"),
     "disco_eval": (
-        f"DiscoEval with the settings of {PAPER}, for any of its tasks (`--dataset_name DCwiki`); its T5 was "
-        "fine-tuned at `--learning_rate 1e-4`. `--dataset_dir` names files of your own, such as the folder `data` of "
+        f"DiscoEval with the settings of {PAPER}, for any of its tasks, each in a folder of its own "
+        "(`--dataset_name DCwiki --output_dir runs/DCwiki`); its T5 was fine-tuned at "
+        "`--learning_rate 1e-4`. `--dataset_dir` names files of your own, such as the folder `data` of "
         "https://github.com/ZeweiChu/DiscoEval.",
         FINE_TUNING,
         {

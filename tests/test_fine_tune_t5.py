@@ -178,6 +178,19 @@ class OneTaskTest(ScriptTest):
         self.assertEqual(self.results("eval")["eval_loss"], results["eval_loss"])
         self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
 
+    def test_another_task_or_base_model_does_not_resume_a_run(self):
+        other = self.model.rename(self.folder / "other")
+        flags = {"model_name_or_path": self.save_model("depth"), "save_strategy": "steps", "save_steps": 1}
+        self.script.main(self.flags(**flags, max_steps=1))
+        for changes, message in (
+            ({"dataset_name": "wnli"}, "tasks .*glue/rte version 1.* .now .*glue/wnli version 1"),
+            ({"model_name_or_path": other}, "model_name_or_path .*depth .now .*other"),
+        ):
+            with self.assertRaisesRegex(ValueError, f"another run than .*checkpoint-1.*{message}.*output_dir"):
+                self.script.main(self.flags(**flags | changes, max_steps=2))
+        settings = {"max_steps": 2, "learning_rate": 1e-4, "per_device_train_batch_size": 2}
+        self.assertEqual(self.script.main(self.flags(**flags | settings)).state.global_step, 2)
+
     def test_a_saved_model_predicts_by_itself(self):
         changes = {"do_train": None, "do_eval": None, "train_file": None, "validation_file": None}
         changes |= {"do_predict": True, "test_file": self.files["validation_file"], "max_predict_samples": 3}
