@@ -4,7 +4,7 @@ import json
 import logging
 from pathlib import Path
 
-from transformers import AutoConfig, TrainerCallback, TrainerState
+from transformers import AutoConfig, EarlyStoppingCallback, TrainerCallback, TrainerState
 
 from .model_args import SIZE_FIELDS, config_values
 
@@ -103,12 +103,29 @@ def check_same_run(checkpoint, run: dict):
         )
 
 
+class EarlyStopping(EarlyStoppingCallback):
+    """
+    Stops after evaluations without a better score; a resumed run also counts those before its checkpoint.
+
+    The host's `restore_callback_states_from_checkpoint` would bring back the old patience and threshold as well,
+    although the arguments may ask for others.
+    """
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        self.early_stopping_patience_counter = _evaluations_without_a_better_score(state)
+
+
+def _evaluations_without_a_better_score(state) -> int:
+    saved = state.stateful_callbacks.get(EarlyStopping.__name__, {})
+    return saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+
 def is_finished(checkpoint, training_args):
     """Whether the run that left this checkpoint has nothing more to do; the host would train one step too many."""
     state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
     patience = getattr(training_args, "early_stopping_patience", None)
-    stopping = state.stateful_callbacks.get("EarlyStoppingCallback", {}).get("attributes", {})
-    if patience is not None and stopping.get("early_stopping_patience_counter", 0) >= patience:
+    if patience is not None and _evaluations_without_a_better_score(state) >= patience:
         return True
     if training_args.max_steps > 0:
         return state.global_step >= training_args.max_steps

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
-from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import speed_metrics
 
+from .checkpoints import EarlyStopping
 from .label_scoring import encode_labels, score_labels
 from .metrics import summarize
 from .task_metrics import compute_task_metrics, optimized_score, parse_answers
@@ -137,7 +137,7 @@ class TaskTrainer(DepthTrainer):
         super().__init__(*args, **kwargs)
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
-            self.add_callback(EarlyStoppingCallback(patience, threshold))
+            self.add_callback(EarlyStopping(patience, threshold))
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         # What the model card names beside `card_sections`.

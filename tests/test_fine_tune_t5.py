@@ -178,6 +178,14 @@ class OneTaskTest(ScriptTest):
         self.assertEqual(self.results("eval")["eval_loss"], results["eval_loss"])
         self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
 
+    def test_a_resumed_run_stops_as_early_as_one_that_was_not_interrupted(self):
+        # The score never changes, so each evaluation after the first is one without a better score.
+        flags = {"learning_rate": 0.0, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps"}
+        flags |= {"eval_steps": 1, "prediction_mode": "score_labels"}
+        for max_steps, patience, last_step in ((2, 3, 2), (10, 3, 4), (10, 5, 6)):
+            trainer = self.script.main(self.flags(**flags, max_steps=max_steps, early_stopping_patience=patience))
+            self.assertEqual(trainer.state.global_step, last_step)
+
     def test_another_task_or_base_model_does_not_resume_a_run(self):
         other = self.model.rename(self.folder / "other")
         flags = {"model_name_or_path": self.save_model("depth"), "save_strategy": "steps", "save_steps": 1}
