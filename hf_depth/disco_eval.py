@@ -18,9 +18,9 @@ from huggingface_hub import hf_hub_download
 from .corpus import Files
 from .corpus_files import find_files, open_file
 from .task_checks import listed
-from .task_rows import INDEX, check_rows
+from .task_rows import INDEX, check_rows, read_class
 from .task_sources import TABLE_SUFFIXES, file_argument, read_rows, read_tables, split_files, text_lines
-from .tasks import TaskSpec
+from .tasks import HIDDEN, TaskSpec
 
 SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".pkl")
 
@@ -106,12 +106,8 @@ def _read(argument: str, file: str, spec: TaskSpec, is_pairs: bool, cache_dir: s
         rows = json_rows
     if rows is None:
         return read_tables(argument, [file], spec, cache_dir)
-    features = Features(
-        {
-            **{column: Value("string") for column in spec.text_column_name},
-            spec.label_column_name: Value("int64"),
-        }
-    )
+    columns = (*spec.text_column_name, spec.label_column_name)
+    features = Features({column: Value("string") for column in columns})
     return read_rows(argument, rows, file, spec, cache_dir, features)
 
 
@@ -126,8 +122,8 @@ def pair_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     for number, line in text_lines(file):
         place, cells = f"{file}, line {number}", line.split("\t")
         if len(cells) == len(spec.text_column_name):
-            yield _row(spec, place, 1, cells)
-            yield _row(spec, place, 0, cells[::-1])
+            yield _row(spec, place, spec.labels[1], cells)
+            yield _row(spec, place, spec.labels[0], cells[::-1])
         else:
             yield _row(spec, place, *_label_and_texts(cells))
 
@@ -196,11 +192,13 @@ def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, 
     texts = [text.strip() for text in texts]
     if "" in texts:
         raise ValueError(f"{place}: text {texts.index('') + 1} of {len(texts)} is empty.")
-    row = {spec.label_column_name: label}
-    try:
-        return {**dict(zip(columns, texts, strict=True)), spec.label_column_name: spec.label_id(row)}
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+    if spec.is_classification:
+        try:
+            # As text, which means the same when `check_rows` reads it again; a number might be another class.
+            label = spec.labels.get(read_class(spec, label), str(HIDDEN))
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
+    return {**dict(zip(columns, texts, strict=True)), spec.label_column_name: str(label)}
 
 
 def _columns_in_order(dataset: Dataset, spec: TaskSpec, place: str) -> Dataset:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 
 from .task_checks import suggestion
-from .tasks import HIDDEN, TaskSpec, whole_number
+from .tasks import HIDDEN, TaskSpec, is_hidden, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,28 @@ def check_rows(
     return rows
 
 
+def read_class(spec: TaskSpec, label: Any) -> int:
+    """
+    The class that a label of the data means, by its number, its text or its number as text; `-1` if it is hidden.
+
+    Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
+    This is why a label is read once only: the class 1 is not the text "1".
+
+    Raises:
+        `ValueError`: if the label is none of the task's.
+    """
+    if is_hidden(label):
+        return HIDDEN
+    number = whole_number(label)
+    label_id = max(spec.parse(str(label)), spec.parse(str(number)))
+    texts_are_numbers = any(whole_number(text) is not None for text in spec.labels.values())
+    if label_id == HIDDEN and number in spec.labels and not texts_are_numbers:
+        label_id = number
+    if label_id == HIDDEN:
+        raise spec.bad_label(label)
+    return label_id
+
+
 @dataclass
 class _RowChecker:
     """A function for `datasets.map`."""
@@ -93,13 +115,11 @@ class _RowChecker:
         try:
             if spec.labels is None:
                 value = spec.targets(row)
-                is_hidden = not value
             else:
-                value = spec.label_value(row) if spec.is_regression else spec.label_id(row)
-                is_hidden = value == HIDDEN
+                value = spec.label_value(row) if spec.is_regression else read_class(spec, label)
         except ValueError as error:
             raise self._error(index, str(error)) from None
-        if is_hidden and self.needs_labels:
+        if value in ([], HIDDEN) and self.needs_labels:
             raise self._error(index, f"the column {spec.label_column_name!r} holds {label!r}, hence no label.")
         return value
 

@@ -112,10 +112,6 @@ class TaskSpec:
         return len(self.labels or ())
 
     @property
-    def _texts_are_numbers(self) -> bool:
-        return any(whole_number(text) is not None for text in self.labels.values())
-
-    @property
     def is_regression(self) -> bool:
         return self.label_step is not None
 
@@ -150,7 +146,8 @@ class TaskSpec:
 
     def label_id(self, row: Row) -> int:
         """
-        The class of a row by its number, text or number as text; `-1` if it is hidden.
+        The class of a row by its number or its text, or by the number to predict; `-1` if it is hidden. In rows that
+        [`task_rows.check_rows`] has read, it is the number.
 
         Raises:
             `ValueError`: if the label is none of the task's.
@@ -158,31 +155,27 @@ class TaskSpec:
         label = row.get(self.label_column_name)
         if self.labels is None:
             raise ValueError(f"Task {self.name!r} has open answers, hence no classes.")
-        if _is_hidden(label):
+        if is_hidden(label):
             return HIDDEN
         if self.is_regression:
             return self._nearest(self.label_value(row))
-        number = whole_number(label)
-        label_id = max(self.parse(str(label)), self.parse(str(number)))
-        # Where the texts are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
-        if label_id == HIDDEN and number in self.labels and not self._texts_are_numbers:
-            label_id = number
-        if label_id == HIDDEN:
-            raise self._bad_label(label)
-        return label_id
+        label_id = self.parse(label) if isinstance(label, str) else label
+        if label_id not in range(self.num_labels):
+            raise self.bad_label(label)
+        return int(label_id)
 
     def label_value(self, row: Row) -> float:
         """The number of a row as it is in the data, not rounded; `-1.0` if it is hidden."""
         label = row.get(self.label_column_name)
-        if _is_hidden(label):
+        if is_hidden(label):
             return float(HIDDEN)
         try:
             value = float(label)
         except (TypeError, ValueError):
-            raise self._bad_label(label) from None
+            raise self.bad_label(label) from None
         grid = [float(text) for text in self.labels.values()]
         if not min(grid) <= value <= max(grid):
-            raise self._bad_label(label)
+            raise self.bad_label(label)
         return value
 
     def parse(self, answer: str) -> int:
@@ -196,7 +189,8 @@ class TaskSpec:
         steps = (Fraction(str(round(value, 4))) - Fraction(self.labels[0])) / Fraction(str(self.label_step))
         return round(steps)
 
-    def _bad_label(self, label: Any) -> ValueError:
+    def bad_label(self, label: Any) -> ValueError:
+        """The error for a label that is none of the task's."""
         labels = list(self.labels.items())
         shown = f"numbers from {labels[0][1]} to {labels[-1][1]}"
         if not self.is_regression:
@@ -345,7 +339,8 @@ def _benchmark(name: str) -> str:
     return benchmark
 
 
-def _is_hidden(label: Any) -> bool:
+def is_hidden(label: Any) -> bool:
+    """Whether a label, in the data or of a row, stands for one that is not published."""
     return label is None or label == -1 or (isinstance(label, str) and label.strip() in ("", "-1", "-1.0"))
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,8 +13,11 @@ import pyarrow.parquet
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, DatasetDict
 
+from helpers import tiny_tokenizer
 from hf_depth import disco_eval, task_sources
 from hf_depth.task_data import LOADERS, load_task
+from hf_depth.task_metrics import compute_task_metrics
+from hf_depth.task_preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks import DATASET_VALS, as_task, get_task, task_names
 
 RTE_ROWS = [
@@ -88,6 +92,22 @@ class FilesTest(TaskDataTestCase):
         rows = [row | {"label": label} for row, label in zip(RTE_ROWS, ("entailment", "1", 0.0), strict=True)]
         path = self.write("a.tsv", as_tsv(rows))
         self.assertEqual([row["label"] for row in self.load("rte", train_file=path)["train"]], [0, 1, 0])
+
+    @parameterized.product(
+        texts=[("1", "2", "3"), ("1", "0"), ("2", "0", "1")], extension=["jsonl", "csv"], numbers=[False, True]
+    )
+    def test_labels_that_are_numbers_stay_those_of_the_data_up_to_the_score(self, texts, extension, numbers):
+        task = as_task({"text_column_name": "review", "prefix": "stars:", "labels": texts}, "mine", "stars")
+        rows = [{"review": f"Film {text}.", "label": int(text) if numbers else text} for text in texts]
+        path = self.write(f"a.{extension}", WRITERS[extension](rows))
+        loaded = load_task(task, train_file=path, cache_dir=str(self.folder / "cache"))["train"]
+        self.assertEqual(loaded["label"][:], list(range(len(texts))))
+        tokenizer = tiny_tokenizer()
+        prepared = prepare_task(loaded, TaskPreprocessor(tokenizer, task))
+        answers = tokenizer.batch_decode(prepared["labels"][:], skip_special_tokens=True)
+        self.assertEqual([task.parse(answer) for answer in answers], list(range(len(texts))))
+        self.assertEqual(compute_task_metrics(task, loaded, list(texts))["accuracy"], 1.0)
+        self.assertEqual(compute_task_metrics(task, loaded, list(texts[1:] + texts[:1]))["accuracy"], 0.0)
 
     def test_a_number_to_predict_stays_as_it_is(self):
         rows = [{"sentence1": "A.", "sentence2": "B.", "score": score} for score in (3.8, 0.25)]
@@ -353,6 +373,11 @@ class DiscoEvalTest(TaskDataTestCase):
             [(row["sentence_1"], row["sentence_2"], row["label"], row["idx"]) for row in rows],
             [("A .", "B .", 1, 0), ("B .", "A .", 0, 1), ("C .", "D .", 1, 2), ("D .", "C .", 0, 3)],
         )
+
+    def test_labels_that_are_numbers_are_those_of_the_file(self):
+        task = replace(get_task("PDTB-E"), name="own", labels=("1", "2", "3"))
+        rows = self.load(task, train_file=self.write("train.txt", "3\tA .\tB .\n1\tC .\tD .\n"))["train"]
+        self.assertEqual([task.targets(row) for row in rows], [["3"], ["1"]])
 
     def test_a_pair_with_a_label_is_one_row(self):
         rows = self.load("BSOwiki", train_file=self.write("train.txt", "0\tA .\tB .\n"))["train"]

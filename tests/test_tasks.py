@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from helpers import tiny_tokenizer
 from hf_depth import tasks
+from hf_depth.task_rows import read_class
 from hf_depth.tasks import (
     DATASET_VALS,
     HIDDEN,
@@ -203,8 +204,10 @@ class EveryTaskTest(TasksTestCase):
             if task.is_regression:
                 self.assertEqual(task.label_id({"label": float(text)}), label_id)
             else:
-                for label in (label_id, str(label_id), float(label_id), text):
+                for label in (label_id, text):
                     self.assertEqual(task.label_id({"label": label}), label_id)
+                for label in (label_id, str(label_id), float(label_id), text):
+                    self.assertEqual(read_class(task, label), label_id)
 
     @parameterized.parameters(*ALL_TASKS)
     def test_a_task_survives_pickling_and_has_one_kind(self, benchmark, name):
@@ -224,6 +227,7 @@ class RowsTest(TasksTestCase):
     def test_hidden_labels_have_no_answer(self, label):
         task = get_task("rte")
         self.assertEqual(task.label_id({"label": label}), HIDDEN)
+        self.assertEqual(read_class(task, label), HIDDEN)
         self.assertEqual(task.targets({"label": label}), [])
         self.assertEqual(task.targets({}), [])
 
@@ -231,6 +235,8 @@ class RowsTest(TasksTestCase):
     def test_a_label_outside_the_set_is_an_error_that_names_task_column_and_value(self, label):
         with self.assertRaisesRegex(ValueError, f"'rte'.*'label' holds {label!r}, .*0 \\(entailment\\), 1"):
             get_task("rte").label_id({"label": label})
+        with self.assertRaisesRegex(ValueError, f"'rte'.*'label' holds {label!r}, .*0 \\(entailment\\), 1"):
+            read_class(get_task("rte"), label)
 
     @parameterized.parameters(({}, "None. The columns are: 'other'"), ({"review": 5}, "holds 5"))
     def test_a_missing_text_is_an_error_that_names_the_column(self, row, message):
@@ -251,11 +257,14 @@ class RowsTest(TasksTestCase):
         self.assertEqual(task.targets({"references": None}), [])
         self.assertEqual(task.prompt({"prompt": "Definition: x\nOutput: "}), "Definition: x\nOutput: ")
 
-    def test_where_the_texts_are_numbers_a_number_in_the_data_is_a_text(self):
+    def test_where_the_texts_are_numbers_a_number_in_the_data_is_a_text_and_the_label_of_a_row_is_a_class(self):
         task = as_task(ENTRY | {"labels": ["1", "2", "3"]}, "mine", "stars")
-        self.assertEqual([task.label_id({"label": label}) for label in (1, "2", 3.0)], [0, 1, 2])
+        self.assertEqual([read_class(task, label) for label in (1, "2", 3.0)], [0, 1, 2])
         with self.assertRaisesRegex(ValueError, "holds 0"):
-            task.label_id({"label": 0})
+            read_class(task, 0)
+        self.assertEqual([task.targets({"label": label}) for label in range(3)], [["1"], ["2"], ["3"]])
+        with self.assertRaisesRegex(ValueError, "holds 3"):
+            task.targets({"label": 3})
 
 
 class RegistryTest(TasksTestCase):
