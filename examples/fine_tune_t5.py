@@ -354,6 +354,7 @@ def main(args=None):
     checkpoint = checkpoint_to_resume(training_args)
     if checkpoint is not None:
         check_same_run(checkpoint, run)
+        best = best_checkpoint(checkpoint, training_args)
     if checkpoint is not None and is_finished(checkpoint, training_args):
         logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
         training_args.do_train = False
@@ -370,7 +371,7 @@ def main(args=None):
     if checkpoint is not None:
         check_same_model(checkpoint, model)
     if checkpoint is not None and not training_args.do_train:
-        model = type(model).from_pretrained(best_checkpoint(checkpoint, training_args), dtype=torch.float32)
+        model = type(model).from_pretrained(best, dtype=torch.float32)
     logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
     if training_args.should_log:
         show_examples(loaded, tokenizer)

@@ -133,8 +133,20 @@ def is_finished(checkpoint, training_args):
 
 
 def best_checkpoint(checkpoint, training_args):
-    """The checkpoint with the best score of the run that left `checkpoint`, if the run is to end with that one."""
-    best = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json")).best_model_checkpoint
-    if training_args.load_best_model_at_end and best is not None and Path(best).is_dir():
-        return best
-    return checkpoint
+    """
+    The checkpoint with the best score of the run that left `checkpoint`, if the run is to end with that one.
+
+    Raises:
+        `ValueError`: if it is gone. The host would go on without a word.
+    """
+    recorded = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json")).best_model_checkpoint
+    if recorded is None or not training_args.load_best_model_at_end:
+        return checkpoint
+    # First beside the checkpoint: where the folder of this run was, there may be another run by now.
+    for folder in (Path(checkpoint).parent / Path(recorded).name, Path(recorded)):
+        if folder.is_dir():
+            return str(folder)
+    raise ValueError(
+        f"{recorded}, the best checkpoint of the run of {checkpoint}, is gone. Put it back beside {checkpoint}, or go "
+        "on without it by `--load_best_model_at_end false` (and without `--early_stopping_patience`)."
+    )

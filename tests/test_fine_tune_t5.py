@@ -3,6 +3,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from fine_tuning import SHORT_SENTENCES, rte_rows
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.checkpoints import best_checkpoint
 from training import tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -185,6 +187,24 @@ class OneTaskTest(ScriptTest):
         for max_steps, patience, last_step in ((2, 3, 2), (10, 3, 4), (10, 5, 6)):
             trainer = self.script.main(self.flags(**flags, max_steps=max_steps, early_stopping_patience=patience))
             self.assertEqual(trainer.state.global_step, last_step)
+
+    def test_a_run_whose_folder_was_moved_keeps_its_best_model(self):
+        # The score never changes, so the first checkpoint stays the best one.
+        flags = {"learning_rate": 0.0, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps"}
+        flags |= {"eval_steps": 1, "load_best_model_at_end": True, "prediction_mode": "score_labels"}
+        self.script.main(self.flags(**flags, max_steps=2))
+        for other_run in (True, False):  # is there one in the old folder?
+            moved = self.folder / f"moved_{other_run}"
+            shutil.copytree(self.output_dir, moved)
+            if not other_run:
+                shutil.rmtree(self.output_dir)
+            trainer = self.script.main(self.flags(**flags, max_steps=3, output_dir=moved))
+            self.assertEqual(trainer.state.best_model_checkpoint, str(moved / "checkpoint-1"))
+            self.assertEqual(best_checkpoint(moved / "checkpoint-2", trainer.args), str(moved / "checkpoint-1"))
+        shutil.rmtree(moved / "checkpoint-1")
+        for max_steps in (3, 4):  # finished, and not
+            with self.assertRaisesRegex(ValueError, "checkpoint-1.* is gone.*load_best_model_at_end"):
+                self.script.main(self.flags(**flags, max_steps=max_steps, output_dir=moved))
 
     def test_another_task_or_base_model_does_not_resume_a_run(self):
         other = self.model.rename(self.folder / "other")
