@@ -114,7 +114,7 @@ class _RowChecker:
         spec, row = self.spec, {self.spec.label_column_name: label}
         try:
             if spec.labels is None:
-                value = spec.targets(row)
+                value = self._answers(label)
             else:
                 value = spec.label_value(row) if spec.is_regression else read_class(spec, label)
         except ValueError as error:
@@ -122,6 +122,18 @@ class _RowChecker:
         if value in ([], HIDDEN) and self.needs_labels:
             raise self._error(index, f"the column {spec.label_column_name!r} holds {label!r}, hence no label.")
         return value
+
+    def _answers(self, label: Any) -> list[str]:
+        is_text = isinstance(label, str)
+        if label is None or label == HIDDEN or (is_text and not label.strip()):
+            return []
+        answers = [label] if is_text else label
+        if not isinstance(answers, list) or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+            raise ValueError(
+                f"the column {self.spec.label_column_name!r} must hold a text or a list of texts that are not empty, "
+                f"but holds {label!r:.80}."
+            )
+        return answers
 
     def _error(self, index: int, message: str) -> ValueError:
         return ValueError(f"{self.place}, row {index} (the first is row 0): {message}")

@@ -139,8 +139,8 @@ class TaskSpec:
     def targets(self, row: Row) -> list[str]:
         """What the model should write: all right answers; none if they are hidden."""
         if self.labels is None:
-            answers = row.get(self.label_column_name)
-            return [answers] if isinstance(answers, str) else list(answers or ())
+            answers = row.get(self.label_column_name) or []
+            return [answers] if isinstance(answers, str) else list(answers)
         label_id = self.label_id(row)
         return [] if label_id == HIDDEN else [self.labels[label_id]]
 

@@ -25,6 +25,7 @@ RTE_ROWS = [
     {"sentence1": "None", "sentence2": "1984", "label": 1, "idx": 3},
     {"sentence1": "Naïve, café", "sentence2": "a\\b", "label": 0, "idx": 5},
 ]
+OPEN = as_task({"text_column_name": "question", "prefix": "", "label_column_name": "answers"}, "mine", "open")
 HIDDEN_ROWS = [row | {"label": -1} for row in RTE_ROWS]
 
 
@@ -157,13 +158,18 @@ class FilesTest(TaskDataTestCase):
         self.assertEqual(self.load("rte", train_file=str(self.folder / "data" / "*.tsv"))["train"], RTE_ROWS)
 
     def test_open_text_keeps_all_its_answers(self):
-        task = as_task({"text_column_name": "question", "prefix": "", "label_column_name": "answers"}, "mine", "open")
         rows = [{"question": "One?", "answers": ["a", "b"]}, {"question": "Two?", "answers": ["c"]}]
-        loaded = self.load(task, train_file=self.write("a.jsonl", as_jsonl(rows)))["train"]
+        loaded = self.load(OPEN, train_file=self.write("a.jsonl", as_jsonl(rows)))["train"]
         self.assertEqual([row["answers"] for row in loaded], [["a", "b"], ["c"]])
         rows = [{"question": "One?", "answers": "a"}]
-        loaded = self.load(task, train_file=self.write("b.csv", as_csv(rows)))["train"]
+        loaded = self.load(OPEN, train_file=self.write("b.csv", as_csv(rows)))["train"]
         self.assertEqual(loaded[0]["answers"], ["a"])
+
+    @parameterized.parameters((None,), ("",), (" ",), (-1,), ([],))
+    def test_open_text_of_a_test_may_be_hidden_and_then_has_no_answer(self, hidden):
+        path = self.write("a.jsonl", as_jsonl([{"question": "One?", "answers": hidden}]))
+        self.assertEqual(self.load(OPEN, test_file=path)["test"][0]["answers"], [])
+        self.assert_refused("a.jsonl, row 0 .*'answers' holds .*hence no label", OPEN, train_file=path)
 
     def test_what_was_read_is_found_again_and_a_changed_file_is_read_anew(self):
         path = self.write("a.tsv", as_tsv(RTE_ROWS))
@@ -198,6 +204,11 @@ class BadFilesTest(TaskDataTestCase):
 
     def test_text_that_is_no_text_names_file_row_and_column(self):
         self.assert_rows_refused("row 0 .*'sentence1' must hold text, but holds 5", [RTE_ROWS[0] | {"sentence1": 5}])
+
+    @parameterized.parameters((5,), (2.5,), ({"text": ["a"]},), ([None],), ([["x"]],), (["a", " "],), (True,))
+    def test_an_answer_that_is_no_text_names_file_row_and_column(self, answers):
+        rows = [{"question": "One?", "answers": answers}]
+        self.assert_rows_refused("row 0 .*: the column 'answers' must hold a text or a list", rows, task=OPEN)
 
     def test_a_line_with_too_few_cells_is_named(self):
         path = self.write("bad.tsv", as_tsv(RTE_ROWS) + "\nonly one\n")
