@@ -125,6 +125,7 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
         benchmark = task_args.benchmark
         names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
         raise ValueError(f"Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
+    tasks = list({(task.benchmark, task.name): task for task in tasks}.values())  # aliases name a task a second time
     for name in ("train_file", "validation_file", "test_file"):
         if getattr(task_args, name) and len(tasks) > 1:
             raise ValueError(
@@ -140,7 +141,7 @@ def _with_lengths(task: TaskSpec, task_args: TaskArguments) -> TaskSpec:
 
 
 def _named_tasks(task_args: TaskArguments) -> list[TaskSpec]:
-    names = list(dict.fromkeys(task_args.dataset_name))
+    names = task_args.dataset_name
     if ALL_TASKS in names:
         if task_args.benchmark is None:
             raise ValueError(

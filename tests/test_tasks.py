@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from helpers import tiny_tokenizer
 from hf_depth import tasks
+from hf_depth.task_args import TaskArguments, chosen_tasks
 from hf_depth.task_rows import read_class
 from hf_depth.tasks import (
     DATASET_VALS,
@@ -254,7 +255,8 @@ class RowsTest(TasksTestCase):
         task = get_task("natural_instructions")
         self.assertEqual(task.targets({"references": ["a", "b"]}), ["a", "b"])
         self.assertEqual(task.targets({"references": "a"}), ["a"])
-        self.assertEqual(task.targets({"references": None}), [])
+        for hidden in (None, "", []):
+            self.assertEqual(task.targets({"references": hidden}), [])
         self.assertEqual(task.prompt({"prompt": "Definition: x\nOutput: "}), "Definition: x\nOutput: ")
 
     def test_where_the_texts_are_numbers_a_number_in_the_data_is_a_text_and_the_label_of_a_row_is_a_class(self):
@@ -373,6 +375,20 @@ class RegistryTest(TasksTestCase):
     def test_the_example_of_the_docstring_runs(self):
         self.assertEqual(doctest.testmod(tasks).failed, 0)
         self.assertGreater(doctest.testmod(tasks).attempted, 0)
+
+
+class ChosenTasksTest(TasksTestCase):
+    @parameterized.parameters(
+        ("disco_eval", ["PDTB-E", "PDTB_E", "PDTB-E"], ["PDTB-E"]),
+        (None, ["rte", "glue/rte", "cola", "nyu-mll/glue/rte"], ["rte", "cola"]),
+    )
+    def test_a_task_under_several_names_is_taken_once(self, benchmark, names, expected):
+        chosen = chosen_tasks(TaskArguments(benchmark=benchmark, dataset_name=names))
+        self.assertEqual([task.name for task in chosen], expected)
+
+    def test_a_task_file_that_is_named_twice_is_taken_once(self):
+        path = str(self.write("name: tone\ntext_column_name: review\nprefix: x\nlabels: [sad, glad]\n"))
+        self.assertEqual(chosen_tasks(TaskArguments(task_file=[path, path])), [get_task("tone")])
 
 
 class TaskFileTest(TasksTestCase):
