@@ -115,6 +115,7 @@ class ModelArguments:
         if self.dropout_rate is not None and not 0 <= self.dropout_rate < 1:
             raise ValueError(f"`--dropout_rate` must lie between 0 and 1, got {self.dropout_rate}.")
         if self.model_name_or_path is not None:
+            _check_folder(self.model_name_or_path)
             given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
             if given:
                 raise ValueError(
@@ -174,6 +175,15 @@ SCRATCH_DEFAULTS = {
     "feed_forward_proj": "gated-gelu",
     "tie_word_embeddings": False,
 }
+
+
+def _check_folder(name_or_path: str) -> None:
+    """Raise if what can only be a folder is none; the Hub would be asked for it, and answer in its own words."""
+    is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
+    if is_path and not Path(name_or_path).is_dir():
+        raise ValueError(
+            f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
+        )
 
 
 def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:

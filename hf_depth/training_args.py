@@ -106,6 +106,11 @@ class TaskTrainingArguments(DepthTrainingArguments):
 
     def __post_init__(self):
         if self.early_stopping_patience is not None:
+            if self.eval_strategy == "no":
+                raise ValueError(
+                    "`early_stopping_patience` counts evaluations while training: ask for some by `--eval_strategy "
+                    "steps --eval_steps 500`, or by `--eval_strategy epoch --save_strategy epoch`."
+                )
             self.load_best_model_at_end = True
         super().__post_init__()
         if self.prediction_mode not in PREDICTION_MODES:

@@ -239,6 +239,11 @@ class PretrainTest(parameterized.TestCase):
         ("missing file", {"train_file": "nowhere.jsonl"}, "nowhere.jsonl"),
         ("missing column", {"text_column": "body"}, "body.*text"),
         ("size of a checkpoint", {"model_name_or_path": "t5-small"}, "--vocab_size.*model_name_or_path"),
+        (
+            "no such model",
+            {"model_name_or_path": "./nowhere", "vocab_size": None},
+            "model_name_or_path ./nowhere.*folder",
+        ),
         ("prefix-LM for depth", {"objective": "prefix_lm"}, "prefix_lm.*model_type t5"),
         ("endless stream", {"streaming": True, "max_steps": None}, "max_steps"),
         ("no test data", {"do_predict": True}, "test_file"),

@@ -210,6 +210,7 @@ class TrainingTest(TestCase):
         ({"prediction_mode": "guess"}, "prediction_mode.*generate, score_labels.*guess"),
         ({"predict_with_generate": False}, "predict_with_generate.*score_labels"),
         ({"early_stopping_patience": 0, "eval_strategy": "steps", "eval_steps": 500}, "early_stopping_patience"),
+        ({"early_stopping_patience": 2}, "early_stopping_patience.*eval_strategy"),
         ({"early_stopping_threshold": -1.0}, "early_stopping_threshold"),
     )
     def test_bad_arguments_are_refused(self, arguments, message):
