@@ -65,8 +65,16 @@ def check_task(task) -> None:
 
 
 def _check_types(task) -> None:
+    columns = ("text_column_name", "prefix", "metric_names", "file_columns")
+    for name in (*columns, "validation_splits", "test_splits", "submission_names"):
+        bad = [item for item in getattr(task, name) if not isinstance(item, str)]
+        if bad:
+            raise _error(task, name, f"must hold texts, but holds {bad[0]!r}.")
     kinds = {
-        str: ("benchmark", "name", "label_column_name", "train_split", "submission_labels", "loader"),
+        str: (
+            *("benchmark", "name", "label_column_name", "metric_to_optimize"),
+            *("train_split", "submission_labels", "loader"),
+        ),
         bool: ("greater_is_better",),
         int: ("max_source_length", "max_target_length", "version"),
     }
@@ -77,16 +85,20 @@ def _check_types(task) -> None:
     for name in ("path", "config_name", "train_on"):
         if not isinstance(getattr(task, name), str | None):
             raise _error(task, name, f"must be text or nothing, got {getattr(task, name)!r}.")
-    columns = ("text_column_name", "prefix", "metric_names", "file_columns")
-    for name in (*columns, "validation_splits", "test_splits", "submission_names"):
-        bad = [item for item in getattr(task, name) if not isinstance(item, str)]
-        if bad:
-            raise _error(task, name, f"must hold texts, but holds {bad[0]!r}.")
-    if not isinstance(task.column_aliases, Mapping):
+    for number in task.submission_rows:
+        if type(number) is not int or number < 0:
+            raise _error(task, "submission_rows", f"must be numbers of rows (0: unknown), but holds {number!r}.")
+    aliases = task.column_aliases
+    if not isinstance(aliases, Mapping) or not all(isinstance(column, str) for column in aliases.values()):
         raise _error(task, "column_aliases", f"must map names to names, got {task.column_aliases!r}.")
     for name in ("benchmark", "name"):
         if not _NAME.fullmatch(getattr(task, name)):
             raise _error(task, name, f"must be letters, digits, `_`, `-` and `.`, got {getattr(task, name)!r}.")
+    if not task.loader:
+        raise _error(task, "loader", "must name a loader, such as 'table', got ''.")
+    for name in ("validation_splits", "test_splits", "submission_names"):
+        if "" in getattr(task, name):
+            raise _error(task, name, f"must hold names, got {getattr(task, name)!r}. Give `[]` if there are none.")
     for name in ("max_source_length", "max_target_length", "version"):
         if getattr(task, name) < 1:
             raise _error(task, name, f"must be at least 1, got {getattr(task, name)}.")

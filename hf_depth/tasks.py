@@ -93,9 +93,11 @@ class TaskSpec:
             labels = {whole_number(key): text for key, text in self.labels.items()}
             if None not in labels:  # else `check_task` says what is wrong
                 self._set("labels", {number: labels[number] for number in sorted(labels) if number != HIDDEN})
-        metrics = tuple(METRIC_ALIASES.get(name, name) for name in self.metric_names)
-        optimized = METRIC_ALIASES.get(self.metric_to_optimize, self.metric_to_optimize)
-        self._set("metric_names", metrics or ((optimized,) if optimized else self._usual_metrics()))
+        # As text, for what is given may be anything until `check_task` has seen it.
+        metrics = tuple(METRIC_ALIASES.get(str(name), name) for name in self.metric_names)
+        optimized = METRIC_ALIASES.get(str(self.metric_to_optimize), self.metric_to_optimize)
+        is_named = optimized and isinstance(optimized, str)
+        self._set("metric_names", metrics or ((optimized,) if is_named else self._usual_metrics()))
         self._set("metric_to_optimize", optimized or self.metric_names[0])
         check_task(self)
 

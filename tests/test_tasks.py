@@ -359,6 +359,16 @@ class RegistryTest(TasksTestCase):
         ({"submission_labels": "ids"}, "field `submission_labels`: got 'ids'. Did you mean 'id'"),
         ({"column_aliases": {"stars": "lable"}}, "field `column_aliases`: .* 'lable'.* Did you mean 'label'"),
         ({"name": "my task"}, "field `name`: must be letters"),
+        ({"metric_names": [["f1"]]}, "field `metric_names`: must hold texts, but holds .'f1'."),
+        ({"metric_to_optimize": ["f1"]}, "field `metric_to_optimize`: must be of type `str`, got .'f1'."),
+        ({"column_aliases": {"stars": ["label"]}}, "field `column_aliases`: must map names to names"),
+        ({"submission_rows": ["many"]}, "field `submission_rows`: must be numbers of rows .* holds 'many'"),
+        ({"submission_rows": [-3]}, "field `submission_rows`: must be numbers of rows .* holds -3"),
+        ({"submission_rows": [True]}, "field `submission_rows`: must be numbers of rows .* holds True"),
+        ({"loader": ""}, "field `loader`: must name a loader"),
+        ({"validation_splits": [""]}, "field `validation_splits`: must hold names"),
+        ({"test_splits": ["test", ""]}, "field `test_splits`: must hold names"),
+        ({"submission_names": [""]}, "field `submission_names`: must hold names"),
     )
     def test_a_wrong_field_is_an_error_that_names_it(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -418,6 +428,10 @@ class TaskFileTest(TasksTestCase):
         ("prefix: y", "line 4: 'prefix' is given twice"),
         ("labels: [sad, glad", "line [45]: .*"),
         ("benchmark: [a]", "line 4: .*field `benchmark`"),
+        ("metric_names: [[f1]]", "line 4: .*field `metric_names`"),
+        ("metric_names: {f1: accuracy}", "line 4: .*field `metric_names`"),
+        ("metric_to_optimize: [f1]", "line 4: .*field `metric_to_optimize`"),
+        ("? [a]\n: b", "line 4: found unhashable key"),
     )
     def test_a_mistake_is_an_error_that_names_file_and_line(self, line, message):
         path = self.write(f"name: tone\ntext_column_name: review\nprefix: x\n{line}\n")
