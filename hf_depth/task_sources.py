@@ -153,7 +153,15 @@ def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: 
     others = [file for file in files if file not in tables]
     if others:
         datasets.append(load_files(argument, others, cache_dir=cache_dir))
-    return datasets[0] if len(datasets) == 1 else concatenate_datasets(datasets)
+    if len(datasets) == 1:
+        return datasets[0]
+    try:
+        return concatenate_datasets(datasets)
+    except ValueError as error:  # columns of different kinds: the cells of .tsv files are text
+        raise ValueError(
+            f"`{argument}`: the columns of {listed(tables + others)} are of different kinds: {error} Give files of "
+            "one kind, such as .jsonl."
+        ) from error
 
 
 def read_rows(

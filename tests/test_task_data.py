@@ -231,6 +231,11 @@ class BadFilesTest(TaskDataTestCase):
     def test_a_table_between_tabs_must_be_a_local_file(self):
         self.assert_refused("`test_file`: https://a.b/c.tsv is an address", "rte", test_file="https://a.b/c.tsv")
 
+    def test_files_of_two_kinds_that_do_not_fit_together_are_named(self):
+        paths = [self.write("a.jsonl", as_jsonl(RTE_ROWS)), self.write("b.tsv", as_tsv(RTE_ROWS))]
+        message = "`train_file`: .*b.tsv', '.*a.jsonl' are of different kinds: .* files of one kind, such as .jsonl"
+        self.assert_refused(message, "rte", train_file=paths)
+
     def test_a_missing_file_is_named(self):
         self.write("train.jsonl", as_jsonl(RTE_ROWS))
         with self.assertRaisesRegex(FileNotFoundError, "`test_file`: there is no file .*trian.* mean .*train.jsonl"):
