@@ -163,7 +163,7 @@ def check_missing(task, split, rows, needed):
     flag = {"train": "train_file", "eval": "validation_file", "predict": "test_file"}[purpose]
     message = f"Task {task.name!r} has no {split!r} data for `--do_{purpose}`, only {', '.join(rows) or 'none'}"
     if purpose == "predict" or any(other in rows for other, role in needed.items() if role == purpose):
-        logger.warning(f"{message}. It is left out.")
+        logger.warning(f"{message}.")
         return
     raise ValueError(f"{message}: name `--{flag}`, a `--dataset_dir` that holds them, or leave out `--do_{purpose}`.")
 
@@ -254,10 +254,11 @@ def train(trainer, checkpoint, statistics):
     trainer.save_metrics("train", metrics)
 
 
-def evaluate(trainer, datasets):
+def evaluate(trainer):
     """The scores of the final model (the best one, with `load_best_model_at_end`) on the validation sets."""
-    trainer.save_metrics("eval", trainer.evaluate())
-    write_outputs(trainer, datasets)
+    metrics = trainer.evaluate()
+    trainer.log_metrics("eval", metrics)
+    trainer.save_metrics("eval", metrics)
 
 
 def predict(trainer, datasets):
@@ -265,17 +266,16 @@ def predict(trainer, datasets):
     metrics = trainer.evaluate_tasks(name_datasets(datasets), metric_key_prefix="predict")
     trainer.log_metrics("predict", metrics)
     trainer.save_metrics("predict", metrics)
-    write_outputs(trainer, datasets)
 
 
-def write_outputs(trainer, datasets):
+def write_outputs(trainer):
     """What was predicted for each data set: all rows, what a server reads, and a confusion matrix."""
-    if not trainer.is_world_process_zero():
-        return
     folder = Path(trainer.args.output_dir)
-    for dataset in datasets:
-        predictions = trainer.evaluations[dataset.key].predictions
-        spec, rows, name = dataset.spec, dataset.rows, f"{dataset.spec.name}_{dataset.split}"
+    one_benchmark = len({benchmark for benchmark, _, _ in trainer.evaluations}) == 1
+    for key, evaluation in trainer.evaluations.items():
+        dataset, predictions = evaluation.dataset, evaluation.predictions
+        spec, rows = dataset.spec, dataset.rows
+        name = "_".join(key[1:] if one_benchmark else key)
         path = folder / f"predictions_{name}.jsonl"
         write_predictions(path, spec, rows, predictions.answers, predictions.label_ids, predictions.scores)
         if spec.labels is None:
@@ -284,11 +284,12 @@ def write_outputs(trainer, datasets):
         write_submission(folder / "submission", spec, dataset.split, predictions.label_ids, indices)
         if dataset.has_targets:
             label_ids = [spec.label_id({spec.label_column_name: label}) for label in rows[spec.label_column_name]]
-            plot_confusion_matrix(folder / f"confusion_matrix_{name}.png", spec, label_ids, predictions.label_ids)
+            path, title = folder / f"confusion_matrix_{name}.png", f"{spec.benchmark}/{spec.name}, {dataset.split}"
+            plot_confusion_matrix(path, spec, label_ids, predictions.label_ids, title)
 
 
 def finish(trainer):
-    """The table of all scores, the plot of the losses, the model card, and what goes to the Hub."""
+    """The table of all scores, files of all answers, the plot of the losses, the model card, what goes to the Hub."""
     args = trainer.args
     if args.should_log and trainer.evaluations:
         results = [evaluation.result for evaluation in trainer.evaluations.values()]
@@ -296,9 +297,10 @@ def finish(trainer):
     if args.do_train:
         trainer.save_state()  # once more, with the last evaluation
     if trainer.is_world_process_zero():
+        write_outputs(trainer)
         if args.do_train:
             plot_losses(trainer.state.log_history, Path(args.output_dir, "losses.png"))
-        trainer.create_model_card()
+            trainer.create_model_card()
     if args.push_to_hub:
         trainer.push_to_hub()
 
@@ -316,6 +318,12 @@ def card_sections(loaded, statistics, task_args, model_args, training_args, mode
     if len(loaded) > 1:
         settings |= {name: getattr(task_args, name) for name in ("mixing_temperature", "mixing_maximum")}
     return {"Data": data | rows, "Settings": settings | run_settings(model_args, training_args, model)}
+
+
+def hub_datasets(loaded, task_args) -> list[str]:
+    """The names on the Hub of the data, if they come from there: without any files of the user's."""
+    files = (task_args.dataset_dir, task_args.train_file, task_args.validation_file, task_args.test_file)
+    return [] if any(files) else sorted({one.spec.path for one in loaded if one.spec.path})
 
 
 def build_trainer(loaded, tokenizer, model, task_args, training_args) -> TaskTrainer:
@@ -380,12 +388,13 @@ def main(args=None):
     trainer.add_callback(RunRecorder(run))
     trainer.card_sections = card_sections(loaded, statistics, task_args, model_args, training_args, model)
     trainer.base_model = model_args.model_name_or_path
+    trainer.card_datasets = hub_datasets(loaded, task_args)
     if checkpoint is not None and not training_args.do_train:
         trainer.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
     if training_args.do_train:
         train(trainer, checkpoint, {"examples": len(trainer.train_dataset)})
     if training_args.do_eval:
-        evaluate(trainer, evaluation_sets(loaded, lambda spec: spec.validation_splits))
+        evaluate(trainer)
     if training_args.do_predict:
         predict(trainer, evaluation_sets(loaded, lambda spec: spec.test_splits))
     finish(trainer)

@@ -31,7 +31,6 @@ class TaskDataset(torch.utils.data.Dataset):
         split: the name of the split, for reports.
         rows: in the columns of the task.
         prepared: the same rows from [`TaskPreprocessor`], in the same order.
-        max_target_length: the longest answer in tokens; by default the task's.
         train_label_ids: the classes of the training rows, whose most frequent one is the majority class.
 
     An item is a prepared row with its place in `rows` as `index`. A hidden target is -100; if all of them are hidden,
@@ -42,7 +41,6 @@ class TaskDataset(torch.utils.data.Dataset):
     split: str
     rows: Dataset
     prepared: Dataset
-    max_target_length: int | None = None
     train_label_ids: Sequence[int] | None = None
     order: np.ndarray = field(init=False, repr=False)
 
@@ -164,6 +162,7 @@ class TaskTrainer(DepthTrainer):
         Returns:
             The metrics of all data sets, and `{metric_key_prefix}_score` if their labels are known.
         """
+        is_own = datasets is self.eval_dataset
         datasets = datasets if isinstance(datasets, Mapping) else {"": datasets}
         self._gen_kwargs = gen_kwargs
         self._memory_tracker.start()
@@ -171,8 +170,8 @@ class TaskTrainer(DepthTrainer):
         for name, dataset in datasets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             started = time.time()
-            # By its name, persistent workers are those of this data set.
-            dataloader = self.get_eval_dataloader(name if datasets is self.eval_dataset else dataset)
+            # The host keeps persistent workers by the name of a data set of its own: another one must not get them.
+            dataloader = self.get_eval_dataloader(name or None) if is_own else self.get_test_dataloader(dataset)
             output = self.evaluation_loop(dataloader, "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix)
             metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
             spec, of_task = dataset.spec, self.evaluations[dataset.key].metrics
@@ -233,12 +232,11 @@ class TaskTrainer(DepthTrainer):
 
     def _generation_arguments(self) -> dict:
         """No longer than the longest label or answer, unless told otherwise; `generate()` counts the start token."""
-        dataset = self._task_dataset
         length = self.args.generation_max_length
         if length is None and self._label_ids is not None:
             length = self._label_ids.shape[1] + 1
         if length is None:
-            length = (dataset.max_target_length or dataset.spec.max_target_length) + 1
+            length = self._task_dataset.spec.max_target_length + 1
         arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
         return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
 
@@ -258,9 +256,21 @@ class TaskTrainer(DepthTrainer):
         if self._scores_labels():
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
-        ids = np.where(outputs < 0, self.processing_class.pad_token_id, outputs)
-        answers = [answer.strip() for answer in self.processing_class.batch_decode(ids, skip_special_tokens=True)]
+        answers = self._texts(outputs)
         return TaskPredictions(answers, None if dataset.spec.labels is None else parse_answers(dataset.spec, answers))
+
+    def _texts(self, generated: np.ndarray) -> list[str]:
+        """
+        What stands before `</s>` in each row of ids. Other special tokens stay in the text: a label beside a sentinel
+        is no answer.
+        """
+        tokenizer = self.processing_class
+        nothing = (-100, tokenizer.pad_token_id)  # padding, also by the host, and the start token
+        texts = []
+        for ids in generated.tolist():
+            ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids
+            texts.append(tokenizer.decode([i for i in ids if i not in nothing]).strip())
+        return texts
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 

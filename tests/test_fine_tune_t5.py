@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -17,10 +19,11 @@ from datasets import Dataset
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from fine_tuning import SHORT_SENTENCES, rte_rows
+from fine_tuning import SHORT_SENTENCES, rte_rows, task_dataset
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, get_task
 from hf_depth.checkpoints import best_checkpoint
+from hf_depth.task_trainer import TaskEvaluation, TaskPredictions
 from training import tiny_model
 
 ROOT = Path(__file__).parent.parent
@@ -310,6 +313,29 @@ class OtherTasksTest(ScriptTest):
         decode = trainer.processing_class.decode
         names = {decode(row["input_ids"]).split("sentence1")[0].split()[-1] for row in trainer.train_dataset}
         self.assertEqual(names, {"rte", "wnli"})
+
+    def test_tasks_of_one_name_leave_files_of_their_own(self):
+        predictions = TaskPredictions(["entailment"] * 3, np.array([0, 0, 0]))
+        evaluations = {}
+        for benchmark in ("glue", "mine"):
+            spec = replace(get_task("rte", "glue"), benchmark=benchmark)
+            evaluation = TaskEvaluation(task_dataset(rte_rows(3), "t5", spec=spec), predictions, {})
+            evaluations[benchmark, "rte", "validation"] = evaluation
+        arguments = SimpleNamespace(output_dir=self.folder)
+        self.script.write_outputs(SimpleNamespace(args=arguments, evaluations=evaluations))
+        files = {path.name for path in self.folder.glob("predictions_*")}
+        self.assertEqual(files, {"predictions_glue_rte_validation.jsonl", "predictions_mine_rte_validation.jsonl"})
+
+    def test_the_card_names_data_of_the_hub_but_not_files_for_it(self):
+        rows = {"train": rte_rows(8), "validation": rte_rows(4), "test": rte_rows(4)}
+        arguments = {"max_steps": 1, "prediction_mode": "score_labels"}
+        with mock.patch.object(self.script, "load_task", return_value=rows):
+            self.script.main(self.flags(**arguments, train_file=None, validation_file=None))
+        card = ModelCard.load(self.output_dir / "README.md").data
+        self.assertEqual((card.datasets, card.eval_results[0].dataset_type), (["nyu-mll/glue"], "nyu-mll/glue"))
+        self.script.main(self.flags(**arguments, output_dir=self.folder / "files"))
+        card = ModelCard.load(self.folder / "files" / "README.md").data
+        self.assertEqual((card.datasets, card.eval_results[0].dataset_type), (None, "glue/rte"))
 
     def test_a_task_without_training_data_uses_those_of_another(self):
         pairs = rte_rows(8).rename_columns({"sentence1": "premise", "sentence2": "hypothesis"})

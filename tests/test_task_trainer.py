@@ -170,6 +170,30 @@ class EvaluationTest(TestCase):
         with self.assertRaisesRegex(ValueError, "questions.*open text.*generate"):
             evaluated.evaluate()
 
+    def test_a_label_beside_a_special_token_is_no_answer(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        label = tokenizer.encode("entailment", add_special_tokens=False)
+        sentinel, end, pad = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "</s>", "<pad>"])
+        rows = [[*label, end, sentinel], [sentinel, *label, end], [*label, end, -100], [*label, pad, pad]]
+        generated = np.array([[pad, *row] for row in rows])
+        texts = self.trainer()._texts(generated)
+        self.assertEqual([texts[0], *texts[2:]], ["entailment"] * 3)
+        self.assertEqual([RTE.parse(text) for text in texts], [0, -1, 0, 0])
+        self.assertIn("<extra_id_0>", texts[1])
+
+    @parameterized.parameters(False, True)
+    def test_persistent_workers_of_one_data_set_read_no_other(self, several):
+        rows, tests = rte_rows(5), rte_rows(3, seed=1)
+        own = task_dataset(rows, "t5")
+        own = {"a": own, "b": task_dataset(rows, "t5", "other")} if several else own
+        arguments = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+        evaluated = self.trainer(eval_dataset=own, **arguments)
+        for _ in range(2):
+            evaluated.evaluate()
+            evaluated.evaluate_tasks(task_dataset(tests, "t5", "test"))
+            self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.answers, 3)
+            self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.answers, 5)
+
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
         self.assertEmpty([name for name in metrics if "reconstruction" in name or "sentence" in name])
