@@ -289,7 +289,10 @@ def write_outputs(trainer):
 
 
 def finish(trainer):
-    """The table of all scores, files of all answers, the plot of the losses, the model card, what goes to the Hub."""
+    """
+    The table of all scores, files of all answers and, of a model that was trained, its losses and its card; then what
+    goes to the Hub.
+    """
     args = trainer.args
     if args.should_log and trainer.evaluations:
         results = [evaluation.result for evaluation in trainer.evaluations.values()]

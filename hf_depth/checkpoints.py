@@ -115,6 +115,16 @@ class EarlyStopping(EarlyStoppingCallback):
         super().on_train_begin(args, state, control, **kwargs)
         self.early_stopping_patience_counter = _evaluations_without_a_better_score(state)
 
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        is_over = control.should_training_stop  # already, for another reason
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if control.should_training_stop and not is_over:
+            logger.info(
+                f"Stopping early at step {state.global_step}: no better {args.metric_for_best_model} in "
+                f"{self.early_stopping_patience_counter} evaluations. The best is {state.best_metric:.4f} of step "
+                f"{state.best_global_step}."
+            )
+
 
 def _evaluations_without_a_better_score(state) -> int:
     saved = state.stateful_callbacks.get(EarlyStopping.__name__, {})

@@ -208,7 +208,11 @@ class TrainingTest(TestCase):
         right = rte_rows(32).select(range(16))
         wrong = right.map(lambda row: {"label": 1 - row["label"]})
         trained = trainer("t5", self.folder, wrong, task_dataset(right, "t5"), best, **arguments)
-        trained.train()
+        with self.assertLogs("hf_depth.checkpoints", "INFO") as logs:
+            trained.train()
+        self.assertRegex(
+            logs.output[-1], f"Stopping early at step {trained.state.global_step}: .*score in 2 evaluations"
+        )
         scores = [log["eval_score"] for log in trained.state.log_history if "eval_score" in log]
         self.assertEqual(trained.state.best_metric, max(scores))
         self.assertLen(scores, scores.index(max(scores)) + 3)  # two evaluations that were no better
