@@ -71,6 +71,15 @@ MRPC = {
     "per_device_train_batch_size": 32,
     "learning_rate": 1e-4,
 }
+DISCO_EVAL = {
+    "max_source_length": 512,
+    "max_target_length": 32,
+    "max_steps": 1500,
+    "per_device_train_batch_size": 64,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 100,
+}
 
 
 def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]:
@@ -97,17 +106,14 @@ RECIPES = {
         "`--learning_rate 1e-4`. `--dataset_dir` names files of your own, such as the folder `data` of "
         "https://github.com/ZeweiChu/DiscoEval.",
         FINE_TUNING,
-        {
-            "benchmark": "disco_eval",
-            "dataset_name": "SParxiv",
-            "max_source_length": 512,
-            "max_target_length": 32,
-            "max_steps": 1500,
-            "per_device_train_batch_size": 64,
-            "learning_rate": 1e-5,
-            "lr_scheduler_type": "linear",
-            "warmup_steps": 100,
-        },
+        {"benchmark": "disco_eval", "dataset_name": "SParxiv"} | DISCO_EVAL,
+    ),
+    "discourse": (
+        "The discourse tasks, made of your own text (`--train_file`) or of the Python language reference, with the "
+        f"settings that {PAPER} has for DiscoEval, each in a folder of its own (`--dataset_name sentence_position "
+        "--output_dir runs/sentence_position`).",
+        FINE_TUNING,
+        {"benchmark": "discourse", "dataset_name": "discourse_coherence"} | DISCO_EVAL,
     ),
     "natural_instructions": (
         f"Natural Instructions with the settings of {PAPER}; its T5 was fine-tuned at "
