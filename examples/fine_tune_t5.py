@@ -20,7 +20,7 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerState, set_seed
 
-from hf_depth.arguments import parse_arguments, set_up
+from hf_depth.arguments import check_run_arguments, parse_arguments, set_up
 from hf_depth.checkpoints import (
     RunRecorder,
     best_checkpoint,
@@ -57,21 +57,13 @@ logger = logging.getLogger(__name__)
 
 def check(model_args, training_args, tasks):
     """Stop on arguments that contradict each other, before anything is loaded."""
-    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
-        raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
-    if not training_args.do_train and model_args.model_name_or_path is None:
-        raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
-    if training_args.hub_token is not None:
-        raise ValueError(
-            "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
-        )
+    check_run_arguments(model_args, training_args)
     open_tasks = [task.name for task in tasks if task.labels is None]
     if open_tasks and training_args.prediction_mode == "score_labels":
         raise ValueError(
             f"`--prediction_mode score_labels` is for tasks with labels; the answers of {', '.join(open_tasks)} are "
             "open text. Use `--prediction_mode generate`."
         )
-    training_args.do_eval |= training_args.eval_on_start
     if model_args.missing_checkpoint is not None:
         logger.warning(f"There is no {model_args.missing_checkpoint}: the model is trained from scratch.")
     model_args.model_type = model_args.model_type or checkpoint_model_type(model_args)
@@ -281,7 +273,8 @@ def write_outputs(trainer):
         if spec.labels is None:
             continue
         indices = rows["idx"] if "idx" in rows.column_names else None
-        write_submission(folder / "submission", spec, dataset.split, predictions.label_ids, indices)
+        submissions = folder / "submission" if one_benchmark else folder / "submission" / spec.benchmark
+        write_submission(submissions, spec, dataset.split, predictions.label_ids, indices)
         if dataset.has_targets:
             label_ids = [spec.label_id({spec.label_column_name: label}) for label in rows[spec.label_column_name]]
             path, title = folder / f"confusion_matrix_{name}.png", f"{spec.benchmark}/{spec.name}, {dataset.split}"

@@ -20,7 +20,7 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, DepthTrainer, DepthTrainingArguments
-from hf_depth.arguments import parse_arguments, set_up
+from hf_depth.arguments import check_run_arguments, parse_arguments, set_up
 from hf_depth.checkpoints import (
     RunRecorder,
     best_checkpoint,
@@ -146,19 +146,11 @@ RANGES = (
 
 def check(model_args, data_args, training_args):
     """Stop on arguments that contradict each other, before anything is loaded."""
-    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
-        raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
-    training_args.do_eval |= training_args.eval_on_start
+    check_run_arguments(model_args, training_args)
     for name, lowest, highest in RANGES:
         value = getattr(data_args, name)
         if value is not None and not lowest <= value <= highest:
             raise ValueError(f"`--{name}` must lie between {lowest} and {highest}, got {value}.")
-    if not training_args.do_train and model_args.model_name_or_path is None:
-        raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
-    if training_args.hub_token is not None:
-        raise ValueError(
-            "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
-        )
     if model_args.model_type == "depth":
         for name, value in (("objective", "span_corruption"), ("pack_examples", False)):
             if getattr(data_args, name) != value:

@@ -69,6 +69,8 @@ _RENAMED = {
     "generation.max_length": "generation_max_length",
     "eval_with_beam_search": "generation_num_beams",
     "penalty_alpha": "generation_config",
+    "benchmark_dataset": "dataset_name",
+    "test_results_save_dir": "output_dir",
     "use_deepspeed": "deepspeed FILE",
     "deepspeed_config": "deepspeed FILE",
     "deepspeed_config_path": "deepspeed FILE",
@@ -126,7 +128,10 @@ REMOVED_FLAGS = {name: f"use `--{new_name}`" for name, new_name in _RENAMED.item
     "percent_of_dataset": "use `--max_train_samples`",
     "num_shards": "leave it out: a stream is divided by the files of the data set",
     "is_bf16": "use `--bf16`",
-    "eval_with_teacher_forcing": "use `--predict_with_generate false`",
+    "eval_with_teacher_forcing": "leave it out: fine-tuning never scores by teacher forcing, pre-training generates "
+    "only with `--predict_with_generate`",
+    "benchmark_constants": "give `--benchmark` to fine_tune_t5.py",
+    "mnli_sub_dir": "leave it out: both validation sets of mnli are evaluated",
     "training_padding_token_id": "leave it out: labels are always padded with -100",
     "tokenized_dataset_dir": "leave it out: prepared text is kept in the datasets cache, see `--overwrite_cache`",
     "grad_l2": "leave it out: the gradient norm is always logged",
@@ -428,3 +433,25 @@ def set_up(training_args):
     )
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score tells of its tokenizer at every evaluation
     check_launch(training_args)
+
+
+def check_run_arguments(model_args, training_args) -> None:
+    """
+    What both scripts ask of a run before anything is loaded; `--eval_on_start` is taken as `--do_eval` as well.
+
+    Args:
+        model_args (`model_args.ModelArguments`): which model.
+        training_args (`transformers.TrainingArguments`): what to do with it.
+
+    Raises:
+        `ValueError`: if there is nothing to do or no model to do it with, or if a token of the Hub was given.
+    """
+    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
+        raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
+    if not training_args.do_train and model_args.model_name_or_path is None:
+        raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
+    if training_args.hub_token is not None:
+        raise ValueError(
+            "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
+        )
+    training_args.do_eval |= training_args.eval_on_start
