@@ -24,8 +24,8 @@ import torch
 from transformers import T5Tokenizer
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, add_sentence_tokens
-from hf_depth.corruption import depth_input_and_target_lengths, t5_input_and_target_lengths, t5_raw_length
-from hf_depth.tokenization import eosen_token_id, sentence_token_ids, sentinel_token_ids
+from hf_depth.data.corruption import depth_input_and_target_lengths, t5_input_and_target_lengths, t5_raw_length
+from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids, sentinel_token_ids
 
 INPUT_LENGTH = 512
 MEAN_SPAN_LENGTH = 3.0

@@ -23,9 +23,9 @@ from hf_depth import (
     DepthTrainer,
     DepthTrainingArguments,
 )
-from hf_depth.corpus import train_tokenizer
-from hf_depth.default_corpus import python_reference_documents
-from hf_depth.tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids
+from hf_depth.data.python_reference import python_reference_documents
+from hf_depth.data.tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids
+from hf_depth.data.vocabulary import train_tokenizer
 
 
 class Examples:

@@ -20,12 +20,14 @@ import torch
 from transformers import T5Config
 
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
-from hf_depth.corpus import train_tokenizer
-from hf_depth.default_corpus import python_reference_documents
-from hf_depth.label_scoring import encode_labels, score_labels
-from hf_depth.task_preprocessing import DataCollatorForTasks, TaskPreprocessor
-from hf_depth.tasks import get_task
-from hf_depth.tokenization import eosen_token_id, get_sentence_splitter, load_tokenizer, sentence_token_ids
+from hf_depth.data.python_reference import python_reference_documents
+from hf_depth.data.sentences import get_sentence_splitter
+from hf_depth.data.tokenization import eosen_token_id, load_tokenizer, sentence_token_ids
+from hf_depth.data.vocabulary import train_tokenizer
+from hf_depth.evaluation.label_scoring import score_labels
+from hf_depth.tasks.dataset import DataCollatorForTasks
+from hf_depth.tasks.preprocessing import TaskPreprocessor, encode_labels
+from hf_depth.tasks.registry import get_task
 
 SPEC = get_task("SParxiv", "disco_eval")
 TEXT_VOCABULARY = 2048  # what the text gives; `vocab_size` may be larger, as ids without a piece cost as much

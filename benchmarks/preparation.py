@@ -20,10 +20,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # for all alike; read when the t
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
 from hf_depth import add_sentence_tokens  # noqa: E402
-from hf_depth.corpus import load_corpus, train_tokenizer  # noqa: E402
-from hf_depth.corruption import t5_raw_length  # noqa: E402
-from hf_depth.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor  # noqa: E402
-from hf_depth.tokenization import load_tokenizer  # noqa: E402
+from hf_depth.data.corpus import load_corpus
+from hf_depth.data.corruption import t5_raw_length
+from hf_depth.data.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor
+from hf_depth.data.tokenization import load_tokenizer
+from hf_depth.data.vocabulary import train_tokenizer
 
 
 def main():

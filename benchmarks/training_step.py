@@ -16,8 +16,8 @@ import time
 import numpy as np
 import torch
 
-from hf_depth.configuration_depth import DepthConfig
-from hf_depth.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.models.configuration_depth import DepthConfig
+from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 
 
 def parse_args() -> argparse.Namespace:

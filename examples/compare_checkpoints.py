@@ -25,11 +25,12 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from hf_depth.arguments import parse_arguments
-from hf_depth.model_args import FineTuningModelArguments
-from hf_depth.task_args import TaskArguments
-from hf_depth.tasks import TaskSpec, get_task, load_task_file
-from hf_depth.training_args import TaskTrainingArguments
+from hf_depth.arguments.model_args import FineTuningModelArguments
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.task_args import TaskArguments
+from hf_depth.tasks.registry import get_task, load_task_file
+from hf_depth.tasks.spec import TaskSpec
+from hf_depth.training.training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,20 @@ import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerState, set_seed
 
-from hf_depth.arguments import check_run_arguments, parse_arguments, set_up
-from hf_depth.checkpoints import (
-    RunRecorder,
+from hf_depth.arguments.launch import check_run_arguments, set_up
+from hf_depth.arguments.model_args import FineTuningModelArguments, load_tokenizer, own_tokenizer
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.task_args import LOADER_OPTIONS, TaskArguments, chosen_tasks, training_tasks
+from hf_depth.evaluation.outputs import results_table, write_predictions, write_submission
+from hf_depth.evaluation.plots import plot_confusion_matrix, plot_losses
+from hf_depth.models.loading import load_model
+from hf_depth.tasks.dataset import DataCollatorForTasks, TaskDataset, name_datasets
+from hf_depth.tasks.loading import load_task
+from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task, task_statistics
+from hf_depth.tasks.spec import TaskSpec
+from hf_depth.tasks.splits import mix_tasks
+from hf_depth.training.callbacks import RunRecorder
+from hf_depth.training.checkpoints import (
     best_checkpoint,
     check_same_model,
     check_same_run,
@@ -30,27 +41,9 @@ from hf_depth.checkpoints import (
     describe_run,
     is_finished,
 )
-from hf_depth.model_args import (
-    FineTuningModelArguments,
-    build_model,
-    checkpoint_model_type,
-    load_tokenizer,
-    own_tokenizer,
-)
-from hf_depth.reporting import plot_losses, run_settings
-from hf_depth.task_args import LOADER_OPTIONS, TaskArguments, chosen_tasks, training_tasks
-from hf_depth.task_data import load_task
-from hf_depth.task_preprocessing import (
-    DataCollatorForTasks,
-    TaskPreprocessor,
-    mix_tasks,
-    prepare_task,
-    task_statistics,
-)
-from hf_depth.task_reporting import plot_confusion_matrix, results_table, write_predictions, write_submission
-from hf_depth.task_trainer import TaskDataset, TaskTrainer, name_datasets
-from hf_depth.tasks import TaskSpec
-from hf_depth.training_args import TaskTrainingArguments
+from hf_depth.training.model_card import run_settings
+from hf_depth.training.task_trainer import TaskTrainer
+from hf_depth.training.training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +59,7 @@ def check(model_args, training_args, tasks):
         )
     if model_args.missing_checkpoint is not None:
         logger.warning(f"There is no {model_args.missing_checkpoint}: the model is trained from scratch.")
-    model_args.model_type = model_args.model_type or checkpoint_model_type(model_args)
+    model_args.complete()
 
 
 # ---- Data -----------------------------------------------------------------------------------------------------------
@@ -371,7 +364,7 @@ def main(args=None):
     if training_args.do_predict and not any(split in one.rows for one in loaded for split in one.spec.test_splits):
         raise ValueError("No task has test data: name `--test_file`, or leave out `--do_predict`.")
     statistics = prepare(loaded, tokenizer, task_args, model_args, training_args)
-    model = build_model(model_args, tokenizer)
+    model = load_model(tokenizer=tokenizer, **model_args.for_loading())
     if checkpoint is not None:
         check_same_model(checkpoint, model)
     if checkpoint is not None and not training_args.do_train:

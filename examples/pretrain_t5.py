@@ -20,9 +20,23 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerState, set_seed
 
 from hf_depth import DataCollatorForDepth, DataCollatorForT5SpanCorruption, DepthTrainer, DepthTrainingArguments
-from hf_depth.arguments import check_run_arguments, parse_arguments, set_up
-from hf_depth.checkpoints import (
-    RunRecorder,
+from hf_depth.arguments.launch import check_run_arguments, set_up
+from hf_depth.arguments.model_args import ModelArguments, load_tokenizer, own_tokenizer
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.data.corpus import load_corpus
+from hf_depth.data.corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
+from hf_depth.data.preprocessing import (
+    DepthPreprocessor,
+    SpanCorruptionPreprocessor,
+    check_enough_sentinels,
+    dataset_statistics,
+    prepare_dataset,
+)
+from hf_depth.data.tokenization import sentence_token_ids
+from hf_depth.evaluation.plots import plot_losses
+from hf_depth.models.loading import load_model
+from hf_depth.training.callbacks import RunRecorder
+from hf_depth.training.checkpoints import (
     best_checkpoint,
     check_same_model,
     check_same_run,
@@ -30,19 +44,9 @@ from hf_depth.checkpoints import (
     describe_run,
     is_finished,
 )
-from hf_depth.corpus import load_corpus
-from hf_depth.corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
-from hf_depth.metrics import is_shuffled
-from hf_depth.model_args import ModelArguments, build_model, load_tokenizer, own_tokenizer
-from hf_depth.preprocessing import (
-    DepthPreprocessor,
-    SpanCorruptionPreprocessor,
-    check_enough_sentinels,
-    dataset_statistics,
-    prepare_dataset,
-)
-from hf_depth.reporting import describe_example, metrics_table, plot_losses, run_settings, unshuffle
-from hf_depth.tokenization import sentence_token_ids
+from hf_depth.training.model_card import run_settings
+from hf_depth.training.previews import describe_example, metrics_table, unshuffle
+from hf_depth.training.statistics import is_shuffled
 
 logger = logging.getLogger(__name__)
 
@@ -439,7 +443,7 @@ def main(args=None):
         tokenizer = own_tokenizer(texts, model_args, training_args)
     data, statistics = prepare(corpus, tokenizer, model_args, data_args, training_args)
     collator = build_collator(tokenizer, model_args, data_args, training_args)
-    model = build_model(model_args, tokenizer)
+    model = load_model(tokenizer=tokenizer, **model_args.for_loading())
     if checkpoint is not None:
         check_same_model(checkpoint, model)
     if checkpoint is not None and not training_args.do_train:

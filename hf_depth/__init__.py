@@ -2,15 +2,17 @@
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from .configuration_depth import DepthConfig
-from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-from .task_preprocessing import DataCollatorForTasks, TaskPreprocessor
-from .task_trainer import TaskDataset, TaskTrainer
-from .tasks import DATASET_VALS, TaskSpec, get_task, register_task
-from .tokenization import add_sentence_tokens
-from .trainer import DepthTrainer
-from .training_args import DepthTrainingArguments, TaskTrainingArguments
+from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from .data.tokenization import add_sentence_tokens
+from .models.configuration_depth import DepthConfig
+from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from .tasks.dataset import DataCollatorForTasks, TaskDataset
+from .tasks.preprocessing import TaskPreprocessor
+from .tasks.registry import DATASET_VALS, get_task, register_task
+from .tasks.spec import TaskSpec
+from .training.task_trainer import TaskTrainer
+from .training.trainer import DepthTrainer
+from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
 
 __version__ = "0.1.0"
 

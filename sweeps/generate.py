@@ -14,8 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from hf_depth.arguments import parse_arguments
-from hf_depth.tasks import TaskSpec, get_task, task_names
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.tasks.registry import get_task, task_names
+from hf_depth.tasks.spec import TaskSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES_FOLDER = "examples/configs/recipes"

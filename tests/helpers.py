@@ -2,14 +2,26 @@
 
 import functools
 import io
+import os
 import pydoc_data.topics
 import string
 import tempfile
+from pathlib import Path
 
 import sentencepiece
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
-from hf_depth.tokenization import add_sentence_tokens
+from hf_depth.data.tokenization import add_sentence_tokens
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+
+def process_environment(**more: str) -> dict[str, str]:
+    """The environment of another Python process that imports this package and these helpers; one thread."""
+    paths = os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
+
 
 # The beginning of Jane Austen's "Pride and Prejudice" (1813) and of Herman Melville's "Moby-Dick" (1851): dialogue,
 # abbreviations, semicolons, questions, exclamations.

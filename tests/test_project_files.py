@@ -19,7 +19,8 @@ from accelerate.commands.launch import launch_command_parser
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from hf_depth.arguments import REMOVED_FLAGS, parse_arguments
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.removed_flags import REMOVED_FLAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 CARD_PACKAGES = {

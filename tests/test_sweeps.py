@@ -15,11 +15,12 @@ from absl.testing import parameterized
 from accelerate.commands.launch import launch_command_parser
 from wandb import wandb_agent
 
-import training
+import tiny_training
 from helpers import tiny_tokenizer
-from hf_depth.arguments import parse_arguments, set_up
-from hf_depth.task_metrics import compute_task_metrics
-from hf_depth.tasks import get_task, task_names
+from hf_depth.arguments.launch import set_up
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.evaluation.scoring import compute_task_metrics
+from hf_depth.tasks.registry import get_task, task_names
 
 ROOT = Path(__file__).resolve().parent.parent
 SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
@@ -75,7 +76,7 @@ def agent_command(sweep, **values):
 
 def tiny_run(folder, spec, rows=8):
     """Writes a T5 of one layer and a few rows of a task; returns the flags to run a recipe of the task on them."""
-    training.tiny_model("t5").save_pretrained(folder / "t5")
+    tiny_training.tiny_model("t5").save_pretrained(folder / "t5")
     tiny_tokenizer().save_pretrained(folder / "t5")
     for split in (spec.train_split, *spec.validation_splits):
         texts = [dict.fromkeys(spec.text_column_name, f"It is number {i}.") for i in range(rows)]
@@ -210,7 +211,7 @@ class SweepTest(parameterized.TestCase):
     def test_pretraining_logs_its_metric_for_both_kinds_of_model(self, kind):
         name = read(ROOT / "sweeps/pretrain.yaml")["metric"]["name"]
         with tempfile.TemporaryDirectory() as folder:
-            trainer = training.trainer(kind, folder, number_of_rows=4)
+            trainer = tiny_training.trainer(kind, folder, number_of_rows=4)
             metrics = trainer.evaluate(trainer.train_dataset)
         self.assertIn(name.replace("/", "_", 1), metrics)
 

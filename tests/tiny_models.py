@@ -10,8 +10,8 @@ import transformers.integrations.flex_attention as transformers_flex
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 from transformers import T5Config, masking_utils
 
-from hf_depth.configuration_depth import DepthConfig
-from hf_depth.modeling_depth import DepthForConditionalGeneration
+from hf_depth.models.configuration_depth import DepthConfig
+from hf_depth.models.modeling_depth import DepthForConditionalGeneration
 
 # Words are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.
 FIRST_SENTENCE_TOKEN, NUM_SENTENCE_TOKENS, EOSEN, VOCAB_SIZE = 40, 6, 46, 50

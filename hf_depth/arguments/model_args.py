@@ -1,0 +1,204 @@
+"""Which model and tokenizer a script works with: the arguments, and how they become objects."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+
+from ..data import tokenization
+from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens
+from ..data.vocabulary import train_tokenizer
+from ..models.configuration_depth import DepthConfig
+from ..models.loading import MODEL_TYPES, SCRATCH_DEFAULTS, SIZE_FIELDS, checkpoint_model_type
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
+MAX_TOKENIZER_DOCUMENTS = 200_000
+
+
+@dataclass
+class ModelArguments:
+    """
+    A checkpoint to start from, or the size of a model from scratch: T5 v1.1 unless its fields say otherwise.
+    """
+
+    model_type: str = field(
+        default="depth", metadata={"help": "`depth`, or `t5` for the baseline.", "choices": list(MODEL_TYPES)}
+    )
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "T5 or DEPTH checkpoint to continue from (folder or Hub). Default: from scratch."},
+    )
+    config_name: str | None = field(
+        default=None, metadata={"help": "Configuration of a model from scratch (folder or Hub)."}
+    )
+    tokenizer_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Tokenizer (folder or Hub). Default: the checkpoint's; from scratch, one is trained on the corpus."
+        },
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
+    attn_implementation: str = field(
+        default="sdpa",
+        metadata={"help": "`sdpa`, `eager` or `flex_attention`.", "choices": ["sdpa", "eager", "flex_attention"]},
+    )
+    num_sentence_tokens: int | None = field(
+        default=None, metadata={"help": "Sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."}
+    )
+    hierarchical_encoder_mask: bool | None = field(
+        default=None,
+        metadata={"help": "Encoder: false: sentence tokens attend to all, not to their own sentence only."},
+    )
+    hierarchical_decoder_mask: bool | None = field(
+        default=None, metadata={"help": "Decoder: false: sentence tokens attend to all earlier tokens."}
+    )
+    hierarchical_cross_mask: bool | None = field(
+        default=None, metadata={"help": "Cross-attention: false: sentence tokens attend to all tokens."}
+    )
+    # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
+    vocab_size: int | None = field(
+        default=None,
+        metadata={"help": "Rows of the embedding; also tokens of a vocabulary trained here, with sentence tokens."},
+    )
+    d_model: int | None = field(default=None, metadata={"help": "Width of the model (default 512)."})
+    d_kv: int | None = field(default=None, metadata={"help": "Width of an attention head (default 64)."})
+    d_ff: int | None = field(default=None, metadata={"help": "Width of the feed-forward layers (default 1024)."})
+    num_layers: int | None = field(default=None, metadata={"help": "Layers of the encoder (default 8)."})
+    num_decoder_layers: int | None = field(
+        default=None, metadata={"help": "Layers of the decoder (default: as encoder)."}
+    )
+    num_heads: int | None = field(default=None, metadata={"help": "Attention heads (default 6)."})
+    dropout_rate: float | None = field(
+        default=None, metadata={"help": "Dropout (default: 0.0 from scratch, the checkpoint's otherwise)."}
+    )
+    feed_forward_proj: str | None = field(
+        default=None, metadata={"help": "`gated-gelu` (v1.1, default) or `relu` (v1.0)."}
+    )
+    tie_word_embeddings: bool | None = field(
+        default=None,
+        metadata={"help": "true: the head is the scaled embedding (v1.0); false (default): its own (v1.1)."},
+    )
+
+    def __post_init__(self):
+        for name in SIZE_FIELDS:
+            value = getattr(self, name)
+            if type(value) is int and value < 1:
+                raise ValueError(f"`--{name}` must be at least 1, got {value}.")
+        if self.dropout_rate is not None and not 0 <= self.dropout_rate < 1:
+            raise ValueError(f"`--dropout_rate` must lie between 0 and 1, got {self.dropout_rate}.")
+        if self.model_name_or_path is not None:
+            _check_folder(self.model_name_or_path)
+            given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
+            if given:
+                raise ValueError(
+                    f"`--{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
+                    "starts from a checkpoint, which has its own size. Leave one of them out."
+                )
+
+    @property
+    def hub_arguments(self) -> dict[str, Any]:
+        """For `from_pretrained`."""
+        return {"cache_dir": self.cache_dir, "revision": self.model_revision}
+
+    def for_loading(self) -> dict[str, Any]:
+        """The arguments of [`load_model`] but for the tokenizer."""
+        names = {item.name for item in fields(self)} & set(DepthConfig().to_dict()) - {"model_type"}
+        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        source = self.model_name_or_path
+        if source is None:
+            changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
+            if self.config_name is not None:
+                source = AutoConfig.from_pretrained(self.config_name, **self.hub_arguments)
+        common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
+        return {"name_or_config": source} | common | self.hub_arguments | changes
+
+
+@dataclass
+class FineTuningModelArguments(ModelArguments):
+    """[`ModelArguments`] of which a checkpoint's own kind is the default."""
+
+    model_type: str | None = field(
+        default=None,
+        metadata={"help": "`depth` or `t5` (default: what the checkpoint is; depth from scratch)."}
+        | {"choices": list(MODEL_TYPES)},
+    )
+    train_from_scratch_if_missing: bool = field(
+        default=False,
+        metadata={"help": "If there is no folder `model_name_or_path`, build the model that the sizes describe."},
+    )
+
+    def __post_init__(self):
+        self.missing_checkpoint = None
+        if self.train_from_scratch_if_missing and self.model_name_or_path is not None:
+            if Path(self.model_name_or_path).exists():
+                for name in SIZE_FIELDS:  # of the model that would be built otherwise
+                    setattr(self, name, None)
+            else:
+                self.missing_checkpoint, self.model_name_or_path = self.model_name_or_path, None
+        super().__post_init__()
+
+    def complete(self) -> None:
+        """Take the kind of model from the checkpoint, if none was asked for."""
+        if self.model_type is None:
+            has_checkpoint = self.model_name_or_path is not None
+            self.model_type = (
+                checkpoint_model_type(self.model_name_or_path, **self.hub_arguments) if has_checkpoint else "depth"
+            )
+
+
+def _check_folder(name_or_path: str) -> None:
+    """Raise if what can only be a folder is none; the Hub would be asked for it, and answer in its own words."""
+    is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
+    if is_path and not Path(name_or_path).is_dir():
+        raise ValueError(
+            f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
+        )
+
+
+def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
+    """
+    The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
+    """
+    name = model_args.tokenizer_name or model_args.model_name_or_path or model_args.config_name
+    if name is None:
+        return None
+    tokenizer = tokenization.load_tokenizer(name, **model_args.hub_arguments)
+    return with_sentence_tokens(tokenizer, model_args)
+
+
+def own_tokenizer(
+    texts: Iterable[str | None], model_args: ModelArguments, training_args: TrainingArguments
+) -> PreTrainedTokenizerBase:
+    """
+    A vocabulary trained on texts by the first process, and read from `output_dir` by all.
+
+    Args:
+        texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read.
+    """
+    folder = Path(training_args.output_dir, "tokenizer")
+    # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
+    num_added = (model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
+    vocab_size = (model_args.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
+    with training_args.main_process_first(local=False, desc="training a tokenizer"):
+        if training_args.process_index == 0:
+            logger.info(f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text")
+            texts = islice(texts, MAX_TOKENIZER_DOCUMENTS)
+            train_tokenizer(texts, vocab_size, folder, allow_fewer=model_args.vocab_size is None)
+    return with_sentence_tokens(AutoTokenizer.from_pretrained(folder), model_args)
+
+
+def with_sentence_tokens(tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments) -> PreTrainedTokenizerBase:
+    """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
+    if model_args.model_type != "depth":
+        return tokenizer
+    has_them = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
+    if model_args.num_sentence_tokens is None and has_them:
+        return tokenizer
+    return add_sentence_tokens(tokenizer, model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS)

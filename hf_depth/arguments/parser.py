@@ -1,0 +1,261 @@
+"""Arguments of the scripts: dataclasses filled from a file, from flags, or from a file and flags that override it."""
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import yaml
+from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
+
+from .removed_flags import REMOVED_FLAGS
+
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One `name: value` of a configuration file; a value is a string, a list of strings, a mapping or `None`."""
+
+    name: str
+    value: Any
+    place: str
+
+
+def _read_yaml(path: Path) -> list[_Entry]:
+    """Entries of a YAML file. Scalars stay text: argparse types them, so `1e-4` is a number and `no` no boolean."""
+    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")
+
+    def name(key: yaml.Node) -> str:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueError(f"{path}, line {key.start_mark.line + 1}, must begin with a name, got a {key.id}")
+        return key.value
+
+    def plain(node: yaml.Node, typed: bool) -> Any:
+        if isinstance(node, yaml.MappingNode):  # goes on as JSON, so its numbers must be numbers
+            return {name(key): plain(value, True) for key, value in node.value}
+        if isinstance(node, yaml.SequenceNode):
+            return [plain(item, typed) for item in node.value]
+        if node.style is not None:  # quoted: text, whatever it looks like
+            return node.value
+        if node.value.lower() in ("", "~", "null"):
+            return None
+        try:
+            return json.loads(node.value) if typed else node.value
+        except ValueError:
+            return node.value
+
+    place = "in {}, line {}".format
+    return [_Entry(name(key), plain(value, False), place(path, key.start_mark.line + 1)) for key, value in root.value]
+
+
+def _read_json(path: Path) -> list[_Entry]:
+    """Entries of a JSON file, with JSON's own types."""
+
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{path} gives {name!r} twice")
+        return dict(pairs)
+
+    values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+    if not isinstance(values, dict):
+        raise ValueError(f'{path} must hold one JSON object, {{"argument": value, ...}}')
+    return [_Entry(name, value, f"in {path}") for name, value in values.items()]
+
+
+def _read_config(path: Path) -> list[_Entry]:
+    """
+    Entries of a configuration file in their order, names spelt with underscores.
+
+    Raises:
+        `ValueError`: naming the file, and the line where there is one, if it cannot be read, is no mapping from
+        arguments to values, or gives an argument twice.
+    """
+    try:
+        entries = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+    except OSError as error:
+        raise ValueError(f"cannot read the configuration file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the configuration file {path} is not UTF-8 text: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}," if mark else ""
+        raise ValueError(f"{path}{line} is not YAML: {getattr(error, 'problem', None) or error}") from error
+    places: dict[str, str] = {}
+    for index, entry in enumerate(entries):
+        entries[index] = entry = _Entry(entry.name.replace("-", "_"), entry.value, entry.place)
+        if entry.name in places:
+            raise ValueError(f"argument `--{entry.name}` is given twice: {places[entry.name]} and {entry.place}")
+        places[entry.name] = entry.place
+    return entries
+
+
+def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
+    """The action's own conversion, with `None` for optional arguments and errors that say what is expected."""
+    convert = action.type
+    choices = action.choices
+    expected = {int: "an integer", float: "a number", string_to_bool: "true or false"}.get(convert, "another value")
+    if choices is not None:
+        expected = "one of " + ", ".join(str(choice) for choice in choices)
+        action.choices = [*choices, None] if is_optional else choices  # argparse checks the result once more
+
+    def parse(text: str) -> Any:
+        if is_optional and text in ("None", "null"):  # how a W&B sweep writes a null
+            return None
+        try:
+            value = convert(text)
+            if choices is None or value in choices:
+                return value
+        except (ValueError, TypeError, argparse.ArgumentTypeError):
+            pass
+        raise argparse.ArgumentTypeError(f"takes {expected}, got {text!r}")
+
+    return parse
+
+
+class _Parser:
+    """
+    An `HfArgumentParser` read in steps (the file, then the flags) into one namespace, so that each complaint can say
+    where the argument stands.
+    """
+
+    def __init__(self, dataclass_types: Sequence[type], removed_flags: Mapping[str, str], description: str | None):
+        self.parser = HfArgumentParser(
+            dataclass_types,
+            description=description,
+            usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # not some 150 flags
+            allow_abbrev=False,  # `--lr` is no flag by being the beginning of one
+            exit_on_error=False,
+        )
+        self.removed_flags = removed_flags
+        self.hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
+        self.namespace = argparse.Namespace()
+        self.required = []
+        self.actions = {}
+        # argparse has no public list of its actions; this attribute has been there since Python 2.7.
+        for action in self.parser._actions:
+            if action.required:  # checked after the last step: the file or the flags may give it
+                action.required, action.default = False, argparse.SUPPRESS
+                self.required.append(action.dest)
+            if action.type is not None and action.dest in self.hints:
+                action.type = _typed(action, is_optional=type(None) in get_args(self.hints[action.dest]))
+                self.actions[action.dest] = action
+
+    def unknown(self, name: str, place: str) -> str:
+        """What to say of an argument that does not exist."""
+        parts = name.replace("-", "_").split(".")  # the earlier DEPTH code wrote `optim.base_lr`
+        last_part = parts[-1]
+        message = f"unknown argument `--{name}`{place}"
+        for start in range(len(parts)):
+            advice = self.removed_flags.get(".".join(parts[start:]))
+            if advice is not None:
+                return f"{message}: {advice}"
+        near = difflib.get_close_matches(last_part, self.actions, n=1)
+        return f"{message}; did you mean `--{near[0]}`?" if near else f"{message}; `--help` lists all arguments"
+
+    def step(self, args: Sequence[str], place: str = "") -> None:
+        """Parse `args` into the namespace, on top of what is there."""
+        try:
+            _, rest = self.parser.parse_known_args(args, self.namespace)
+        except argparse.ArgumentError as error:
+            flag = f"argument `{(error.argument_name or '').split('/')[0]}`{place}"
+            message = error.message
+            raise ValueError(f"{flag} {message}" if message.startswith("takes") else f"{flag}: {message}") from error
+        unknown = [self.unknown(arg[2:].split("=", 1)[0], place) for arg in rest if arg.startswith("--")]
+        if unknown:
+            raise ValueError("\n".join(unknown))
+        if rest:
+            file_note = " (a configuration file comes first)" if rest[0].endswith(CONFIG_SUFFIXES) else ""
+            raise ValueError(f"unexpected value {rest[0]!r}{place}{file_note}")
+
+    def read_file(self, path: Path) -> None:
+        """Parse the entries of a configuration file as if they were flags."""
+        entries = _read_config(path)
+        unknown = [self.unknown(e.name, f" ({e.place})") for e in entries if e.name not in self.actions]
+        if unknown:
+            raise ValueError("\n".join(unknown))
+        for entry in entries:
+            self.read_entry(entry)
+
+    def read_entry(self, entry: _Entry) -> None:
+        hint, value, place = self.hints[entry.name], entry.value, f" ({entry.place})"
+        kinds = {getattr(kind, "__origin__", kind) for kind in (hint, *get_args(hint))}
+        if value is None and type(None) not in kinds:
+            return  # not given
+        if isinstance(value, dict):
+            if dict not in kinds:
+                raise ValueError(f"argument `--{entry.name}`{place} takes one value, got a mapping")
+            value = json.dumps(value)
+        if not isinstance(value, list):
+            self.step([f"--{entry.name}={value}"], place)
+        elif list not in kinds:
+            raise ValueError(f"argument `--{entry.name}`{place} takes one value, got a list")
+        elif value and self.actions[entry.name].nargs == "+":
+            self.step([f"--{entry.name}", *map(str, value)], place)
+        else:  # an empty list, or a list for an argument such as `report_to`, whose flag takes one value
+            setattr(self.namespace, entry.name, value)
+
+    def dataclasses(self) -> tuple:
+        """The dataclasses, after all steps; their own checks run here."""
+        missing = [f"`--{name}`" for name in self.required if not hasattr(self.namespace, name)]
+        if missing:
+            raise ValueError(f"missing: {', '.join(missing)}")
+        # A list argument turns `None` into a list of one `None`.
+        values = {name: None if value == [None] else value for name, value in vars(self.namespace).items()}
+        return self.parser.parse_dict(values)
+
+
+def parse_arguments(
+    dataclass_types: Sequence[type],
+    args: Sequence[str] | None = None,
+    removed_flags: Mapping[str, str] = REMOVED_FLAGS,
+    description: str | None = None,
+) -> tuple:
+    """
+    Fill dataclasses from a YAML or JSON file, from flags, or from a file followed by flags that override it.
+
+    The file maps argument names to values: `null` means `None` for an argument that may be `None` and "not given" for
+    any other, a list gives an argument several values, a mapping goes to arguments that take JSON. Plain values are
+    read as on the command line, so `learning_rate: 1e-4` and `eval_strategy: no` mean what they say.
+
+    Args:
+        dataclass_types (`Sequence[type]`): dataclasses as for `transformers.HfArgumentParser`, no field name twice.
+        args (`Sequence[str]`, *optional*): the command line without the program's name; `sys.argv[1:]` by default.
+        removed_flags (`Mapping[str, str]`): argument name -> advice for names that no dataclass has.
+        description (`str`, *optional*): first lines of `--help`.
+
+    Returns:
+        `tuple`: one instance of each dataclass, in their order.
+
+    Raises:
+        `SystemExit`: with code 2 after a message on stderr that names file, line, argument, value and remedy, if the
+        file cannot be read, an argument is unknown or has a wrong value, or a dataclass refuses its values by a
+        `ValueError`; with code 0 after `--help`.
+
+    >>> from dataclasses import make_dataclass
+    >>> parse_arguments([make_dataclass("Arguments", [("max_steps", int, 10)])], ["--max_steps", "100"])
+    (Arguments(max_steps=100),)
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    parser = _Parser(dataclass_types, removed_flags, description)
+    try:
+        if args and not args[0].startswith("-"):
+            path = Path(args.pop(0))
+            if path.suffix not in CONFIG_SUFFIXES:
+                raise ValueError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
+            parser.read_file(path)
+        parser.step(args)
+        return parser.dataclasses()
+    except ValueError as error:
+        parser.parser.error(str(error))

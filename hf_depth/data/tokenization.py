@@ -1,0 +1,229 @@
+"""
+Text to word ids: the tokens that DEPTH adds to a T5 vocabulary, sentence splitting, and encoding in which nothing that
+stands in a text can turn into a special token.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Tokenizer
+
+NUM_SENTENCE_TOKENS = 20
+SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
+EOSEN_TOKEN = "<eosen>"
+
+
+def load_tokenizer(name_or_path: str | os.PathLike, **kwargs) -> PreTrainedTokenizerBase:
+    """
+    `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of
+    T5's own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.)
+
+    Args:
+        name_or_path: a folder, or a name on the Hub.
+        kwargs: for `from_pretrained`.
+
+    Raises:
+        `ValueError`: if there is no vocabulary, as in a folder with nothing but a model. Transformers 5 makes an empty
+            tokenizer of such a folder, which reads every word as `<unk>`.
+    """
+    others = ("tokenizer.json", "tokenizer_config.json", "config.json")
+    is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(
+        os.path.isfile(os.path.join(name_or_path, file)) for file in others
+    )
+    tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
+    if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
+        raise ValueError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
+    return tokenizer
+
+
+def add_sentence_tokens(
+    tokenizer: PreTrainedTokenizerBase, num_sentence_tokens: int = NUM_SENTENCE_TOKENS
+) -> PreTrainedTokenizerBase:
+    """
+    Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a T5 tokenizer, as special tokens with successive ids.
+
+    The tokenizer is changed in place and keeps its class, so that `AutoTokenizer` loads the saved one where hf_depth
+    is not installed. With the T5 vocabulary the ids are 32100–32119 and 32120, which fit the 32,128 rows of a T5
+    embedding. Adding the same tokens again changes nothing.
+
+    Args:
+        tokenizer: a tokenizer with T5's sentinels `<extra_id_0>`, `<extra_id_1>`, ….
+        num_sentence_tokens: how many sentences an example can have at most.
+
+    Returns:
+        The same tokenizer.
+
+    Raises:
+        `ValueError`: if the tokenizer has no sentinels, or has another number of sentence tokens, or has some of them
+            with ids that do not follow each other.
+    """
+    if num_sentence_tokens < 1:
+        raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
+    sentinel_token_ids(tokenizer)  # raises if there are none
+    present = len(_numbered_token_ids(tokenizer, "<sent_{}>"))
+    if present not in (0, num_sentence_tokens):
+        raise ValueError(
+            f"The tokenizer already has {present} sentence tokens, {num_sentence_tokens} were asked for. Ask for "
+            f"{present}, or start from the T5 tokenizer without sentence tokens."
+        )
+    tokens = [f"<sent_{i}>" for i in range(num_sentence_tokens)] + [EOSEN_TOKEN]
+    # Without `replace_extra_special_tokens=False` the sentinels would cease to be special tokens (transformers 5).
+    tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    if ids != list(range(ids[0], ids[0] + len(ids))):
+        raise ValueError(
+            f"The ids of `<sent_0>` … `<eosen>` must follow each other, but are {ids}: the tokenizer's vocabulary "
+            "already had some of these tokens. Start from the T5 tokenizer without them."
+        )
+    return tokenizer
+
+
+def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """
+    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has: int64, `(num_sentinels,)`.
+
+    Raises:
+        `ValueError`: if there is none.
+    """
+    ids = _numbered_token_ids(tokenizer, "<extra_id_{}>")
+    if not len(ids):
+        raise ValueError(
+            f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "
+            "add sentinels to yours: `tokenizer.add_special_tokens({'extra_special_tokens': [f'<extra_id_{i}>' for i "
+            "in range(100)]}, replace_extra_special_tokens=False)`."
+        )
+    return ids
+
+
+def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """
+    The ids of `<sent_0>`, `<sent_1>`, … up to the last that the tokenizer has: int64, `(num_sentence_tokens,)`.
+
+    Raises:
+        `ValueError`: if there is none.
+    """
+    ids = _numbered_token_ids(tokenizer, "<sent_{}>")
+    if not len(ids):
+        raise ValueError("The tokenizer has no token `<sent_0>`: call `add_sentence_tokens(tokenizer)` first.")
+    return ids
+
+
+def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of `<eosen>`. Raises `ValueError` if the tokenizer has none."""
+    token_id = _token_id(tokenizer, EOSEN_TOKEN)
+    if token_id is None:
+        raise ValueError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
+    return token_id
+
+
+def _numbered_token_ids(tokenizer: PreTrainedTokenizerBase, pattern: str) -> np.ndarray:
+    ids = []
+    while (token_id := _token_id(tokenizer, pattern.format(len(ids)))) is not None:
+        ids.append(token_id)
+    return np.array(ids, dtype=np.int64)
+
+
+def _token_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int | None:
+    token_id = tokenizer.convert_tokens_to_ids(token)
+    return None if token_id == tokenizer.unk_token_id else token_id
+
+
+class TextEncoder:
+    """
+    Encodes texts without adding special tokens, and without finding any in them.
+
+    A literal `<extra_id_3>`, `<sent_2>`, `</s>` or `<pad>` in a text is encoded as the characters that it consists of.
+    All other text gets the ids that the tokenizer itself gives it. An encoder holds the vocabulary and nothing else of
+    the tokenizer (no name, no path, no padding), so that equal vocabularies have one fingerprint for `datasets.map`.
+
+    Args:
+        tokenizer: any T5 tokenizer. Tokens added to it later are not known to the encoder.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = _without_special_tokens(tokenizer.backend_tokenizer) if tokenizer.is_fast else tokenizer
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text."""
+        if isinstance(self.tokenizer, Tokenizer):
+            encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [encoding.ids for encoding in encodings]
+        # The one T5 tokenizer without Rust engine is ByT5's: text split into bytes holds no special token.
+        return [self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) for text in texts]
+
+
+def encode_sentences(
+    texts: Sequence[str], encoder: Callable[[Sequence[str]], list[list[int]]], splitter: Callable[[str], list[str]]
+) -> list[list[list[int]]]:
+    """
+    Split texts into sentences and encode each sentence by itself.
+
+    Args:
+        texts: the documents.
+        encoder: gives the token ids of several texts, see [`TextEncoder`].
+        splitter: gives the sentences of one text, see [`get_sentence_splitter`].
+
+    Returns:
+        `list[list[list[int]]]`: for each document the token ids of its sentences. Sentences without a token (such as a
+        lone zero-width space) are left out.
+    """
+    documents = [splitter(text) for text in texts]
+    encoded = iter(encoder([sentence for sentences in documents for sentence in sentences]))
+    return [[ids for _ in sentences if (ids := next(encoded))] for sentences in documents]
+
+
+def layout_document(
+    sentences: Sequence[Sequence[int]], sentence_token_ids: Sequence[int], eosen_token_id: int, eos_token_id: int
+) -> list[int]:
+    """
+    The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`.
+
+    Sentence tokens count up from the first. If there are more sentences than sentence tokens, the remaining sentences
+    share the last sentence token: they stand behind it as one long sentence, so that no word is lost.
+
+    Args:
+        sentences: word ids of each sentence.
+        sentence_token_ids: ids of `<sent_0>`, `<sent_1>`, …
+        eosen_token_id: id of `<eosen>`.
+        eos_token_id: id of `</s>`.
+
+    Returns:
+        `list[int]`: the ids, `2 * len(sentences) + words + 2` of them. Without a sentence, `</s>` alone.
+
+    >>> layout_document([[5, 6], [7]], sentence_token_ids=[100, 101], eosen_token_id=120, eos_token_id=1)
+    [120, 100, 5, 6, 120, 101, 7, 120, 1]
+    """
+    if not sentences:
+        return [eos_token_id]
+    last = len(sentence_token_ids) - 1
+    ids = []
+    for position, sentence in enumerate(sentences):
+        if position <= last:
+            ids += [eosen_token_id, int(sentence_token_ids[position])]
+        ids += sentence
+    return [*ids, eosen_token_id, eos_token_id]
+
+
+def _without_special_tokens(engine: Tokenizer) -> Tokenizer:
+    """
+    A copy of a tokenizer's engine that has the same ids, but reaches no special token from text.
+
+    `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
+    vocabulary, where the unigram model finds them. Here they get names with a space: text was cut at its spaces before
+    the model sees it, so that no piece of text holds one.
+    """
+    state = json.loads(engine.to_str())
+    vocabulary = state["model"]["vocab"]
+    added = {token["id"]: token["content"] for token in state["added_tokens"]}
+    special = {token["content"] for token in state["added_tokens"] if token["special"]}
+    if isinstance(vocabulary, list):  # unigram: pairs of piece and score, ordered by id
+        vocabulary += [[added[index], 0.0] for index in sorted(added) if index >= len(vocabulary)]
+        state["model"]["vocab"] = [[f" {piece}" if piece in special else piece, score] for piece, score in vocabulary]
+    else:  # byte pairs: no merge makes a special token
+        vocabulary.update({piece: index for index, piece in added.items()})
+    state["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
+    state.update(post_processor=None, truncation=None, padding=None)
+    return Tokenizer.from_str(json.dumps(state))

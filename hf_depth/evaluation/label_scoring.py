@@ -1,0 +1,160 @@
+"""
+The probability that a model gives to each label of a task, with one run of the encoder per example.
+
+All labels stand in one row of the decoder, one behind the other, and each sees itself only. So the keys and values of
+cross-attention are computed once per example, not once per label. A label's position in the row does not matter: T5
+knows nothing but the distance between two tokens, and a label's tokens stand as they would in a row of their own.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers.masking_utils import and_masks, causal_mask_function
+
+from ..models.modeling_depth import (
+    create_mask,
+    cross_entropy_per_token,
+    has_sentence_tokens,
+    sentence_to_sentence_mask_function,
+    sentence_token_mask,
+)
+
+# Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays from the
+# operating system each time anew, which costs more than what is done with them.
+MAX_LOGITS, MAX_CPU_LOGITS = 2**26, 2**23
+# Tokens of labels in one row: their attention to each other grows with the square.
+MAX_ROW_LENGTH = 512
+
+
+@torch.no_grad()
+def score_labels(
+    model,
+    input_ids: torch.LongTensor,
+    attention_mask: torch.Tensor | None,
+    label_ids: torch.LongTensor,
+    length_normalized: bool = False,
+    max_logits: int | None = None,
+) -> torch.FloatTensor:
+    """
+    The log-probability of each label for each example, in nats.
+
+    The model should be in evaluation mode, and out of the wrapper of a distributed run.
+
+    Args:
+        model: a DEPTH model, our T5 or that of transformers.
+        input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`): the encoder input.
+        attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*): non-zero on real tokens.
+        label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`): the labels, see [`encode_labels`]. Each
+            ends in `</s>`, and is padded behind with -100.
+        length_normalized: divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
+        max_logits: how many logits are held at once, unless the labels of one example have more; bounds the memory.
+            By default `MAX_LOGITS`, on a CPU `MAX_CPU_LOGITS`.
+
+    Returns:
+        `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
+
+    Raises:
+        `ValueError`: if `label_ids` is not as described.
+    """
+    _check_label_ids(label_ids, model.config.eos_token_id)
+    label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
+    lengths = (label_ids != -100).sum(dim=1)
+    groups = _groups(lengths.tolist(), MAX_ROW_LENGTH)
+    rows = [_label_row(model, label_ids[group], input_ids.device) for group in groups]
+    longest = max(row["labels"].shape[1] for row in rows)
+    max_logits = max_logits or (MAX_CPU_LOGITS if input_ids.device.type == "cpu" else MAX_LOGITS)
+    examples = max(1, max_logits // (longest * model.config.vocab_size))
+
+    scores = []
+    for start in range(0, len(input_ids), examples):
+        part = slice(start, start + examples)
+        mask = None if attention_mask is None else attention_mask[part]
+        scores.append(_score_rows(model, input_ids[part], mask, rows))
+    scores = torch.cat(scores)
+    return scores / lengths.to(scores.device) if length_normalized else scores
+
+
+def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
+    """The scores (B, C) of all labels for a few examples. Only the first row of labels runs the encoder."""
+    scores, encoder_outputs = [], None
+    for row in rows:
+        batch_size = len(input_ids)
+        decoder_input_ids = row["decoder_input_ids"].expand(batch_size, -1)
+        outputs = model(
+            # A DEPTH model finds the sentence tokens in them, also where it is given the encoder's output.
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            encoder_outputs=encoder_outputs,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=_own_label_mask(model, decoder_input_ids, row["label_index"]),
+            use_cache=False,
+        )
+        encoder_outputs = (outputs.encoder_last_hidden_state,)
+        losses = cross_entropy_per_token(outputs.logits, row["labels"].expand(batch_size, -1))  # (B, Q)
+        sums = losses.new_zeros(batch_size, row["num_labels"]).index_add_(1, row["label_index"], losses)
+        scores.append(-sums)
+    return torch.cat(scores, dim=1)
+
+
+def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict:
+    """
+    The tokens of several labels in one row, without padding.
+
+    Returns:
+        `dict`: `labels` and `decoder_input_ids` (`(1, Q)`), `label_index` (`(Q,)`: which label a token belongs to) and
+        `num_labels`.
+    """
+    real = label_ids != -100
+    return {
+        "labels": label_ids[real][None].to(device),
+        "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(label_ids)[real][None].to(device),
+        "label_index": real.nonzero()[:, 0].to(device),
+        "num_labels": len(label_ids),
+    }
+
+
+def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: torch.LongTensor):
+    """Decoder self-attention in a row of labels: to earlier tokens of the same label, by the rules of the model."""
+
+    def own_label(batch_idx, head_idx, q_idx, kv_idx):
+        return label_index[q_idx] == label_index[kv_idx]
+
+    config = model.config
+    functions = [causal_mask_function, own_label]
+    if has_sentence_tokens(config) and config.hierarchical_decoder_mask:
+        sentence_mask = sentence_token_mask(decoder_input_ids, config)
+        functions.append(sentence_to_sentence_mask_function(sentence_mask, sentence_mask))
+    return create_mask(
+        model.decoder.config,
+        and_masks(*functions),
+        attention_mask=None,
+        query_shape=decoder_input_ids.shape,
+        key_length=decoder_input_ids.shape[1],
+        like=model.get_input_embeddings().weight,
+    )
+
+
+def _groups(lengths: Sequence[int], row_length: int) -> Iterator[slice]:
+    """Successive labels of at most `row_length` tokens together; a longer label by itself."""
+    start, total = 0, 0
+    for index, length in enumerate(lengths):
+        if index > start and total + length > row_length:
+            yield slice(start, index)
+            start, total = index, 0
+        total += length
+    yield slice(start, len(lengths))
+
+
+def _check_label_ids(label_ids: torch.LongTensor, eos_token_id: int) -> None:
+    if label_ids.dim() != 2 or not len(label_ids):
+        raise ValueError(
+            f"`label_ids` must have the shape (number of labels, length), got {tuple(label_ids.shape)}. "
+            "`encode_labels(tokenizer, labels)` makes them."
+        )
+    for number, ids in enumerate(label_ids.tolist()):
+        end = ids.index(-100) if -100 in ids else len(ids)
+        if any(token_id != -100 for token_id in ids[end:]) or not end or ids[end - 1] != eos_token_id:
+            raise ValueError(
+                f"Label {number} of `label_ids` must end in `</s>` ({eos_token_id}), followed by nothing but -100, "
+                f"got {ids}. `encode_labels(tokenizer, labels)` makes them."
+            )

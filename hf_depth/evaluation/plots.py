@@ -1,0 +1,100 @@
+"""Loss curves, confusion matrices."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..tasks.spec import HIDDEN, TaskSpec
+from .metrics import UNPARSED
+from .outputs import _title
+
+
+def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "") -> None:
+    """
+    Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture.
+
+    Args:
+        log_history: `trainer.state.log_history`.
+        path: file to write, `.png`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for color, (key, label) in enumerate(
+        [("loss", "total"), ("sentence_loss", "sentence tokens"), ("reconstruction_loss", "reconstruction")]
+    ):
+        for prefix, style in (("", "-"), ("eval_", "o")):
+            points = [(log["step"], log[prefix + key]) for log in log_history if prefix + key in log]
+            if points:
+                name = f"{label}, evaluation" if prefix else label
+                axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=name)
+    axes.set(xlabel="step", ylabel="cross-entropy in nats per label", title=title)
+    axes.grid(alpha=0.3)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if axes.lines:
+        figure.legend(loc="outside right upper")
+    figure.savefig(path, dpi=120)
+
+
+def confusion_matrix(spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int]) -> np.ndarray:
+    """
+    How often each class was answered by each: int64, `(num_labels, num_labels + 1)`, rows are the true classes, the
+    last column counts answers that are no label. Rows of the data whose label is hidden are left out.
+    """
+    position = {label_id: index for index, label_id in enumerate(spec.labels)} | {UNPARSED: spec.num_labels}
+    counts = np.zeros((spec.num_labels, spec.num_labels + 1), dtype=np.int64)
+    for label_id, predicted in zip(label_ids, predicted_ids, strict=True):
+        if label_id != HIDDEN:
+            counts[position[int(label_id)], position[int(predicted)]] += 1
+    return counts
+
+
+def plot_confusion_matrix(
+    path: str | os.PathLike,
+    spec: TaskSpec,
+    label_ids: Sequence[int],
+    predicted_ids: Sequence[int],
+    title: str = "",
+) -> None:
+    """
+    Draw the confusion matrix, with counts in the cells, each row coloured by its fractions, and save it as a picture.
+
+    Args:
+        path: file to write, `.png`; its folder is made.
+        label_ids, predicted_ids: the true and the predicted class of each row.
+    """
+    counts = confusion_matrix(spec, label_ids, predicted_ids)
+    if not counts[:, -1].any():
+        counts = counts[:, :-1]  # all answers are labels
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    confusion_figure(spec, counts, title or _title(spec)).savefig(path, dpi=110)
+
+
+def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
+    """The picture of [`plot_confusion_matrix`] as a matplotlib figure, from the counts of [`confusion_matrix`]."""
+    from matplotlib.figure import Figure
+
+    cell = 0.6 if spec.num_labels <= 12 else 0.34  # inches; counts of three digits must fit
+    longest = max(len(text) for text in spec.labels.values())
+    margin = 1.2 + 0.08 * longest
+    side = margin + cell * (spec.num_labels + 1)
+    figure = Figure(figsize=(max(4.0, side + 1), max(3.4, side)), layout="constrained")
+    axes = figure.subplots()
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
+    names = list(spec.labels.values())
+    answers = [*names, "no label"][: counts.shape[1]]
+    axes.set_xticks(range(len(answers)), answers, rotation=90 if 0.1 * max(longest, 8) > cell else 0)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel="answer", ylabel="label", title=title)
+    if len(answers) > len(names):
+        axes.axvline(len(names) - 0.5, color="gray", linewidth=0.8)
+    for row, column in zip(*counts.nonzero(), strict=True):
+        color = "white" if fractions[row, column] > 0.6 else "black"
+        size = 9 if spec.num_labels <= 12 else 6
+        axes.text(column, row, counts[row, column], ha="center", va="center", color=color, fontsize=size)
+    figure.colorbar(image, ax=axes, label="fraction of the label's rows", shrink=0.8)
+    return figure

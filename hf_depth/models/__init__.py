@@ -1,0 +1,1 @@
+"""DEPTH and T5: configuration, modeling (both shipped to the Hub as they are) and loading."""

@@ -1,0 +1,205 @@
+"""Checks of one entry of the task registry, so that a mistake is found before any data is read."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..suggestions import listed, suggestion
+
+METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "rouge_l": "rougeL"}
+
+# What `evaluation.metrics.METRICS` computes, by the kind of task that it makes sense for.
+CLASS_METRICS = ("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation")
+NUMBER_METRICS = ("pearson", "spearman")
+TEXT_METRICS = ("rougeL", "exact_match")
+METRIC_NAMES = CLASS_METRICS + NUMBER_METRICS + TEXT_METRICS
+
+SUBMISSION_LABELS = ("text", "id", "number")
+
+_NAME = re.compile(r"[\w][\w.\-]*")  # it becomes part of file names and of metric names
+
+
+class FieldError(ValueError):
+    """A field of a task has a value that it must not have."""
+
+    def __init__(self, task: str, field: str, message: str):
+        super().__init__(f"Task {task!r}, field `{field}`: {message}")
+        self.field = field
+
+
+def check_fields(task: str, entry: Mapping[str, Any], names: Iterable[str], required: Iterable[str]) -> None:
+    """Check that an entry has no unknown field and lacks no required one."""
+    for field in entry:
+        if field not in names:
+            raise FieldError(task, field, f"there is no such field.{suggestion(field, names, 'fields')}")
+    for field in required:
+        if field not in entry:
+            raise FieldError(task, field, "it is missing.")
+
+
+def check_task(task) -> None:
+    """
+    Check the fields of a task and how they fit together.
+
+    Raises:
+        [`FieldError`]: naming the task and the field.
+    """
+    _check_types(task)
+    _check_columns(task)
+    if task.labels is not None:
+        _check_labels(task)
+    if task.label_step is not None:
+        _check_grid(task)
+    _check_metrics(task)
+    _check_splits(task)
+
+
+def _check_types(task) -> None:
+    columns = ("text_column_name", "prefix", "metric_names", "file_columns")
+    for name in (*columns, "validation_splits", "test_splits", "submission_names"):
+        bad = [item for item in getattr(task, name) if not isinstance(item, str)]
+        if bad:
+            raise _error(task, name, f"must hold texts, but holds {bad[0]!r}.")
+    kinds = {
+        str: (
+            *("benchmark", "name", "label_column_name", "metric_to_optimize"),
+            *("train_split", "submission_labels", "loader"),
+        ),
+        bool: ("greater_is_better",),
+        int: ("max_source_length", "max_target_length", "version"),
+    }
+    for kind, names in kinds.items():
+        for name in names:
+            if type(getattr(task, name)) is not kind:
+                raise _error(task, name, f"must be of type `{kind.__name__}`, got {getattr(task, name)!r}.")
+    for name in ("path", "config_name", "train_on"):
+        if not isinstance(getattr(task, name), str | None):
+            raise _error(task, name, f"must be text or nothing, got {getattr(task, name)!r}.")
+    for number in task.submission_rows:
+        if type(number) is not int or number < 0:
+            raise _error(task, "submission_rows", f"must be numbers of rows (0: unknown), but holds {number!r}.")
+    aliases = task.column_aliases
+    if not isinstance(aliases, Mapping) or not all(isinstance(column, str) for column in aliases.values()):
+        raise _error(task, "column_aliases", f"must map names to names, got {task.column_aliases!r}.")
+    for name in ("benchmark", "name"):
+        if not _NAME.fullmatch(getattr(task, name)):
+            raise _error(task, name, f"must be letters, digits, `_`, `-` and `.`, got {getattr(task, name)!r}.")
+    if not task.loader:
+        raise _error(task, "loader", "must name a loader, such as 'table', got ''.")
+    for name in ("validation_splits", "test_splits", "submission_names"):
+        if "" in getattr(task, name):
+            raise _error(task, name, f"must hold names, got {getattr(task, name)!r}. Give `[]` if there are none.")
+    for name in ("max_source_length", "max_target_length", "version"):
+        if getattr(task, name) < 1:
+            raise _error(task, name, f"must be at least 1, got {getattr(task, name)}.")
+
+
+def _check_columns(task) -> None:
+    columns = task.text_column_name
+    if not columns or "" in columns or len(set(columns)) < len(columns):
+        raise _error(task, "text_column_name", f"must name one or several different columns, got {columns!r}.")
+    if len(task.prefix) != len(columns):
+        raise _error(
+            task,
+            "prefix",
+            f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
+            f"{len(task.prefix)}: {task.prefix!r}. Use an empty one where there is nothing to say.",
+        )
+    if not task.label_column_name or task.label_column_name in columns:
+        raise _error(task, "label_column_name", f"must name another column, got {task.label_column_name!r}.")
+    known = {*columns, task.label_column_name, "idx"}
+    for alias, column in task.column_aliases.items():
+        if column not in known:
+            raise _error(
+                task, "column_aliases", f"{alias!r} stands for {column!r}.{suggestion(column, known, 'columns')}"
+            )
+
+
+def _check_labels(task) -> None:
+    labels = task.labels
+    if not isinstance(labels, Mapping) or not all(isinstance(number, int) for number in labels):
+        raise _error(task, "labels", f"must map class numbers to texts or list the texts, got {labels!r}.")
+    for number, text in labels.items():
+        if isinstance(text, bool):
+            word = "yes" if text else "no"
+            raise _error(
+                task,
+                "labels",
+                f"class {number!r} must be text, got {text!r}. YAML reads {word}, {str(text).lower()} and the like as "
+                f"truth values: put quotes, as in '{word}'.",
+            )
+        if not isinstance(text, str) or not text.strip() or text != text.strip():
+            raise _error(task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.")
+    if list(labels) != list(range(len(labels))) or len(labels) < 2:
+        raise _error(
+            task,
+            "labels",
+            f"there must be two classes or more, numbered 0, 1, 2, …, got {listed(labels)}. (A list numbers by "
+            "itself; the data may hold the texts instead of the numbers.)",
+        )
+    texts = list(labels.values())
+    if "-1" in texts:
+        raise _error(task, "labels", "'-1' stands for a hidden label in the data, so it can be the text of none.")
+    for text in texts:
+        if texts.count(text) > 1:
+            raise _error(task, "labels", f"several classes have the text {text!r}.")
+
+
+def _check_grid(task) -> None:
+    step = task.label_step
+    if isinstance(step, bool) or not isinstance(step, int | float) or not (math.isfinite(step) and step > 0):
+        raise _error(task, "label_step", f"must be a positive number, got {step!r}.")
+    try:
+        grid = [float(text) for text in (task.labels or {}).values()]
+    except ValueError as error:
+        raise _error(task, "labels", f"with a `label_step`, they must be numbers: {error}.") from None
+    if not grid or any(not math.isclose(b - a, step, rel_tol=1e-6) for a, b in zip(grid, grid[1:], strict=False)):
+        raise _error(task, "label_step", f"the labels must be numbers in steps of {step}, got {listed(grid[:5])}, ….")
+    if min(grid) <= -1:
+        raise _error(task, "labels", f"they must be above -1, which stands for a hidden label, got {min(grid)}.")
+
+
+def _check_metrics(task) -> None:
+    if task.label_step is not None:
+        suitable, kind = NUMBER_METRICS, "a number"
+    elif task.labels is not None:
+        suitable, kind = CLASS_METRICS + TEXT_METRICS, "a class"
+    else:
+        suitable, kind = TEXT_METRICS, "open text (no `labels`)"
+    for name in task.metric_names:
+        if name not in METRIC_NAMES:
+            raise _error(
+                task, "metric_names", f"there is no metric {name!r}.{suggestion(name, METRIC_NAMES, 'metrics')}"
+            )
+        if name not in suitable:
+            raise _error(
+                task, "metric_names", f"{name!r} does not suit answers that are {kind}. Choose of {listed(suitable)}."
+            )
+    if task.metric_to_optimize not in task.metric_names:
+        raise _error(
+            task,
+            "metric_to_optimize",
+            f"{task.metric_to_optimize!r} is none of `metric_names`: {listed(task.metric_names)}.",
+        )
+
+
+def _check_splits(task) -> None:
+    splits = [split for split in (task.train_split, *task.validation_splits, *task.test_splits) if split]
+    if not splits or len(set(splits)) < len(splits):
+        raise _error(task, "train_split", f"the splits must have different names, got {listed(splits)}.")
+    if not task.train_split and not task.train_on:
+        raise _error(task, "train_on", "a task without `train_split` needs another task to train on.")
+    for name in ("submission_names", "submission_rows"):
+        if len(getattr(task, name)) not in (0, len(task.test_splits)):
+            raise _error(task, name, f"there must be one for each test split ({listed(task.test_splits)}), or none.")
+    if task.submission_labels not in SUBMISSION_LABELS:
+        raise _error(
+            task,
+            "submission_labels",
+            f"got {task.submission_labels!r}.{suggestion(task.submission_labels, SUBMISSION_LABELS, 'choices')}",
+        )
+
+
+def _error(task, field: str, message: str) -> FieldError:
+    return FieldError(task.name, field, message)

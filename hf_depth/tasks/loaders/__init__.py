@@ -1,0 +1,1 @@
+"""Loaders of benchmarks whose files are no plain tables, one module each."""

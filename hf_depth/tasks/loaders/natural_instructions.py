@@ -1,0 +1,361 @@
+"""
+Super-NaturalInstructions: prompts as Tk-Instruct reads them, and the official splits, from a copy of the repository
+`allenai/natural-instructions`.
+
+Source: Wang et al. (2022), "Super-NaturalInstructions: Generalization via Declarative Instructions on 1600+ NLP
+Tasks", arXiv 2204.07705.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import os
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, Features, List, Value
+
+from ...suggestions import suggestion
+from ..sources import file_version, keep_rows, kept_splits
+
+logger = logging.getLogger(__name__)
+
+MAX_INSTANCES = 100  # of a task, in training and, the first ones, in the official test
+MAX_VALIDATION_INSTANCES = 10  # of a training task
+MAX_VALIDATION_SHARE = 0.2  # of its instances, if it has few
+NUM_CLOSING_TOKENS = 2  # that end the input of a model: `<eosen>` (DEPTH only) and `</s>`
+
+# The five kinds of prompt that Tk-Instruct can be trained on, see `tk_instruct`.
+TK_INSTRUCT_PROMPTS = (
+    {"add_task_definition": True, "num_pos_examples": 0, "num_neg_examples": 0, "add_explanation": False},
+    {"add_task_definition": False, "num_pos_examples": 2, "num_neg_examples": 0, "add_explanation": False},
+    {"add_task_definition": True, "num_pos_examples": 2, "num_neg_examples": 0, "add_explanation": False},
+    {"add_task_definition": True, "num_pos_examples": 2, "num_neg_examples": 2, "add_explanation": False},
+    {"add_task_definition": True, "num_pos_examples": 2, "num_neg_examples": 0, "add_explanation": True},
+)
+DEFAULT_PROMPT = {**TK_INSTRUCT_PROMPTS[2], "add_task_name": False}
+_OPTIONS = frozenset(
+    (*DEFAULT_PROMPT, "tk_instruct", "length", "max_source_length")
+    + ("max_num_instances_per_task", "max_num_instances_per_eval_task", "max_num_validation_instances_per_task")
+)
+
+
+def prompt(
+    task: Mapping[str, Any],
+    instance_input: str,
+    *,
+    add_task_definition: bool = True,
+    num_pos_examples: int = 2,
+    num_neg_examples: int = 0,
+    add_explanation: bool = False,
+    add_task_name: bool = False,
+    fits: Callable[[str], bool] | None = None,
+) -> str:
+    """
+    What a model reads of an instance, to the letter as Tk-Instruct has it.
+
+    Args:
+        task: the content of a task's file; `"Name"` is its name, for `add_task_name`.
+        instance_input: the `input` of the instance.
+        add_task_definition: begin with the definition of the task.
+        num_pos_examples, num_neg_examples: how many of its positive and negative examples to show.
+        add_explanation: show why an example is right or wrong.
+        add_task_name: begin with the name of the task.
+        fits: whether a prompt is short enough. From the first example on with which it is not, examples are left out.
+
+    Returns:
+        `str`: a text that ends with [`instance_text`].
+
+    >>> example = {"input": "1", "output": "2"}
+    >>> task = {"Definition": ["Add one"], "Positive Examples": [example], "Negative Examples": []}
+    >>> prompt(task, "2", add_task_definition=False)
+    ' Positive Example 1 -\\nInput: 1.\\n Output: 2.\\n\\nNow complete the following example -\\nInput: 2.\\nOutput: '
+    """
+    front = f"{task['Name']}. " if add_task_name else ""
+    front += f"{_closed('Definition: ' + _definition(task))}\n\n" if add_task_definition else ""
+    instance = instance_text(instance_input)
+    for sign, number in (("Positive", num_pos_examples), ("Negative", num_neg_examples)):
+        for index, example in enumerate(task[f"{sign} Examples"][:number], 1):
+            longer = front + _example(f" {sign} Example {index} -", example, add_explanation)
+            if fits is not None and not fits(longer + instance):
+                break
+            front = longer
+    return front + instance
+
+
+def instance_text(instance_input: str) -> str:
+    """The end of a prompt: what has to be answered."""
+    return f"Now complete the following example -\n{_closed(f'Input: {instance_input.strip()}')}\nOutput: "
+
+
+def load(
+    spec,
+    *,
+    dataset_dir: str | os.PathLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    cache_dir: str | None = None,
+    seed: int = 42,
+    train_file=None,
+    validation_file=None,
+    test_file=None,
+    **_,
+) -> dict[str, Dataset]:
+    """
+    Prompts and references of the official splits.
+
+    The instances of a training task are shuffled by the seed and the name of the task. The first of them are for
+    validation, of which there is no official split (so that a model is never chosen by its test score), the next ones
+    for training, except those whose input is also in validation. Of a test task the first instances are taken, as the
+    official evaluation does.
+
+    The rows are kept in `cache_dir`. How many were shortened is logged when they are made, not when they are found.
+
+    Args:
+        spec: the `TaskSpec`.
+        dataset_dir: a copy of the repository: `tasks/*.json` and `splits/default/{train,test}_tasks.txt`.
+        options: those of [`prompt`], and
+            `tk_instruct` (False): one of `TK_INSTRUCT_PROMPTS` for each training instance, chosen by the seed and its
+            id; validation and test keep the prompt that the other options ask for.
+            `max_num_instances_per_task` (100), `max_num_instances_per_eval_task` (100),
+            `max_num_validation_instances_per_task` (10): of a training task, a test task, and a training task in
+            validation; `None`: all. Validation never takes more than a fifth of a task.
+            `length`: how many tokens a text takes, and `max_source_length` (the task's): examples that do not fit are
+            left out. Without `length`, none is.
+        cache_dir: as for `datasets.load_dataset`.
+        seed: of the choice of instances and prompts.
+
+    Returns:
+        `dict[str, Dataset]`: `train`, `validation` and `test` with the columns `prompt`, `instance` (the end of the
+        prompt, which must survive truncation), `references` (all right answers), `task`, `category` and `id`.
+
+    Raises:
+        `ValueError`: if the folder, a list, a task, a field or an option is missing or wrong.
+    """
+    options = _checked(options or {})
+    if train_file or validation_file or test_file:
+        raise ValueError(
+            f"The task {spec.name!r} is read from the folder `dataset_dir`, not from `train_file`, `validation_file` "
+            "or `test_file`."
+        )
+    folder = _folder(spec, dataset_dir)
+    names = {split: _task_names(folder, split) for split in ("train", "test")}
+    both = sorted(set(names["train"]) & set(names["test"]))
+    if both:
+        raise ValueError(f"{folder / 'splits/default'}: both lists name {', '.join(both)}. Take them out of one.")
+    _check_files(folder, names)
+    paths = {split: [folder / "tasks" / f"{name}.json" for name in names[split]] for split in names}
+    arguments = {
+        "spec": spec,
+        "paths": paths,
+        "versions": {split: [file_version(path) for path in paths[split]] for split in paths},
+        "options": options,
+        "seed": seed,
+    }
+    columns = ("prompt", "instance", "references", "task", "category", "id", "split")
+    features = {name: Value("string") for name in columns} | {"references": List(Value("string"))}
+    return kept_splits(keep_rows(_rows, arguments, Features(features), cache_dir))
+
+
+def read_task(path: str | os.PathLike) -> dict[str, Any]:
+    """
+    The content of a task's file, with its name as `"Name"`.
+
+    Raises:
+        `ValueError`: naming the file and the field that is missing or wrong.
+    """
+    path = Path(path)
+    try:
+        task = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise ValueError(f"{path} cannot be read as a task: {error}.") from error
+    if not isinstance(task, dict):
+        raise ValueError(f"{path} cannot be read as a task: it holds no fields, but {task!r:.40}.")
+    for field in ("Definition", "Categories", "Positive Examples", "Negative Examples", "Instances"):
+        if field not in task:
+            raise ValueError(f"{path}: the field {field!r} is missing.{suggestion(field, task, 'fields')}")
+        if not isinstance(task[field], list) and not (field == "Definition" and isinstance(task[field], str)):
+            raise ValueError(f"{path}: the field {field!r} must be a list, got {task[field]!r:.40}.")
+    for field in ("Definition", "Categories", "Instances"):
+        if not task[field]:
+            raise ValueError(f"{path}: the field {field!r} is empty.")
+    for field in ("Positive Examples", "Negative Examples"):
+        for index, example in enumerate(task[field]):
+            _check_texts(path, f"{field!r}[{index}]", example, ("input", "output"))
+    for index, instance in enumerate(task["Instances"]):
+        place = f"'Instances'[{index}]"
+        _check_texts(path, place, instance, ("input",))
+        instance.setdefault("id", f"{path.stem}-{index}")  # early versions of the data have none
+        instance["output"] = _references(path, place, instance.get("output"))
+    return {**task, "Name": path.stem}
+
+
+def _check_texts(path: Path, place: str, values: Any, fields: Sequence[str]):
+    for field in fields:
+        value = values.get(field) if isinstance(values, dict) else None
+        if not isinstance(value, str):
+            raise ValueError(f"{path}: {place} must have a text {field!r}, got {values!r:.80}.")
+
+
+def _references(path: Path, place: str, output: Any) -> list[str]:
+    references = [output] if isinstance(output, str) else output
+    if not isinstance(references, list) or not references or not all(isinstance(text, str) for text in references):
+        raise ValueError(f"{path}: {place} must have an 'output' that is a list of texts, got {output!r:.80}.")
+    return references
+
+
+def _definition(task: Mapping[str, Any]) -> str:
+    definition = task["Definition"]
+    return (definition if isinstance(definition, str) else definition[0]).strip()
+
+
+def _closed(text: str) -> str:
+    return text if text[-1] in string.punctuation else f"{text}."
+
+
+def _example(title: str, example: Mapping[str, str], add_explanation: bool) -> str:
+    lines = [title, _closed(f"Input: {example['input'].strip()}"), _closed(f" Output: {example['output'].strip()}")]
+    if add_explanation and "explanation" in example:
+        lines.append(_closed(f" Explanation: {example['explanation'].strip()}"))
+    return "\n".join(lines) + "\n\n"
+
+
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the prompt and of the choice of instances, with their defaults."""
+    options = {
+        "tk_instruct": False,
+        "max_num_instances_per_task": MAX_INSTANCES,
+        "max_num_instances_per_eval_task": MAX_INSTANCES,
+        "max_num_validation_instances_per_task": MAX_VALIDATION_INSTANCES,
+        **DEFAULT_PROMPT,
+        **{name: value for name, value in options.items() if name in _OPTIONS},  # others are for other loaders
+    }
+    for name, value in options.items():
+        least = 1 if name.startswith("max_") else 0 if name.startswith("num_") else None
+        if least is not None and value is not None and value < least:
+            raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+    return options
+
+
+def _folder(spec, dataset_dir: str | os.PathLike | None) -> Path:
+    if dataset_dir is None:
+        raise ValueError(
+            f"The task {spec.name!r} needs `dataset_dir`, a copy of the repository with its tasks: `git clone "
+            "https://github.com/allenai/natural-instructions`."
+        )
+    folder = Path(dataset_dir)
+    for part in ("tasks", "splits/default"):
+        if not (folder / part).is_dir():
+            raise ValueError(
+                f"`dataset_dir`: there is no folder {folder / part}. Name a copy of the repository "
+                "allenai/natural-instructions, which has the folders 'tasks' and 'splits/default'."
+            )
+    return folder
+
+
+def _task_names(folder: Path, split: str) -> list[str]:
+    path = folder / "splits" / "default" / f"{split}_tasks.txt"
+    if not path.is_file():
+        raise ValueError(f"`dataset_dir`: there is no file {path}, the list of the {split} tasks, one name a line.")
+    names = [line.strip().removesuffix(".json") for line in path.read_text(encoding="utf-8").splitlines()]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _check_files(folder: Path, names: Mapping[str, Sequence[str]]):
+    there = {path.stem for path in (folder / "tasks").glob("*.json")}
+    for split, listed in names.items():
+        missing = [name for name in listed if name not in there]
+        if missing:
+            some = ", ".join(missing[:5]) + ", …" * (len(missing) > 5)
+            raise ValueError(
+                f"{folder / 'tasks'} lacks {len(missing)} of the {len(listed)} tasks in "
+                f"splits/default/{split}_tasks.txt: {some}. Add their files, or take them off the list."
+                + (suggestion(missing[0], there, "tasks") if len(missing) == 1 else "")
+            )
+
+
+def _training_instances(
+    name: str, instances: Sequence[dict], options: Mapping[str, Any], seed: int
+) -> dict[str, list[dict]]:
+    """The instances of a task that are for training and for validation."""
+    shuffled = [instances[i] for i in _generator(seed, name).permutation(len(instances))]
+    limit = options["max_num_validation_instances_per_task"]
+    most = int(MAX_VALIDATION_SHARE * len(instances))
+    num_validation = most if limit is None else min(limit, most)
+    validation, others = shuffled[:num_validation], shuffled[num_validation:]
+    inputs = {instance["input"].strip() for instance in validation}
+    train = [instance for instance in others if instance["input"].strip() not in inputs]
+    return {"train": train[: options["max_num_instances_per_task"]], "validation": validation}
+
+
+def _generator(seed: int, *names: str) -> np.random.Generator:
+    digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest))
+
+
+def _rows(
+    spec, paths: Mapping[str, Sequence[Path]], versions: Any, options: Mapping[str, Any], seed: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all splits, those of a split together."""
+    chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
+    for split in paths:
+        for path in paths[split]:
+            task = read_task(path)
+            instances = task.pop("Instances")  # a task may have thousands of them that are not chosen
+            if split == "test":
+                parts = {"test": instances[: options["max_num_instances_per_eval_task"]]}
+            else:
+                parts = _training_instances(task["Name"], instances, options, seed)
+            for part in parts:
+                chosen[part] += [(task, instance) for instance in parts[part]]
+    for split, instances in chosen.items():
+        counts: Counter = Counter()
+        yield from _split_rows(spec, split, instances, options, seed, counts)
+        _report(spec, split, instances, counts)
+
+
+def _report(spec, split: str, instances: Sequence[tuple], counts: Counter):
+    logger.info(
+        f"Task {spec.name!r}, {split} split: {len(instances):,} instances of "
+        f"{len({task['Name'] for task, _ in instances}):,} tasks; {counts['shortened']:,} of them with fewer examples "
+        "than asked for, to fit into `max_source_length`."
+    )
+    if counts["too long"]:
+        logger.warning(
+            f"Task {spec.name!r}, {split} split: {counts['too long']:,} of {len(instances):,} instances do not fit "
+            f"into `max_source_length` by themselves and will be cut. Raise it."
+        )
+
+
+def _split_rows(
+    spec, split: str, instances: Sequence[tuple], options: Mapping[str, Any], seed: int, counts: Counter
+) -> Iterator[dict[str, Any]]:
+    length, limit = options.get("length"), options.get("max_source_length") or spec.max_source_length
+    if length:
+        length = functools.lru_cache(maxsize=1024)(length)  # the instances of a task share what stands before them
+    for task, instance in instances:
+        choices = {name: options[name] for name in DEFAULT_PROMPT}
+        if options["tk_instruct"] and split == "train":
+            kind = _generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
+            choices |= TK_INSTRUCT_PROMPTS[kind]
+        end = instance_text(instance["input"])
+
+        def fits(text: str, end: str = end) -> bool:
+            return length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= limit
+
+        text = prompt(task, instance["input"], **choices, fits=fits if length else None)
+        counts["shortened"] += length is not None and text != prompt(task, instance["input"], **choices)
+        counts["too long"] += length is not None and length(end) + NUM_CLOSING_TOKENS > limit
+        yield {
+            "prompt": text,
+            "instance": end,
+            "references": instance["output"],
+            "task": task["Name"],
+            "category": task["Categories"][0],
+            "id": instance["id"],
+            "split": split,
+        }

@@ -1,0 +1,279 @@
+"""Rows of a task to what the model reads and writes: a function for `datasets.map`, and a collator for its rows."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from itertools import chain
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset, Features, List, Value
+from transformers import PreTrainedTokenizerBase
+
+from ..data.sentences import get_sentence_splitter
+from ..data.tokenization import TextEncoder, eosen_token_id, layout_document, sentence_token_ids
+from .spec import TaskSpec
+
+# Part of the fingerprint of prepared data: raise it when the same row may give other ids.
+ROWS_VERSION = 1
+
+# Where a loader gives this column and the text of the row ends with it, that end is cut last of all.
+INSTANCE_COLUMN = "instance"
+
+
+@dataclass
+class TaskPreprocessor:
+    """
+    Encodes the rows of a task.
+
+    A T5 reads the prompt and `</s>`. A DEPTH model reads it in the layout of [`layout_document`]: the text of each
+    column is split into sentences by itself, so that a column always begins a sentence, and the prefix of a column
+    belongs to its first sentence. Sentence tokens count up, and past the last one the sentences share it.
+
+    In a row that is too long, the longest text loses tokens at its end, until several are equally long and all of them
+    do. Where the row has a column `instance` that its text ends with, that end loses tokens last, at its beginning.
+
+    Args:
+        tokenizer: any T5 tokenizer.
+        spec: the task.
+        sentence_tokens: whether the model reads sentence tokens.
+        max_source_length, max_target_length: tokens at most, special tokens included; by default the task's.
+        sentence_language: of the texts, see [`get_sentence_splitter`].
+        seed: together with the row, chooses the target among several right answers.
+
+    Called with a batch of rows, it returns the columns `input_ids` (1-D int32 arrays), `labels` (1-D int32 arrays: the
+    target and `</s>`; empty where it is hidden) and `num_cut_tokens` (tokens of input and target that were cut off).
+
+    Raises:
+        `ValueError`: if a length is too small for the labels, or the tokenizer cannot write or tell apart two of them.
+    """
+
+    tokenizer: InitVar[PreTrainedTokenizerBase]
+    spec: TaskSpec
+    sentence_tokens: bool = False
+    max_source_length: int | None = None
+    max_target_length: int | None = None
+    sentence_language: str = "en"
+    seed: int = 42
+    version: int = field(default=ROWS_VERSION, init=False)
+
+    def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.max_source_length = self.max_source_length or self.spec.max_source_length
+        self.max_target_length = self.max_target_length or self.spec.max_target_length
+        for name, least in (("max_source_length", 8), ("max_target_length", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+        _check_labels(self.spec, tokenizer, self.max_target_length)
+        self.encoder = TextEncoder(tokenizer)
+        self.eos_token_id = tokenizer.eos_token_id
+        if self.sentence_tokens:
+            self.splitter = get_sentence_splitter(self.sentence_language)
+            self.sentence_ids = [int(i) for i in sentence_token_ids(tokenizer)]
+            self.eosen_token_id = eosen_token_id(tokenizer)
+
+    @property
+    def features(self) -> Features:
+        ids = List(Value("int32"))
+        return Features({"input_ids": ids, "labels": ids, "num_cut_tokens": Value("int32")})
+
+    def length(self, text: str) -> int:
+        """How many tokens a text takes in an input, without what closes it."""
+        sentences = self.encoder(self._sentences(text, ""))
+        return len(self._joined([sentences])) - len(self._joined([])) - self.sentence_tokens
+
+    def __call__(self, batch: Mapping[str, list]) -> dict[str, list]:
+        rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+        columns = {"input_ids": [], "labels": [], "num_cut_tokens": []}
+        for (parts, keep_last), answer in zip(self._encoded_parts(rows), self._encoded_answers(rows), strict=True):
+            input_ids, num_cut_tokens = self._layout(parts, keep_last)
+            labels = []
+            if answer is not None:
+                labels = [*answer[: self.max_target_length - 1], self.eos_token_id]
+                num_cut_tokens += len(answer) + 1 - len(labels)
+            columns["input_ids"].append(np.array(input_ids, dtype=np.int32))
+            columns["labels"].append(np.array(labels, dtype=np.int32))
+            columns["num_cut_tokens"].append(num_cut_tokens)
+        return columns
+
+    def _encoded_parts(self, rows: list[dict]) -> list[tuple[list[list[list[int]]], bool]]:
+        """For each row the word ids of each sentence of each text, and whether the last text is an instance."""
+        parts = [[self._sentences(text, prefix) for text, prefix in self._texts(row)] for row in rows]
+        encoded = iter(self.encoder([sentence for texts in parts for sentences in texts for sentence in sentences]))
+        ids = [[[words for _ in sentences if (words := next(encoded))] for sentences in texts] for texts in parts]
+        has_instance = [len(texts) > len(self.spec.text_column_name) for texts in parts]
+        return list(zip(ids, has_instance, strict=True))
+
+    def _texts(self, row: dict) -> list[tuple[str, str]]:
+        """The texts of a row, each with its prefix; an instance at the end of the last one is a text of its own."""
+        texts = []
+        for text, prefix in zip(self.spec.input_texts(row), self.spec.prefix, strict=True):
+            texts.append((text.removeprefix(prefix.strip()), prefix.strip()))
+        text, prefix = texts[-1]
+        instance = row.get(INSTANCE_COLUMN)
+        if INSTANCE_COLUMN not in self.spec.text_column_name and instance and text.endswith(instance):
+            texts[-1:] = [(text.removesuffix(instance), prefix), (instance, "")]
+        return texts
+
+    def _sentences(self, text: str, prefix: str) -> list[str]:
+        first, *others = (self.splitter(text) or [""]) if self.sentence_tokens else [text.strip()]
+        return [f"{prefix} {first}".strip(), *others]
+
+    def _encoded_answers(self, rows: list[dict]) -> list[list[int] | None]:
+        """The word ids of what each row's model should write; `None` where that is hidden."""
+        answers = [self._answer(row) for row in rows]
+        encoded = iter(self.encoder([answer for answer in answers if answer is not None]))
+        return [None if answer is None else next(encoded) for answer in answers]
+
+    def _answer(self, row: dict) -> str | None:
+        """One of the right answers, as a function of the seed and the row's own text."""
+        answers = self.spec.targets(row)
+        if len(answers) <= 1:
+            return answers[0] if answers else None
+        identity = "\0".join([str(self.seed), self.spec.prompt(row), *answers])
+        digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
+        return answers[int.from_bytes(digest) % len(answers)]
+
+    def _layout(self, parts: list[list[list[int]]], keep_last: bool) -> tuple[list[int], int]:
+        """The input of at most `max_source_length` ids, and how many words had to be cut off."""
+        overhead = 2 if self.sentence_tokens else 0
+        costs = [sum(len(sentence) + overhead for sentence in part) for part in parts]
+        kept, budget = parts, sum(costs)
+        while (excess := len(input_ids := self._joined(kept)) - self.max_source_length) > 0:
+            # More than once only if there are more sentences than sentence tokens, as those behind cost less.
+            budget -= excess
+            limits = _limits(costs, budget, keep_last)
+            kept = [_head(part, limit, overhead) for part, limit in zip(parts, limits, strict=True)]
+            if keep_last:
+                kept[-1] = _tail(parts[-1], limits[-1], overhead)
+        return input_ids, _num_words(parts) - _num_words(kept)
+
+    def _joined(self, parts: list[list[list[int]]]) -> list[int]:
+        sentences = list(chain.from_iterable(parts))
+        if self.sentence_tokens:
+            return layout_document(sentences, self.sentence_ids, self.eosen_token_id, self.eos_token_id)
+        return [*chain.from_iterable(sentences), self.eos_token_id]
+
+
+def _check_labels(spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_target_length: int):
+    """Raise if the tokenizer cannot write the labels, tell them apart and read them back, or if one does not fit."""
+    if spec.labels is None:
+        return
+    for label, ids in zip(spec.labels.values(), encode_labels(tokenizer, list(spec.labels.values())), strict=True):
+        ids = ids[ids >= 0]
+        if len(ids) > max_target_length:
+            raise ValueError(
+                f"Task {spec.name!r}: the label {label!r} takes {len(ids)} tokens with `</s>`. Raise "
+                f"`max_target_length`, which is {max_target_length}."
+            )
+        read = tokenizer.decode(ids, skip_special_tokens=True)
+        if spec.parse(read) != spec.parse(label):
+            raise ValueError(
+                f"Task {spec.name!r}: the tokenizer writes the label {label!r} as {read!r}, which is another text. "
+                "Change the label."
+            )
+
+
+def prepare_task(
+    rows: Dataset,
+    preprocessor: TaskPreprocessor,
+    num_proc: int | None = None,
+    overwrite_cache: bool = False,
+    desc: str = "Preparing rows",
+) -> Dataset:
+    """
+    Map rows of a task to rows of ids, one for one. What `datasets` has cached is used again.
+
+    Args:
+        rows: in the columns of the task.
+        preprocessor: makes the ids.
+        num_proc: processes.
+        overwrite_cache: prepare anew even if there is a cached result.
+        desc: for the progress bar.
+    """
+    return rows.map(
+        preprocessor,
+        batched=True,
+        remove_columns=rows.column_names,
+        features=preprocessor.features,
+        num_proc=num_proc,
+        load_from_cache_file=not overwrite_cache,
+        desc=desc,
+    )
+
+
+def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
+    """
+    Count what prepared rows hold: `examples`, `tokens` (of inputs), `cut_examples` and `tokens_cut` of those that were
+    too long, and, if `unk_token_id` is given, `unknown_tokens` of inputs.
+    """
+    counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut"), 0)
+    for batch in rows.with_format("arrow").iter(batch_size=10_000):
+        counts["examples"] += len(batch)
+        counts["tokens"] += pc.sum(pc.list_value_length(batch["input_ids"])).as_py()
+        counts["cut_examples"] += pc.sum(pc.greater(batch["num_cut_tokens"], 0)).as_py()
+        counts["tokens_cut"] += pc.sum(batch["num_cut_tokens"]).as_py()
+        if unk_token_id is not None:
+            unknown = pc.sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id), min_count=0).as_py()
+            counts["unknown_tokens"] = counts.get("unknown_tokens", 0) + unknown
+    return counts
+
+
+def _limits(costs: Sequence[int], budget: int, keep_last: bool) -> list[int]:
+    """How much of `budget` each text gets: as much as it costs or, of those that cost more, an equal share."""
+    budget = max(budget, 0)
+    limits = [0] * len(costs)
+    if keep_last:
+        limits[-1] = min(costs[-1], budget)
+        budget -= limits[-1]
+    waiting = sorted(range(len(costs) - keep_last), key=lambda i: costs[i])
+    for place, i in enumerate(waiting):
+        limits[i] = min(costs[i], budget // (len(waiting) - place))
+        budget -= limits[i]
+    return limits
+
+
+def _head(sentences: list[list[int]], limit: int, overhead: int) -> list[list[int]]:
+    """The first words of a text that cost no more than `limit`, as sentences."""
+    kept = []
+    for sentence in sentences:
+        room = limit - overhead
+        if room <= 0:
+            break
+        kept.append(sentence[:room])
+        limit -= overhead + len(kept[-1])
+    return kept
+
+
+def _tail(sentences: list[list[int]], limit: int, overhead: int) -> list[list[int]]:
+    """The last words of a text that cost no more than `limit`, as sentences."""
+    backwards = _head([sentence[::-1] for sentence in reversed(sentences)], limit, overhead)
+    return [sentence[::-1] for sentence in reversed(backwards)]
+
+
+def _num_words(parts: list[list[list[int]]]) -> int:
+    return sum(len(sentence) for part in parts for sentence in part)
+
+
+def encode_labels(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> torch.LongTensor:
+    """
+    The ids of the labels, each closed by `</s>`: `(number of labels, longest label)`, padded with -100.
+
+    Raises:
+        `ValueError`: if the vocabulary cannot write a label (`<unk>`), or cannot tell two of them apart.
+    """
+    encoded = [[*ids, tokenizer.eos_token_id] for ids in TextEncoder(tokenizer)(list(labels))]
+    seen = {}
+    for label, ids in zip(labels, encoded, strict=True):
+        if tokenizer.unk_token_id in ids or len(ids) == 1:
+            raise ValueError(
+                f"The vocabulary cannot write the label {label!r}: its ids are {ids}, with <unk> being "
+                f"{tokenizer.unk_token_id}. Choose other texts as `labels` of the task, or another tokenizer."
+            )
+        if (other := seen.setdefault(tuple(ids), label)) is not label:
+            raise ValueError(
+                f"The labels {other!r} and {label!r} have the same ids {ids}. Choose other texts as `labels` of the "
+                "task, or another tokenizer."
+            )
+    length = max(map(len, encoded))
+    return torch.tensor([ids + [-100] * (length - len(ids)) for ids in encoded])

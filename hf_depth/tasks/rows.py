@@ -1,0 +1,177 @@
+"""Rows of a task in its own columns, each checked: the border behind which nothing else looks at the data."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+from datasets import Dataset, Features, List, Value
+
+from ..suggestions import suggestion
+from .spec import HIDDEN, TaskSpec, is_hidden, whole_number
+
+logger = logging.getLogger(__name__)
+
+INDEX = "idx"  # the number of a row, by which a benchmark's server knows it
+
+
+def check_rows(
+    dataset: Dataset, spec: TaskSpec, place: str, needs_labels: bool = True, allow_empty_texts: bool = False
+) -> Dataset:
+    """
+    Bring rows into the columns of their task and check each of them.
+
+    Args:
+        dataset: rows with the columns of the task, or the `column_aliases` of these. A list of texts is joined.
+        spec: the task.
+        place: where the rows come from, for errors.
+        needs_labels: whether a hidden label is an error. Else the column may be missing; all labels are hidden then.
+        allow_empty_texts: report empty texts instead of raising, for data that the user cannot repair.
+
+    Returns:
+        The rows with the text columns of the task, its label column and `idx`. A label is the number of the class
+        (int64; `-1`: hidden), for a task on numbers the number (float64; `-1.0`: hidden), for one on open text the
+        list of answers. `idx` is the one of the data, or else the place of the row.
+
+    Raises:
+        `ValueError`: naming the place, the row and the column, and what is accepted.
+    """
+    dataset = _rename(dataset, spec)
+    _check_columns(dataset, spec, place, needs_labels)
+    if spec.labels is None:
+        label = List(Value("string"))
+    else:
+        label = Value("float64" if spec.is_regression else "int64")
+    texts = {column: Value("string") for column in spec.text_column_name}
+    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, _has_row_numbers(dataset))
+    rows = dataset.map(
+        checker,
+        batched=True,
+        with_indices=True,
+        remove_columns=dataset.column_names,
+        features=Features({**texts, spec.label_column_name: label, INDEX: Value("int64")}),
+        desc=f"Checking {place}",
+    )
+    if allow_empty_texts:
+        _report_empty_texts(rows, spec, place)
+    return rows
+
+
+def read_class(spec: TaskSpec, label: Any) -> int:
+    """
+    The class that a label of the data means, by its number, its text or its number as text; `-1` if it is hidden.
+
+    Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
+    This is why a label is read once only: the class 1 is not the text "1".
+
+    Raises:
+        `ValueError`: if the label is none of the task's.
+    """
+    if is_hidden(label):
+        return HIDDEN
+    number = whole_number(label)
+    label_id = max(spec.parse(str(label)), spec.parse(str(number)))
+    texts_are_numbers = any(whole_number(text) is not None for text in spec.labels.values())
+    if label_id == HIDDEN and number in spec.labels and not texts_are_numbers:
+        label_id = number
+    if label_id == HIDDEN:
+        raise spec.bad_label(label)
+    return label_id
+
+
+@dataclass
+class _RowChecker:
+    """A function for `datasets.map`."""
+
+    spec: TaskSpec
+    place: str
+    needs_labels: bool
+    allow_empty_texts: bool
+    has_row_numbers: bool
+
+    def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
+        spec = self.spec
+        rows = {
+            column: [self._text(text, column, index) for text, index in zip(batch[column], indices, strict=True)]
+            for column in spec.text_column_name
+        }
+        labels = batch.get(spec.label_column_name) or [None] * len(indices)
+        rows[spec.label_column_name] = list(map(self._label, labels, indices))
+        rows[INDEX] = [whole_number(number) for number in batch[INDEX]] if self.has_row_numbers else list(indices)
+        return rows
+
+    def _text(self, text: Any, column: str, index: int) -> str:
+        if isinstance(text, list) and all(isinstance(part, str) for part in text):
+            text = " ".join(text)
+        if not isinstance(text, str | None):
+            raise self._error(index, f"the column {column!r} must hold text, but holds {text!r:.80}.")
+        if not (text and text.strip()) and not self.allow_empty_texts:
+            raise self._error(index, f"the column {column!r} is empty. Fill in its text, or remove the row.")
+        return text or ""
+
+    def _label(self, label: Any, index: int) -> int | float | list[str]:
+        spec, row = self.spec, {self.spec.label_column_name: label}
+        try:
+            if spec.labels is None:
+                value = self._answers(label)
+            else:
+                value = spec.label_value(row) if spec.is_regression else read_class(spec, label)
+        except ValueError as error:
+            raise self._error(index, str(error)) from None
+        if value in ([], HIDDEN) and self.needs_labels:
+            raise self._error(index, f"the column {spec.label_column_name!r} holds {label!r}, hence no label.")
+        return value
+
+    def _answers(self, label: Any) -> list[str]:
+        is_text = isinstance(label, str)
+        if label is None or label == HIDDEN or (is_text and not label.strip()):
+            return []
+        answers = [label] if is_text else label
+        if not isinstance(answers, list) or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+            raise ValueError(
+                f"the column {self.spec.label_column_name!r} must hold a text or a list of texts that are not empty, "
+                f"but holds {label!r:.80}."
+            )
+        return answers
+
+    def _error(self, index: int, message: str) -> ValueError:
+        return ValueError(f"{self.place}, row {index} (the first is row 0): {message}")
+
+
+def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
+    """Give the columns the names of the task; a column that has its own name already wins over an alias."""
+    names = {}
+    for alias, column in spec.column_aliases.items():
+        # GLUE's files of MNLI call the premise "sentence1": only where there is no column "premise".
+        if alias in dataset.column_names and column not in (*dataset.column_names, *names.values()):
+            names[alias] = column
+    return dataset.rename_columns(names)
+
+
+def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: bool) -> None:
+    needed = [*spec.text_column_name, *([spec.label_column_name] if needs_labels else [])]
+    for column in needed:
+        if column not in dataset.column_names:
+            raise ValueError(
+                f"{place}: the task {spec.name!r} needs a column {column!r}."
+                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
+                "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
+            )
+
+
+def _has_row_numbers(dataset: Dataset) -> bool:
+    """Whether the column `idx` numbers the rows."""
+    if INDEX not in dataset.column_names:
+        return False
+    numbers = set(map(whole_number, dataset[INDEX][:]))  # the slice reads the column at once, not row by row
+    return None not in numbers and len(numbers) == len(dataset)
+
+
+def _report_empty_texts(rows: Dataset, spec: TaskSpec, place: str) -> None:
+    table = rows.with_format("arrow")[:]
+    for column in spec.text_column_name:
+        empty = pc.equal(pc.utf8_trim_whitespace(table[column]), "").to_pylist()
+        if any(empty):
+            first = empty.index(True)
+            logger.warning(f"{place}: {sum(empty):,} texts in {column!r} are empty, the first in row {first}.")

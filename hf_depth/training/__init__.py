@@ -1,0 +1,1 @@
+"""Trainers, their arguments and callbacks, checkpoints, model cards, and whole runs."""

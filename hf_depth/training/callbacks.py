@@ -1,0 +1,66 @@
+"""Epoch of the collator, early stopping, run record."""
+
+import json
+import logging
+from pathlib import Path
+
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+RUN_FILE = "run.json"  # in each checkpoint
+
+
+class RunRecorder(TrainerCallback):
+    """Writes into each checkpoint of which run it is, for [`check_same_run`]."""
+
+    def __init__(self, run: dict):
+        self.run = run
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            path = Path(args.output_dir, f"checkpoint-{state.global_step}", RUN_FILE)
+            path.write_text(json.dumps(self.run, indent=2), encoding="utf-8")
+
+
+class EarlyStopping(EarlyStoppingCallback):
+    """
+    Stops after evaluations without a better score; a resumed run also counts those before its checkpoint.
+
+    The host's `restore_callback_states_from_checkpoint` would bring back the old patience and threshold as well,
+    although the arguments may ask for others.
+    """
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        self.early_stopping_patience_counter = _evaluations_without_a_better_score(state)
+
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        is_over = control.should_training_stop  # already, for another reason
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        if control.should_training_stop and not is_over:
+            logger.info(
+                f"Stopping early at step {state.global_step}: no better {args.metric_for_best_model} in "
+                f"{self.early_stopping_patience_counter} evaluations. The best is {state.best_metric:.4f} of step "
+                f"{state.best_global_step}."
+            )
+
+
+def _evaluations_without_a_better_score(state) -> int:
+    saved = state.stateful_callbacks.get(EarlyStopping.__name__, {})
+    return saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+
+class CollatorEpochCallback(TrainerCallback):
+    """Tells the collator which epoch begins: an example is corrupted anew at each visit, also after resuming."""
+
+    def __init__(self, data_collator):
+        self.data_collator = data_collator
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.epoch = int(state.epoch or 0)  # not 0 when a run is resumed
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
+        self.data_collator.set_epoch(self.epoch)
+        self.epoch += 1

@@ -1,0 +1,178 @@
+"""What a person reads: an example in text, a document put in order, the loss curves, a model card."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import transformers
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from ..evaluation.metrics import METRICS
+from ..evaluation.outputs import _title, results_table
+from ..evaluation.scoring import TaskResult
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+
+RESULTS_SECTION = """## Results
+
+Beside the scores stand those of always answering the most frequent class, and of guessing; `unparsed` is the fraction
+of generated answers that are no label, which count as wrong.
+
+{table}
+
+"""
+
+TRAINING_SETTINGS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "max_steps",
+    "num_train_epochs",
+    "optim",
+    "seed",
+)
+
+
+def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]) -> str:
+    """
+    A README for the Hub that states data, settings and results.
+
+    Args:
+        model_name: title.
+        model_type: `depth` or `t5`.
+        sections: title -> what to list there; values must be JSON-serialisable.
+    """
+    paper = {
+        "depth": "as a DEPTH model ([arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
+        "t5": "as a T5 ([arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
+    }[model_type]
+    trust = ", trust_remote_code=True" if model_type == "depth" else ""
+    usage = f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})'
+    head = [
+        "---",
+        "library_name: transformers",
+        f"tags: [{model_type}, pre-training, hf_depth]",
+        "---",
+        "",
+        f"# {model_name}",
+        "",
+        f"An encoder-decoder pre-trained with hf_depth {paper}.",
+        "",
+        "```python",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
+        "",
+        f'tokenizer = AutoTokenizer.from_pretrained("{model_name}")',
+        usage,
+        "```",
+        "",
+    ]
+    return "\n".join(head + [line for title, values in sections.items() for line in card_section(title, values)])
+
+
+def run_settings(model_args, training_args, model) -> dict:
+    """What a model card states about how a model was trained."""
+    settings = {}
+    for name in TRAINING_SETTINGS:
+        value = getattr(training_args, name)
+        settings[name] = getattr(value, "value", value)  # of an enumeration
+    source = model_args.model_name_or_path
+    if source is not None and Path(source).exists():
+        source = Path(source).resolve().name  # the way to it is nobody's business
+    batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
+    return settings | {
+        "global batch size": batch_size,
+        "parameters": model.num_parameters(),
+        "initialised from": source or "scratch",
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+    }
+
+
+def card_section(title: str, values: Mapping) -> list[str]:
+    """The lines of one section of a model card: a title, and a table of what is in `values`."""
+
+    def text(value):
+        return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+    rows = [f"| {name} | {text(value)} |" for name, value in values.items()]
+    return [f"## {title}", "", "| | |", "|---|---|", *rows, ""]
+
+
+def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> list[EvalResult]:
+    """
+    The scores in the form in which the Hub shows them beside a model, one per task, split and metric.
+
+    Args:
+        datasets: the names on the Hub of what was read from there. Rows from files have the name of their task
+            instead, since nobody can tell that they are those of the Hub.
+    """
+    return [
+        EvalResult(
+            task_type="text-classification" if result.spec.labels is not None else "text-generation",
+            task_name=result.spec.name,
+            dataset_type=result.spec.path if result.spec.path in datasets else _title(result.spec),
+            dataset_name=_title(result.spec),
+            dataset_config=result.spec.config_name if result.spec.path in datasets else None,
+            dataset_split=result.split,
+            metric_type=METRICS[name].hub_name or name,
+            metric_name=name,
+            metric_value=round(float(result.metrics[name]), 6),
+        )
+        for result in results
+        for name in result.spec.metric_names
+        if math.isfinite(result.metrics.get(name, math.nan))
+    ]
+
+
+def fine_tuning_card(
+    model_name: str,
+    model_type: str,
+    results: Sequence[TaskResult],
+    sections: Mapping[str, Mapping],
+    base_model: str | None = None,
+    datasets: Sequence[str] = (),
+) -> str:
+    """
+    A README for the Hub of a fine-tuned model, with its scores as the Hub's `model-index`.
+
+    Args:
+        model_name: title.
+        model_type: `depth` or `t5`.
+        results: the scores, those of validation and test sets.
+        sections: title -> what to list there, such as data and settings; values must be JSON-serialisable.
+        base_model: what was fine-tuned; a folder is named in the text only, without the way to it.
+        datasets: the names on the Hub of the data, if it is from there.
+    """
+    is_folder = base_model is not None and (Path(base_model).exists() or not _HUB_NAME.fullmatch(base_model))
+    scores = model_index(results, datasets)
+    data = ModelCardData(
+        library_name="transformers",
+        tags=sorted({model_type, "hf_depth", *(result.spec.benchmark for result in results)}),
+        base_model=None if is_folder else base_model,
+        datasets=sorted(set(datasets)) or None,
+        metrics=sorted({score.metric_type for score in scores}) or None,
+        model_name=model_name,
+        eval_results=scores or None,
+    )
+    tasks = ", ".join(dict.fromkeys(_title(result.spec) for result in results))
+    trust = ", trust_remote_code=True" if model_type == "depth" else ""
+    source = f" from {Path(base_model).name if is_folder else base_model}" if base_model else ""
+    body = [
+        f"# {model_name}",
+        "",
+        f"A {model_type.upper()} model, fine-tuned with hf_depth{source}{' on ' + tasks if tasks else ''}.",
+        "",
+        "```python",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
+        "",
+        f'tokenizer = AutoTokenizer.from_pretrained("{model_name}")',
+        f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})',
+        "```",
+        "",
+        *(RESULTS_SECTION.format(table=results_table(results, markdown=True)).splitlines() if results else ()),
+        *(line for title, values in sections.items() for line in card_section(title, values)),
+    ]
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(body)))

@@ -1,0 +1,218 @@
+"""
+What is measured while pre-training: arrays in, numbers out.
+
+Each measure is a sum over examples, so that it can be added up over batches, accumulation steps and processes before
+it is divided, and no array grows with the number of examples.
+"""
+
+import torch
+
+from ..models.modeling_depth import has_sentence_tokens, sentence_token_mask
+
+# The columns of `example_statistics`, in order. "sentence" labels are sentence tokens, "eosen" labels are `<eosen>`,
+# "reconstruction" labels are all others: words, sentinels, `</s>`.
+STATISTICS = (
+    "examples",
+    "tokens",  # labels that count
+    "loss_sum",  # weighted by `sentence_loss_coefficient`
+    "sentence_tokens",
+    "sentence_loss_sum",
+    "reconstruction_tokens",
+    "reconstruction_loss_sum",
+    "eosen_tokens",
+    "eosen_loss_sum",
+    "shuffled",
+    "input_tokens",  # without padding
+    "positions",  # with padding, inputs and labels
+    "tokens_cut",
+    # The following need the predictions, so they are measured in evaluation only.
+    "sentence_correct",
+    "sentence_expected",  # expected number of correct guesses at chance
+    "shuffled_sentence_tokens",
+    "shuffled_sentence_correct",
+    "shuffled_sentence_expected",
+    "reconstruction_correct",
+)
+ORDER_STATISTICS = ("orders", "exact", "exact_expected", "tau_sum")
+
+
+def sentence_sequence(ids: torch.Tensor, config) -> torch.Tensor:
+    """
+    The sentence tokens of each row in the order in which they stand.
+
+    Args:
+        ids (`torch.LongTensor` of shape `(batch_size, length)`): token ids; -100 and padding may occur.
+
+    Returns:
+        `torch.LongTensor` of shape `(batch_size, num_sentence_tokens)`: padded with -1 at the end; sentence tokens
+        past the `num_sentence_tokens`-th are left out.
+    """
+    mask = sentence_token_mask(ids, config)
+    # Everything that is no sentence token is written to one column too many, which is cut off.
+    overflow = config.num_sentence_tokens
+    column = torch.where(mask, mask.cumsum(dim=1) - 1, overflow).clamp(max=overflow)
+    sequence = ids.new_full((ids.shape[0], overflow + 1), -1).scatter_(1, column, torch.where(mask, ids, -1))
+    return sequence[:, :overflow]
+
+
+def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config) -> torch.Tensor:
+    """`True` for each row whose sentence tokens stand in another order in the input than in the labels; shape (B,)."""
+    if not has_sentence_tokens(config):
+        return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+    return (sentence_sequence(input_ids, config) != sentence_sequence(labels, config)).any(dim=1)
+
+
+def example_statistics(
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    labels: torch.Tensor,
+    token_losses: torch.Tensor,
+    config,
+    sentence_loss_coefficient: float = 1.0,
+    predictions: torch.Tensor | None = None,
+    num_cut_tokens: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """
+    One row of [`STATISTICS`] per example.
+
+    Args:
+        input_ids (`torch.LongTensor` of shape `(B, S)`)
+        attention_mask (`torch.Tensor` of shape `(B, S)`, *optional*): non-zero on real tokens.
+        labels (`torch.LongTensor` of shape `(B, T)`): -100 does not count.
+        token_losses (`torch.FloatTensor` of shape `(B, T)`): unweighted cross-entropy, 0 where the label is -100.
+        config: the model's; a `DepthConfig` says which ids are sentence tokens.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids; without them no accuracy is
+            measured.
+        num_cut_tokens (`torch.LongTensor` of shape `(B,)`, *optional*): see `preprocessing`.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(B, len(STATISTICS))`.
+    """
+    counted = labels != -100
+    sentence = sentence_token_mask(labels, config)
+    eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(counted)
+    reconstruction = counted & ~sentence & ~eosen
+    shuffled = is_shuffled(input_ids, labels, config)
+    ones = torch.ones_like(input_ids[:, 0])
+    loss = token_losses.detach().double()
+    kinds = {"sentence": sentence, "reconstruction": reconstruction, "eosen": eosen}
+    values = {
+        "examples": ones,
+        "tokens": counted.sum(1),
+        "loss_sum": loss.sum(1) + (sentence_loss_coefficient - 1) * (loss * sentence).sum(1),
+        "shuffled": shuffled,
+        "input_tokens": input_ids.shape[1] * ones if attention_mask is None else (attention_mask != 0).sum(1),
+        "positions": (input_ids.shape[1] + labels.shape[1]) * ones,
+        "tokens_cut": 0 * ones if num_cut_tokens is None else num_cut_tokens,
+    }
+    for kind, mask in kinds.items():
+        values[f"{kind}_tokens"] = mask.sum(1)
+        values[f"{kind}_loss_sum"] = (loss * mask).sum(1)
+    if predictions is not None:
+        correct = predictions == labels
+        num_sentences = sentence.sum(1)
+        values["sentence_correct"] = (correct & sentence).sum(1)
+        values["sentence_expected"] = _harmonic_number(num_sentences)
+        values["reconstruction_correct"] = (correct & reconstruction).sum(1)
+        for name in ("tokens", "correct", "expected"):
+            values[f"shuffled_sentence_{name}"] = values[f"sentence_{name}"] * shuffled
+    zeros = 0 * ones
+    return torch.stack([values.get(name, zeros).double() for name in STATISTICS], dim=1)
+
+
+def order_statistics(
+    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config
+) -> torch.Tensor:
+    """
+    How well generated targets un-shuffle: one row of [`ORDER_STATISTICS`] for all, then for shuffled examples.
+
+    `exact` is 1 if the sentence tokens generated are those of the labels in the same order. `tau_sum` is Kendall's tau
+    between both orders, `2 * concordant pairs / pairs - 1`; a pair of which a token was not generated is not
+    concordant. An example with fewer than two sentences has no order and counts nowhere.
+
+    Args:
+        generated_ids (`torch.LongTensor` of shape `(B, G)`): what `generate()` returned.
+        input_ids (`torch.LongTensor` of shape `(B, S)`): encoder input.
+        labels (`torch.LongTensor` of shape `(B, T)`): the target.
+
+    Returns:
+        `torch.DoubleTensor` of shape `(B, 2 * len(ORDER_STATISTICS))`.
+    """
+    gold = sentence_sequence(labels, config)  # (B, N)
+    generated = sentence_sequence(generated_ids, config)  # (B, N)
+    num_sentences = (gold >= 0).sum(1)
+    pairs = num_sentences.double() * (num_sentences - 1) / 2
+    counts = (num_sentences >= 2).double()
+    exact = (gold == generated).all(1).double() * counts
+
+    # The place of each gold token in the generated order; tokens that were not generated have none.
+    same = (gold[:, :, None] == generated[:, None, :]) & (gold >= 0)[:, :, None]  # (B, N, N)
+    found = same.any(2)
+    place = same.int().argmax(2)  # (B, N), the first occurrence
+    in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
+    concordant = in_order.triu(diagonal=1).sum((1, 2))
+    tau = (2 * concordant / pairs.clamp(min=1) - 1) * counts
+
+    exact_expected = torch.exp(-torch.lgamma(num_sentences.double() + 1)) * counts  # 1 / n!
+    rows = torch.stack([counts, exact, exact_expected, tau], dim=1)  # (B, 4)
+    shuffled = is_shuffled(input_ids, labels, config)[:, None]
+    return torch.cat([rows, rows * shuffled], dim=1)
+
+
+def summarize(sums: torch.Tensor) -> dict[str, float]:
+    """
+    Metrics from summed [`example_statistics`]; a measure without any label to measure it on is left out.
+
+    Args:
+        sums (`torch.DoubleTensor` of shape `(len(STATISTICS),)`)
+
+    Returns:
+        `dict[str, float]`: losses in nats per label (`loss` is weighted, the others are not), accuracies and fractions
+        in [0, 1], and `tokens_cut`, a number of tokens. `sentence_accuracy_chance` is what guessing among the sentence
+        tokens that remain would reach: H(n)/n for n sentences.
+    """
+    s = dict(zip(STATISTICS, sums.tolist(), strict=True))
+    ratios = {
+        "loss": ("loss_sum", "tokens"),
+        "sentence_loss": ("sentence_loss_sum", "sentence_tokens"),
+        "reconstruction_loss": ("reconstruction_loss_sum", "reconstruction_tokens"),
+        "eosen_loss": ("eosen_loss_sum", "eosen_tokens"),
+        "sentence_accuracy": ("sentence_correct", "sentence_tokens"),
+        "sentence_accuracy_chance": ("sentence_expected", "sentence_tokens"),
+        "sentence_accuracy_shuffled": ("shuffled_sentence_correct", "shuffled_sentence_tokens"),
+        "sentence_accuracy_shuffled_chance": ("shuffled_sentence_expected", "shuffled_sentence_tokens"),
+        "sentence_accuracy_unshuffled": ("unshuffled_sentence_correct", "unshuffled_sentence_tokens"),
+        "sentence_accuracy_unshuffled_chance": ("unshuffled_sentence_expected", "unshuffled_sentence_tokens"),
+        "reconstruction_accuracy": ("reconstruction_correct", "reconstruction_tokens"),
+        "padding_fraction": ("padding", "positions"),
+    }
+    for name in ("tokens", "correct", "expected"):
+        s[f"unshuffled_sentence_{name}"] = s[f"sentence_{name}"] - s[f"shuffled_sentence_{name}"]
+    s["padding"] = s["positions"] - s["input_tokens"] - s["tokens"]
+    metrics = {name: s[part] / s[whole] for name, (part, whole) in ratios.items() if s[whole] > 0}
+    if s["sentence_tokens"] > 0:
+        metrics["shuffled_fraction"] = s["shuffled"] / s["examples"]
+    metrics["tokens_cut"] = int(s["tokens_cut"])
+    return metrics
+
+
+def summarize_order(sums: torch.Tensor) -> dict[str, float]:
+    """
+    Metrics from summed [`order_statistics`]: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0).
+
+    Args:
+        sums (`torch.DoubleTensor` of shape `(2 * len(ORDER_STATISTICS),)`)
+    """
+    metrics = {}
+    for suffix, part in zip(("", "_shuffled"), sums.view(2, -1).tolist(), strict=True):
+        orders, exact, exact_expected, tau = part
+        if orders:
+            metrics[f"order_exact{suffix}"] = exact / orders
+            metrics[f"order_exact{suffix}_chance"] = exact_expected / orders
+            metrics[f"order_kendall_tau{suffix}"] = tau / orders
+    return metrics
+
+
+def _harmonic_number(n: torch.Tensor) -> torch.Tensor:
+    """H(n) = 1 + 1/2 + … + 1/n for integers of any shape; H(0) = 0."""
+    return torch.digamma(n.double() + 1) - torch.digamma(torch.ones((), dtype=torch.float64, device=n.device))

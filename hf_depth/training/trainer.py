@@ -1,0 +1,252 @@
+"""[`DepthTrainer`]: the host's trainer with a weighted loss, its components in the logs, and un-shuffling scores."""
+
+import contextlib
+import copy
+import math
+import time
+from pathlib import Path
+
+import torch
+from transformers import Seq2SeqTrainer
+
+from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
+from .callbacks import CollatorEpochCallback
+from .model_card import model_card
+from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
+from .training_args import DepthTrainingArguments
+
+TRAINING_METRICS = (
+    "sentence_loss",
+    "reconstruction_loss",
+    "eosen_loss",
+    "shuffled_fraction",
+    "padding_fraction",
+    "tokens_cut",
+)
+
+
+class DepthTrainer(Seq2SeqTrainer):
+    """
+    A [`Seq2SeqTrainer`] for DEPTH and T5 models.
+
+    - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`, with N the
+      number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
+      Stock T5 classes are trained with the same loss; by themselves they ignore N.
+    - Training logs have the losses of sentence tokens and of all other labels, the fraction of shuffled examples, of
+      padding, tokens per second and the number of tokens cut. Evaluation adds accuracies and their chance levels; its
+      loss is a mean over labels, not over batches. What is kept does not grow with examples or vocabulary.
+    - With `predict_with_generate` and no `compute_metrics`, a DEPTH model also un-shuffles the evaluation examples by
+      `generate()`; exact order and Kendall's tau are reported.
+    - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
+
+    Args: those of [`Seq2SeqTrainer`], with `args` a [`DepthTrainingArguments`].
+    """
+
+    args: DepthTrainingArguments
+    training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
+        self.model_accepts_loss_kwargs = True
+        self.eval_data_collator = self.data_collator
+        if hasattr(self.data_collator, "set_epoch"):
+            self.eval_data_collator = copy.deepcopy(self.data_collator)
+            self.add_callback(CollatorEpochCallback(self.data_collator))
+        self._train_sums = None
+        self._eval_sums, self._order_sums = None, None
+        self._returns_generated = False
+        self._log_clock = None
+        self._last_good_step = 0
+        # What the model card states beside the results, e.g. {"Data": {...}, "Settings": {...}}; see `model_card`.
+        self.card_sections = None
+
+    # ---- Data -------------------------------------------------------------------------------------------------------
+
+    def get_eval_dataloader(self, eval_dataset=None):
+        with self._evaluation_collator():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset):
+        with self._evaluation_collator():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextlib.contextmanager
+    def _evaluation_collator(self):
+        training_collator, self.data_collator = self.data_collator, self.eval_data_collator
+        try:
+            yield
+        finally:
+            self.data_collator = training_collator
+
+    # ---- Loss -------------------------------------------------------------------------------------------------------
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """
+        The weighted loss of a batch.
+
+        Args:
+            inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and
+                optionally `num_cut_tokens` (B,), which is only counted.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
+        """
+        inputs = dict(inputs)
+        num_cut_tokens = inputs.pop("num_cut_tokens", None)
+        labels = inputs["labels"]
+        outputs = model(**inputs, use_cache=False)
+        token_losses = outputs.get("token_losses")
+        if token_losses is None:
+            token_losses = cross_entropy_per_token(outputs["logits"], labels)
+
+        config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
+        coefficient = self.args.sentence_loss_coefficient
+        loss = token_losses.sum()
+        if coefficient != 1.0:
+            loss = loss + (coefficient - 1.0) * (token_losses * sentence_token_mask(labels, config)).sum()
+        if num_items_in_batch is None:
+            loss = loss / (labels != -100).sum().clamp(min=1)
+        else:
+            loss = loss / num_items_in_batch
+            if self.args.average_tokens_across_devices:
+                # Gradients are averaged over the processes, but N already counts the labels of all of them.
+                loss = loss * self.accelerator.num_processes
+
+        tensors = {
+            "input_ids": inputs["input_ids"],
+            "attention_mask": inputs.get("attention_mask"),
+            "labels": labels,
+            "token_losses": token_losses,
+            "predictions": None if model.training else outputs["logits"].argmax(-1),
+            "num_cut_tokens": num_cut_tokens,
+        }
+        if labels.device.type == "mps":  # has no float64, in which the statistics are added up
+            tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
+        statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
+        if model.training:
+            self._train_sums = _add(self._train_sums, statistics.sum(0))
+        elif self._eval_sums is not None:
+            self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
+        return (loss, outputs) if return_outputs else loss
+
+    # ---- Evaluation -------------------------------------------------------------------------------------------------
+
+    def predict(self, *args, **kwargs):
+        """As the host's; with `predict_with_generate`, `predictions` are the generated ids."""
+        self._returns_generated = True
+        try:
+            return super().predict(*args, **kwargs)
+        finally:
+            self._returns_generated = False
+
+    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+        """The host's loop, without the examples that fill up the last batch of several processes, and our metrics."""
+        started = time.perf_counter()
+        self.gather_function = self.accelerator.gather_for_metrics
+        device = "cpu" if self.accelerator.device.type == "mps" else self.accelerator.device
+        self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
+        self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=device)
+        try:
+            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            metrics = self._evaluation_metrics()
+        finally:
+            self._eval_sums, self._order_sums = None, None
+        if f"{metric_key_prefix}_loss" in output.metrics:
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        if self._log_clock is not None:
+            self._log_clock += time.perf_counter() - started
+        return output
+
+    def _evaluation_metrics(self) -> dict[str, float]:
+        """What was added up during an evaluation."""
+        return {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+        """The host's step; without `compute_metrics` no logits leave it, and un-shuffling is scored on the spot."""
+        if self.compute_metrics is not None:
+            inputs = {name: value for name, value in inputs.items() if name != "num_cut_tokens"}
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
+
+        loss = self._loss(model, inputs, ignore_keys)
+        scores_order = has_sentence_tokens(self.model.config)
+        if self.args.predict_with_generate and (scores_order or self._returns_generated):
+            inputs = self._prepare_inputs(inputs)
+            generated = self._generated_ids(model, inputs, ignore_keys, **gen_kwargs)
+            if scores_order:
+                tensors = (generated, inputs["input_ids"], inputs["labels"])
+                if generated.device.type == "mps":
+                    tensors = (tensor.cpu() for tensor in tensors)
+                scores = order_statistics(*tensors, self.model.config)
+                self._order_sums += self.accelerator.gather_for_metrics(scores).sum(0)
+            if self._returns_generated:
+                return loss, generated, inputs["labels"]
+        return loss, None, None
+
+    def _loss(self, model, inputs, ignore_keys=None) -> torch.Tensor:
+        """The loss of a batch; its statistics are added up on the way."""
+        return super().prediction_step(model, inputs, True, ignore_keys)[0]
+
+    def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
+        """What the model writes (B, G), of which the host must not see the labels."""
+        prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
+
+    def end(self):
+        """
+        End trackers and process group; the last line of a script.
+
+        The barrier lets gloo's threads drop the last tensors: without it some processes hang at exit (torch 2.13).
+        """
+        self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
+
+    # ---- Model card -------------------------------------------------------------------------------------------------
+
+    def create_model_card(self, model_name=None, **kwargs):
+        """Write `README.md`: ours, with data, settings and results, once `card_sections` is set; else the host's."""
+        if self.card_sections is None:
+            return super().create_model_card(model_name=model_name, **kwargs)
+        if self.is_world_process_zero():
+            folder = Path(self.args.output_dir)
+            evaluations = [log for log in self.state.log_history if "eval_loss" in log]
+            sections = {**self.card_sections, "Results": evaluations[-1] if evaluations else {}}
+            name = getattr(self, "hub_model_id", None) or model_name or folder.name
+            text = model_card(name, self.model.config.model_type, sections)
+            (folder / "README.md").write_text(text, encoding="utf-8")
+
+    # ---- Logs -------------------------------------------------------------------------------------------------------
+
+    def log(self, logs, start_time=None):
+        """Adds the components of the training loss to a training log; stops on a loss that is not finite."""
+        if "loss" in logs:
+            self._stop_on_bad_loss(logs["loss"])
+            self._last_good_step = self.state.global_step
+            logs.update(self._train_metrics())
+        super().log(logs, start_time)
+
+    def _train_metrics(self) -> dict[str, float]:
+        sums, self._train_sums = self._train_sums, None
+        if sums is None:
+            return {}
+        sums = self.accelerator.reduce(sums, "sum")
+        # The loss itself is in the log already, and accuracies take predictions, which training does not make.
+        metrics = {name: value for name, value in summarize(sums).items() if name in self.training_metrics}
+        now = time.perf_counter()
+        if self._log_clock is not None:
+            statistics = dict(zip(STATISTICS, sums.tolist(), strict=True))
+            tokens = statistics["input_tokens"] + statistics["tokens"]
+            metrics["tokens_per_second"] = tokens / (now - self._log_clock)
+        self._log_clock = now
+        return metrics
+
+    def _stop_on_bad_loss(self, loss: float):
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"The training loss is {loss} at step {self.state.global_step}. T5 overflows in float16: use `--bf16` "
+                "or float32; otherwise lower `--learning_rate`, lengthen `--warmup_steps` or clip by "
+                f"`--max_grad_norm`. The loss was finite until step {self._last_good_step}: before you resume, delete "
+                "the checkpoints of later steps."
+            )
+
+
+def _add(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
+    return part if total is None else total + part

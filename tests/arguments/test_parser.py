@@ -1,0 +1,291 @@
+import contextlib
+import io
+import json
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Literal
+from unittest import mock
+
+from absl.testing import parameterized
+from transformers import Seq2SeqTrainingArguments
+
+from hf_depth.arguments.launch import check_launch, set_up
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.removed_flags import REMOVED_FLAGS
+
+
+@dataclass
+class Arguments:
+    """One field of each kind that the scripts use."""
+
+    output_dir: str | None = None
+    learning_rate: float = 1e-3
+    max_steps: int = 10
+    max_train_samples: int | None = None
+    streaming: bool = False
+    shuffle: bool = True
+    tie: bool | None = None
+    train_file: list[str] | None = None
+    columns: list[str] = field(default_factory=lambda: ["text"])
+    model_type: Literal["depth", "t5"] = "depth"
+    padding: Literal["longest", "max_length"] | None = "longest"
+    lr_scheduler_kwargs: dict | str | None = None
+    report_to: None | str | list[str] = "none"
+    dropout_rate: float | None = 0.1
+
+    def __post_init__(self):
+        if self.learning_rate <= 0:
+            raise ValueError(f"`--learning_rate` must be above 0, got {self.learning_rate}")
+
+
+@dataclass
+class RequiredArguments:
+    dataset_name: str
+    text_column: str = "text"
+
+
+class ArgumentsTestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def config(self, text, name="run.yaml"):
+        path = self.folder / name
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    def message(self, args, types=(Arguments,)):
+        """What a rejected command line prints."""
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output), self.assertRaises(SystemExit) as context:
+            parse_arguments(types, args)
+        self.assertEqual(context.exception.code, 2)
+        self.assertNotIn("Traceback", output.getvalue())
+        self.assertLess(len(output.getvalue()), 600)  # the message, not the usage of 150 flags
+        return output.getvalue()
+
+
+class ParseArgumentsTest(ArgumentsTestCase):
+    @parameterized.named_parameters(
+        ("nothing", [], {}),
+        ("separate", ["--max_steps", "7"], {"max_steps": 7}),
+        ("joined", ["--max_steps=7"], {"max_steps": 7}),
+        ("hyphens", ["--max-steps", "7"], {"max_steps": 7}),
+        ("exponent", ["--learning_rate", "1e-4"], {"learning_rate": 1e-4}),
+        ("bare_boolean", ["--streaming"], {"streaming": True}),
+        ("boolean_with_value", ["--streaming=True"], {"streaming": True}),
+        ("boolean_switched_off", ["--shuffle", "false"], {"shuffle": False}),
+        ("negated_boolean", ["--no_shuffle"], {"shuffle": False}),
+        ("optional_boolean", ["--tie", "false"], {"tie": False}),
+        ("list", ["--train_file", "a.txt", "b.txt"], {"train_file": ["a.txt", "b.txt"]}),
+        ("last_wins", ["--max_steps", "7", "--max_steps", "8"], {"max_steps": 8}),
+        ("choice", ["--model_type", "t5"], {"model_type": "t5"}),
+        ("json", ["--lr_scheduler_kwargs", '{"min_lr": 1e-5}'], {"lr_scheduler_kwargs": '{"min_lr": 1e-5}'}),
+        ("none_for_a_number", ["--max_train_samples=None"], {"max_train_samples": None}),
+        ("none_with_another_default", ["--dropout_rate=None"], {"dropout_rate": None}),
+        ("null_for_text", ["--output_dir", "null"], {"output_dir": None}),
+        ("none_for_a_list", ["--train_file=None"], {"train_file": None}),
+        ("none_for_a_choice", ["--padding=None"], {"padding": None}),
+    )
+    def test_flags_fill_the_dataclass(self, args, expected):
+        (arguments,) = parse_arguments([Arguments], args)
+        self.assertEqual(arguments, Arguments(**expected))
+
+    def test_a_yaml_file_means_what_it_says(self):
+        path = self.config("""\
+            # every kind of value
+            output_dir: runs/0123
+            learning_rate: 1e-4
+            max-steps: 1_000
+            max_train_samples: null
+            streaming: yes
+            shuffle: false
+            train_file: [a.txt, 'b c.txt']
+            columns:
+              - -leading-dash
+            model_type: t5
+            lr_scheduler_kwargs: {min_lr: 1e-5, cycles: 2, name: cosine, quoted: '3'}
+            report_to: [wandb, tensorboard]
+            """)
+        with self.subTest("a list item that looks like a flag is refused"):
+            self.assertIn("`--columns`", self.message([path]))
+        path = self.config(Path(path).read_text().replace("-leading-dash", "leading"))
+        (arguments,) = parse_arguments([Arguments], [path])
+        kwargs = json.loads(arguments.lr_scheduler_kwargs)
+        self.assertEqual(kwargs, {"min_lr": 1e-5, "cycles": 2, "name": "cosine", "quoted": "3"})
+        expected = Arguments(
+            output_dir="runs/0123",
+            learning_rate=1e-4,
+            max_steps=1000,
+            streaming=True,
+            shuffle=False,
+            train_file=["a.txt", "b c.txt"],
+            columns=["leading"],
+            model_type="t5",
+            lr_scheduler_kwargs=arguments.lr_scheduler_kwargs,
+            report_to=["wandb", "tensorboard"],
+        )
+        self.assertEqual(arguments, expected)
+
+    def test_a_json_file_equals_the_same_yaml_file(self):
+        values = {
+            "output_dir": "runs/1",
+            "learning_rate": 1e-4,
+            "streaming": True,
+            "dropout_rate": None,
+            "train_file": ["a.txt"],
+            "columns": [],
+            "lr_scheduler_kwargs": {"min_lr": 1e-5},
+        }
+        json_file = self.config(json.dumps(values, indent="\t"), "run.json")
+        yaml_file = self.config(json.dumps(values), "run.yml")  # JSON is YAML
+        self.assertEqual(parse_arguments([Arguments], [json_file]), parse_arguments([Arguments], [yaml_file]))
+        (arguments,) = parse_arguments([Arguments], [json_file])
+        self.assertEqual(arguments.columns, [])
+        self.assertIsNone(arguments.dropout_rate)
+
+    def test_null_leaves_an_argument_that_cannot_be_none_at_its_default(self):
+        path = self.config("max_steps:\nlearning_rate: ~\nshuffle: null\n")
+        self.assertEqual(parse_arguments([Arguments], [path]), (Arguments(),))
+
+    def test_yaml_words_for_booleans_stay_words_where_words_are_expected(self):
+        path = self.config("output_dir: unused\neval_strategy: no\nsave_strategy: 'no'\nuse_cpu: yes\n")
+        (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [path])
+        self.assertEqual((arguments.eval_strategy, arguments.save_strategy, arguments.use_cpu), ("no", "no", True))
+
+    def test_flags_override_the_file(self):
+        path = self.config("max_steps: 5\nlearning_rate: 0.5\nstreaming: true\ntrain_file: [a.txt, b.txt]\n")
+        flags = ["--max_steps", "9", "--streaming", "false", "--train_file", "c.txt"]
+        (arguments,) = parse_arguments([Arguments], [path, *flags])
+        self.assertEqual(arguments, Arguments(max_steps=9, learning_rate=0.5, train_file=["c.txt"]))
+
+    def test_values_go_to_the_dataclass_that_has_the_field(self):
+        path = self.config("dataset_name: novels\nmax_steps: 3\n")
+        arguments, required = parse_arguments([Arguments, RequiredArguments], [path, "--text_column", "body"])
+        self.assertEqual((arguments.max_steps, required), (3, RequiredArguments("novels", "body")))
+
+    def test_a_required_argument_may_come_from_either_side(self):
+        path = self.config("text_column: body\n")
+        expected = (RequiredArguments("novels", "body"),)
+        self.assertEqual(parse_arguments([RequiredArguments], [path, "--dataset_name", "novels"]), expected)
+        self.assertIn("missing: `--dataset_name`", self.message([path], [RequiredArguments]))
+
+    def test_training_arguments_take_mappings(self):
+        path = self.config("output_dir: unused\nuse_cpu: true\naccelerator_config: {dispatch_batches: false}\n")
+        (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [path])
+        self.assertIs(arguments.accelerator_config.dispatch_batches, False)
+
+    def test_the_command_line_of_the_process_is_the_default(self):
+        with mock.patch("sys.argv", ["script.py", "--max_steps", "4"]):
+            self.assertEqual(parse_arguments([Arguments]), (Arguments(max_steps=4),))
+
+    @parameterized.parameters(
+        (Arguments, ("--max_train_samples", "{depth,t5}", "{longest,max_length,None}")),
+        (Seq2SeqTrainingArguments, ("--save_total_limit", "--predict_with_generate")),
+    )
+    def test_help_lists_every_argument_and_its_choices(self, dataclass_type, expected):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), self.assertRaises(SystemExit) as context:
+            parse_arguments([dataclass_type], ["--help"], description="Trains a model.")
+        self.assertEqual(context.exception.code, 0)
+        for text in ("Trains a model.", "[CONFIG.yaml | CONFIG.json]", *expected):
+            self.assertIn(text, output.getvalue())
+
+
+class ErrorTest(ArgumentsTestCase):
+    @parameterized.named_parameters(
+        ("misspelt", ["--lerning_rate", "1"], "unknown argument `--lerning_rate`; did you mean `--learning_rate`?"),
+        ("joined", ["--lerning-rate=1"], "unknown argument `--lerning-rate`; did you mean `--learning_rate`?"),
+        ("beginning_of_a_name", ["--max_tr", "1"], "unknown argument `--max_tr`"),
+        ("nothing_near", ["--zzz"], "unknown argument `--zzz`; `--help` lists all arguments"),
+        ("renamed", ["--evaluation_strategy", "no"], "`--evaluation_strategy`: use `--eval_strategy`"),
+        ("earlier_name", ["--input_seq_length", "512"], "`--input_seq_length`: use `--max_source_length`"),
+        ("hydra", ["--optim.base_lr=1"], "unknown argument `--optim.base_lr`: use `--learning_rate`"),
+        ("warmup", ["--warmup_ratio", ".1"], "`--warmup_ratio`: give `--warmup_steps` a number below 1"),
+        ("config_flag", ["--config", "a.yaml"], "put the file first"),
+        ("integer", ["--max_steps", "abc"], "argument `--max_steps` takes an integer, got 'abc'"),
+        ("exponent_integer", ["--max_steps", "1e5"], "argument `--max_steps` takes an integer, got '1e5'"),
+        ("number", ["--learning_rate=fast"], "argument `--learning_rate` takes a number, got 'fast'"),
+        ("boolean", ["--streaming", "maybe"], "argument `--streaming` takes true or false, got 'maybe'"),
+        ("optional_boolean", ["--tie", "maybe"], "argument `--tie` takes true or false, got 'maybe'"),
+        ("choice", ["--model_type", "bert"], "argument `--model_type` takes one of depth, t5, got 'bert'"),
+        ("none", ["--max_steps=None"], "argument `--max_steps` takes an integer, got 'None'"),
+        ("no_value", ["--max_steps"], "argument `--max_steps`: expected one argument"),
+        ("stray_value", ["--max_steps", "1", "2"], "unexpected value '2'"),
+        ("late_file", ["--max_steps", "1", "a.yaml"], "'a.yaml' (a configuration file comes first)"),
+        ("no_file", ["missing.yaml"], "cannot read the configuration file missing.yaml: No such file"),
+        ("no_config", ["data.txt"], "expected a flag or a file that ends in .yaml, .yml, .json, got 'data.txt'"),
+        ("refused_by_the_dataclass", ["--learning_rate=-1"], "`--learning_rate` must be above 0, got -1.0"),
+    )
+    def test_a_wrong_flag_is_named_with_its_remedy(self, args, expected):
+        self.assertIn(expected, self.message(args))
+
+    @parameterized.named_parameters(
+        ("misspelt", "max_steps: 1\nlerning_rate: 1\n", "`--lerning_rate` (in {}, line 2); did you mean `--learning_"),
+        ("renamed", "total_steps: 1\n", "unknown argument `--total_steps` (in {}, line 1): use `--max_steps`"),
+        ("section", "optim: {base_lr: 1}\n", "unknown argument `--optim` (in {}, line 1)"),
+        ("integer", "\nmax_steps: abc\n", "argument `--max_steps` (in {}, line 2) takes an integer, got 'abc'"),
+        ("choice", "model_type: bert\n", "argument `--model_type` (in {}, line 1) takes one of depth, t5, got 'bert'"),
+        ("list", "max_steps: [1, 2]\n", "argument `--max_steps` (in {}, line 1) takes one value, got a list"),
+        ("mapping", "max_steps: {a: 1}\n", "argument `--max_steps` (in {}, line 1) takes one value, got a mapping"),
+        ("twice", "max_steps: 1\nmax-steps: 2\n", "`--max_steps` is given twice: in {0}, line 1 and in {0}, line 2"),
+        ("no_name", "max_steps: 1\n{a: 1}: 2\n", "{}, line 2, must begin with a name, got a mapping"),
+        ("no_mapping", "- max_steps\n", "{} must hold `argument: value` lines, got sequence"),
+        ("empty", "# nothing\n", "{} must hold `argument: value` lines, got nothing"),
+        ("syntax", "max_steps: 1\ntrain_file: [a\n", "{}, line 3, is not YAML"),
+        ("tab", "max_steps: 1\n\tstreaming: true\n", "{}, line 2, is not YAML"),
+    )
+    def test_a_wrong_yaml_file_is_named_with_its_line(self, text, expected):
+        path = self.config(text)
+        self.assertIn(expected.format(path), self.message([path]))
+
+    @parameterized.named_parameters(
+        ("misspelt", '{"lerning_rate": 1}', "`--lerning_rate` (in {}); did you mean `--learning_rate`?"),
+        ("integer", '{"max_steps": 1.5}', "argument `--max_steps` (in {}) takes an integer, got '1.5'"),
+        ("twice", '{"max_steps": 1, "max_steps": 2}', "{} gives 'max_steps' twice"),
+        ("no_mapping", "[1]", "{} must hold one JSON object"),
+        ("syntax", '{\n"max_steps": 1,\n}', "{}, line "),
+    )
+    def test_a_wrong_json_file_is_named(self, text, expected):
+        path = self.config(text, "run.json")
+        self.assertIn(expected.replace("{}", path), self.message([path]))
+
+    def test_a_file_that_is_not_utf8_is_named(self):
+        path = self.folder / "latin.yaml"
+        path.write_bytes("output_dir: caf\u00e9\n".encode("latin-1"))
+        self.assertIn(f"{path} is not UTF-8", self.message([str(path)]))
+
+    def test_all_unknown_arguments_are_named_at_once(self):
+        message = self.message(["--evaluation_strategy", "no", "--max_steps", "1", "--no_cuda"])
+        self.assertIn("`--eval_strategy`", message)
+        self.assertIn("`--use_cpu`", message)
+
+    def test_advice_is_given_only_for_arguments_that_do_not_exist(self):
+        advice = {"max_steps": "gone", "steps": "use `--max_steps`"}
+        self.assertEqual(parse_arguments([Arguments], ["--max_steps", "1"], advice)[0].max_steps, 1)
+
+    def test_no_advice_hides_a_training_argument(self):
+        fields = set(Seq2SeqTrainingArguments.__dataclass_fields__)
+        self.assertEmpty(fields & {name for name in REMOVED_FLAGS if "." not in name})
+
+
+class CheckLaunchTest(parameterized.TestCase):
+    @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
+    def test_processes_that_know_of_each_other_pass(self, launched, world_size):
+        environment = {} if launched is None else {"WORLD_SIZE": launched}
+        with mock.patch.dict("os.environ", environment):
+            check_launch(SimpleNamespace(world_size=world_size, output_dir="runs/1"))
+
+    def test_processes_that_train_alone_are_stopped(self):
+        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
+            with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
+                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
+
+    def test_a_run_must_have_a_folder_of_its_own(self):
+        with self.assertRaisesRegex(ValueError, "--output_dir"):
+            set_up(Seq2SeqTrainingArguments(use_cpu=True))

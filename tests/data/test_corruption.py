@@ -1,0 +1,381 @@
+"""Laws of the noise functions: nothing is lost or repeated, as much noise as asked, no example depends on another."""
+
+from itertools import permutations
+
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_depth.data.corruption import (
+    Draw,
+    ExampleRandom,
+    SpecialIds,
+    corrupt_depth,
+    corrupt_t5,
+    depth_input_and_target_lengths,
+    depth_noise_counts,
+    example_keys,
+    noise_counts,
+    random_spans,
+    split_prefix,
+    t5_input_and_target_lengths,
+    t5_raw_length,
+)
+from rebuild import rebuild_depth, rebuild_t5, sentence_order
+
+# Ids as in a T5 vocabulary, but with as many sentinels as the longest example of these tests has spans.
+EOS, EOSEN = 1, 50_000
+SENTINELS = np.arange(40_000, 38_000, -1)
+SENTENCE_TOKENS = np.arange(45_000, 45_020)
+SPECIAL = SpecialIds(EOS, SENTINELS, SENTENCE_TOKENS, EOSEN)
+LENGTHS = (2, 3, 5, 20, 127, 128, 129, 130, 255, 256, 257, 258, 512, 1024)  # small integers wrap past 127 and 255
+DENSITIES = (0.05, 0.15, 0.3, 0.5)
+
+
+def split(rows):
+    """`(values, lengths)` -> list of lists."""
+    values, lengths = rows
+    return [row.tolist() for row in np.split(values, np.cumsum(lengths)[:-1])]
+
+
+def random_for(documents, epoch=0, seed=0):
+    lengths = np.array([len(document) for document in documents])
+    return ExampleRandom(example_keys(np.concatenate(documents), lengths, seed, epoch))
+
+
+def t5(documents, density=0.15, mean=3.0, epoch=0, special_ids=SPECIAL):
+    """Corrupt documents (lists of words); returns pairs of input and target."""
+    lengths = np.array([len(document) for document in documents])
+    rows = corrupt_t5(np.concatenate(documents), lengths, density, mean, special_ids, random_for(documents, epoch))
+    return list(zip(*map(split, rows), strict=True))
+
+
+def depth(documents, density=0.3, mean=3.0, shuffling=0.5, epoch=0, special_ids=SPECIAL):
+    """Corrupt documents (lists of sentences, which are lists of words); returns pairs of input and target."""
+    sentences = [sentence for document in documents for sentence in document]
+    rows = corrupt_depth(
+        np.concatenate(sentences),
+        np.array([len(sentence) for sentence in sentences]),
+        np.array([len(document) for document in documents]),
+        density,
+        mean,
+        shuffling,
+        special_ids,
+        random_for([np.concatenate(document) for document in documents], epoch),
+    )
+    return list(zip(*map(split, rows), strict=True))
+
+
+def rebuilt_t5(pair):
+    return rebuild_t5(*pair, SENTINELS.tolist(), EOS)
+
+
+def rebuilt_depth(pair):
+    return rebuild_depth(*pair, SENTINELS.tolist(), SENTENCE_TOKENS.tolist(), EOSEN, EOS)
+
+
+def orders(pair):
+    """Sentence tokens of input and target."""
+    return [sentence_order(ids, SENTENCE_TOKENS.tolist()) for ids in pair]
+
+
+def spans_of(target):
+    """Lengths of the hidden spans of a target; words have smaller ids than sentinels and sentence tokens."""
+    target = np.array(target)
+    is_word = (target < SENTINELS.min()) & (target != EOS)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_word, [0]])))
+    return edges[1::2] - edges[::2]
+
+
+def random_document(rng, length):
+    return rng.integers(2, 32_000, length).tolist()
+
+
+def random_sentences(rng, mean_length=25, most=20, most_words=640):
+    """Sentences with lengths as in English prose: right-skewed, from one word to about 100."""
+    lengths = np.maximum(1, rng.gamma(2.2, mean_length / 2.2, rng.integers(1, most + 1)).astype(int))
+    lengths = lengths[: max(1, int(np.searchsorted(np.cumsum(lengths), most_words)))]
+    return [random_document(rng, length) for length in lengths]
+
+
+any_documents = st.lists(st.lists(st.integers(2, 31_999), min_size=2, max_size=300), min_size=1, max_size=6)
+any_sentence = st.lists(st.integers(2, 31_999), min_size=1, max_size=60)
+any_stories = st.lists(st.lists(any_sentence, min_size=1, max_size=20), min_size=1, max_size=5)
+densities = st.floats(0.05, 0.5)
+means = st.floats(1.0, 10.0)
+
+
+class RoundTripTest(parameterized.TestCase):
+    @parameterized.product(length=LENGTHS, density=DENSITIES)
+    def test_t5_input_and_target_rebuild_the_document(self, length, density):
+        rng = np.random.default_rng(length)
+        batch = [random_document(rng, length) for _ in range(3)]
+        for document, pair in zip(batch, t5(batch, density), strict=True):
+            self.assertEqual(rebuilt_t5(pair), document)
+
+    @parameterized.product(length=LENGTHS, density=DENSITIES, shuffling=(0.0, 1.0))
+    def test_depth_input_and_target_rebuild_the_sentences(self, length, density, shuffling):
+        rng = np.random.default_rng(length)
+        document = random_document(rng, length)
+        ends = np.sort(rng.choice(np.arange(1, length), min(length - 1, 12), replace=False))
+        sentences = [part.tolist() for part in np.split(document, ends)]
+        for epoch in range(3):
+            (pair,) = depth([sentences], density, shuffling=shuffling, epoch=epoch)
+            self.assertEqual(rebuilt_depth(pair), sentences)
+
+    @given(any_documents, densities, means)
+    @settings(max_examples=100, deadline=None)
+    def test_any_t5_batch_can_be_rebuilt(self, batch, density, mean):
+        for document, pair in zip(batch, t5(batch, density, mean), strict=True):
+            self.assertEqual(rebuilt_t5(pair), document)
+
+    @given(any_stories, densities, means)
+    @settings(max_examples=100, deadline=None)
+    def test_any_depth_batch_can_be_rebuilt(self, batch, density, mean):
+        for document, pair in zip(batch, depth(batch, density, mean), strict=True):
+            self.assertEqual(rebuilt_depth(pair), document)
+
+    @given(any_documents)
+    @settings(max_examples=50, deadline=None)
+    def test_prefix_and_rest_make_up_the_document(self, batch):
+        lengths = np.array([len(document) for document in batch])
+        inputs, targets = map(split, split_prefix(np.concatenate(batch), lengths, SPECIAL, random_for(batch)))
+        for document, prefix, rest in zip(batch, inputs, targets, strict=True):
+            self.assertEqual(prefix[-1:] + rest[-1:], [EOS, EOS])
+            self.assertEqual(prefix[:-1] + rest[:-1], document)
+            self.assertGreater(min(len(prefix), len(rest)), 1)
+
+    def test_batches_of_one_word_sentences_can_be_rebuilt(self):
+        batch = [[[7]], [[8], [9], [10]], [[11, 12]], [[13]]]
+        for document, pair in zip(batch, depth(batch), strict=True):
+            self.assertEqual(rebuilt_depth(pair), document)
+        self.assertEqual([rebuilt_depth(pair) for pair in depth([[[7]], [[8]]])], [[[7]], [[8]]])
+
+
+class NoiseTest(parameterized.TestCase):
+    @parameterized.product(density=DENSITIES, mean=(2.0, 3.0, 5.0))
+    def test_t5_hides_the_asked_share_in_spans_of_the_asked_length(self, density, mean):
+        rng = np.random.default_rng(0)
+        batch = [random_document(rng, length) for length in rng.integers(100, 640, 2000)]
+        spans = np.concatenate([spans_of(target) for _, target in t5(batch, density, mean)])
+        self.assertAlmostEqual(spans.sum() / sum(map(len, batch)), density, delta=0.01)
+        self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)
+
+    @parameterized.product(density=(0.15, 0.3, 0.5), mean=(2.0, 3.0, 5.0))
+    def test_depth_does_so_although_spans_end_with_their_sentence(self, density, mean):
+        rng = np.random.default_rng(0)
+        batch = [random_sentences(rng) for _ in range(2000)]
+        spans = np.concatenate([spans_of(target) for _, target in depth(batch, density, mean)])
+        words = sum(len(sentence) for document in batch for sentence in document)
+        self.assertAlmostEqual(spans.sum() / words, density, delta=0.01)
+        self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)
+
+    def test_all_masks_are_equally_likely(self):
+        # 7 words, 3 of them hidden in 2 spans: 3 ways to cut 4 kept words in two, 2 ways to cut 3 hidden ones.
+        rows = 12_000
+        lengths, num_noise, num_spans = (np.full(rows, count) for count in (7, 3, 2))
+        keys = example_keys(np.arange(7 * rows), lengths, seed=0, epoch=0)
+        kept, hidden = random_spans(lengths, num_noise, num_spans, ExampleRandom(keys))
+        masks, counts = np.unique(np.stack([kept, hidden], 1).reshape(rows, 4), axis=0, return_counts=True)
+        self.assertLen(masks, 6)
+        np.testing.assert_allclose(counts / rows, 1 / 6, atol=0.015)
+
+    def test_equal_draws_at_the_threshold_change_no_number_of_spans(self):
+        class Constant(ExampleRandom):
+            def bits(self, purpose, width):
+                return np.full((len(self.keys), width), 2**32 - 1, np.uint32)
+
+        lengths, num_noise, num_spans = np.array([20, 9, 2]), np.array([6, 3, 1]), np.array([3, 2, 1])
+        kept, hidden = random_spans(lengths, num_noise, num_spans, Constant(np.zeros(3, np.uint64)))
+        np.testing.assert_array_equal(np.add.reduceat(hidden, [0, 3, 5]), num_noise)
+        np.testing.assert_array_equal(np.add.reduceat(kept, [0, 3, 5]), lengths - num_noise)
+        self.assertGreater(min(kept.min(), hidden.min()), 0)
+
+    def test_prefixes_end_everywhere_equally_often(self):
+        batch = [[word, *range(10, 14)] for word in range(100, 8100)]
+        (_, lengths), _ = split_prefix(np.concatenate(batch), np.full(8000, 5), SPECIAL, random_for(batch))
+        np.testing.assert_allclose(np.bincount(lengths, minlength=6) / 8000, [0, 0, 0.25, 0.25, 0.25, 0.25], atol=0.02)
+
+    def test_hidden_spans_never_outnumber_the_kept_words_before_them(self):
+        for density in (0.5, 0.7, 0.95):
+            num_noise, num_spans = noise_counts(np.arange(2, 600), density, 1.0)
+            self.assertTrue((num_spans <= np.arange(2, 600) - num_noise).all())
+
+
+class LengthsTest(parameterized.TestCase):
+    @parameterized.parameters((512, 0.15, 568, 114), (512, 0.3, 639, 257))
+    def test_t5_raw_text_fills_the_input(self, source, density, raw, target):
+        self.assertEqual(t5_raw_length(source, density, 3.0), raw)
+        self.assertEqual(t5_input_and_target_lengths(raw, density, 3.0), (source, target))
+
+    @parameterized.product(source=(3, 17, 128, 512), density=(0.05, 0.15, 0.5, 0.9), mean=(1.0, 3.0, 8.5))
+    def test_one_more_raw_word_would_not_fit(self, source, density, mean):
+        raw = t5_raw_length(source, density, mean)
+        self.assertLessEqual(t5_input_and_target_lengths(raw, density, mean)[0], source)
+        self.assertGreater(t5_input_and_target_lengths(raw + 1, density, mean)[0], source)
+
+    def test_a_maximal_target_length_is_kept_too(self):
+        raw = t5_raw_length(512, 0.3, 3.0, max_target_length=100)
+        self.assertLessEqual(t5_input_and_target_lengths(raw, 0.3, 3.0)[1], 100)
+        self.assertGreater(t5_input_and_target_lengths(raw + 1, 0.3, 3.0)[1], 100)
+
+    def test_no_room_for_two_words_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "`max_source_length`=2 .* need 3 tokens"):
+            t5_raw_length(2, 0.15, 3.0)
+
+    @given(any_documents, densities, means)
+    @settings(max_examples=50, deadline=None)
+    def test_t5_lengths_are_exact(self, batch, density, mean):
+        lengths = np.array([len(document) for document in batch])
+        computed = np.stack(t5_input_and_target_lengths(lengths, density, mean), axis=1).tolist()
+        self.assertEqual([[len(part) for part in pair] for pair in t5(batch, density, mean)], computed)
+
+    @given(any_stories, densities, means)
+    @settings(max_examples=50, deadline=None)
+    def test_depth_lengths_are_bounds(self, batch, density, mean):
+        words = np.array([sum(map(len, document)) for document in batch])
+        bounds = depth_input_and_target_lengths(words, np.array(list(map(len, batch))), density, mean)
+        for (inputs, targets), *bound in zip(depth(batch, density, mean), *bounds, strict=True):
+            self.assertLessEqual(len(inputs), bound[0])
+            self.assertLessEqual(len(targets), bound[1])
+
+    def test_depth_lengths_are_exact_for_a_lone_sentence(self):
+        for length in (1, 2, 30, 300):
+            ((inputs, targets),) = depth([[list(range(10, 10 + length))]])
+            self.assertEqual((len(inputs), len(targets)), depth_input_and_target_lengths(length, 1, 0.3, 3.0))
+
+    def test_depth_noise_tells_nothing_of_the_order_of_sentences(self):
+        # T5's mask hides the last word of a document, and a span that runs over a sentence's end marks neighbours.
+        batch = [[[100 * n + 10 * s + w + 1000 for w in range(10)] for s in range(4)] for n in range(6000)]
+        shown = [set(inputs) for inputs, _ in depth(batch)]
+        hidden = np.array(
+            [[[word not in seen for word in s] for s in document] for document, seen in zip(batch, shown, strict=True)]
+        )  # (documents, sentences, words)
+        begins, ends = hidden[..., 0], hidden[..., -1]  # (6000, 4)
+        np.testing.assert_allclose(begins.mean(axis=0), begins.mean(), atol=0.02)
+        np.testing.assert_allclose(ends.mean(axis=0), ends.mean(), atol=0.02)
+        both = (ends[:, :, None] & begins[:, None, :]).mean(axis=0)[~np.eye(4, dtype=bool)]
+        np.testing.assert_allclose(both, both.mean(), atol=0.02)
+
+
+class SentinelsTest(parameterized.TestCase):
+    def test_t5_uses_them_in_order_and_depth_in_random_order(self):
+        rng = np.random.default_rng(0)
+        (_, target) = t5([random_document(rng, 568)])[0]
+        self.assertEqual([word for word in target if word in SENTINELS], SENTINELS[:28].tolist())
+        special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
+        first = [depth([[random_document(rng, 200)]], special_ids=special_ids)[0][1][1] for _ in range(400)]
+        self.assertGreater(len(set(first) & set(SENTINELS[:100].tolist())), 80)
+
+    def test_more_spans_than_sentinels_are_an_error_with_numbers_and_remedies(self):
+        batch = [list(range(10, 1034))]
+        message = "Row 0 .* 102 hidden spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
+        special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
+        with self.assertRaisesRegex(ValueError, message):
+            t5(batch, density=0.3, special_ids=special_ids)
+        with self.assertRaisesRegex(ValueError, message):
+            depth([batch], density=0.3, special_ids=special_ids)
+        self.assertLen(t5(batch, density=0.3, special_ids=SPECIAL._replace(sentinels=SENTINELS[:102])), 1)
+
+    def test_a_depth_row_passes_at_every_visit_or_at_none(self):
+        document = [list(range(10, 310)), list(range(310, 610))]
+        num_noise, num_spans, most_cuts = depth_noise_counts(600, 2, 0.3, 3.0)
+        enough = SPECIAL._replace(sentinels=SENTINELS[: num_spans + most_cuts])
+        too_few = SPECIAL._replace(sentinels=SENTINELS[: num_spans + most_cuts - 1])
+        for epoch in range(20):
+            depth([document], epoch=epoch, special_ids=enough)
+            with self.assertRaisesRegex(ValueError, "sentinels"):
+                depth([document], epoch=epoch, special_ids=too_few)
+
+
+class SentencesTest(parameterized.TestCase):
+    def test_all_orders_of_shuffled_sentences_are_equally_likely(self):
+        batch = [[[word, 10], [11], [12, 13, 14]] for word in range(100, 6100)]
+        counts = dict.fromkeys(permutations(range(3)), 0)
+        for shown, true in map(orders, depth(batch, shuffling=1.0)):
+            counts[tuple(map(true.index, shown))] += 1
+        np.testing.assert_allclose(np.array(list(counts.values())) / 6000, 1 / 6, atol=0.02)
+
+    def test_sentence_tokens_are_drawn_evenly_without_replacement(self):
+        batch = [[[word], [10], [11]] for word in range(100, 6100)]
+        drawn = np.array([orders(pair)[1] for pair in depth(batch)])
+        self.assertTrue(all(len(set(row)) == 3 for row in drawn.tolist()))
+        for column in drawn.T:
+            np.testing.assert_allclose(np.bincount(column - SENTENCE_TOKENS[0]) / 6000, 1 / 20, atol=0.015)
+
+    def test_shuffling_changes_nothing_but_the_order_of_the_sentences_in_the_input(self):
+        rng = np.random.default_rng(0)
+        batch = [random_sentences(rng) for _ in range(200)]
+
+        def blocks(ids):
+            """An input as its sentences, each from its sentence token to `<eosen>`."""
+            starts = np.flatnonzero(np.isin(ids, SENTENCE_TOKENS))
+            return [tuple(ids[start:end]) for start, end in zip(starts, [*starts[1:], len(ids) - 1], strict=True)]
+
+        moved = 0
+        for straight, shuffled in zip(depth(batch, shuffling=0.0), depth(batch, shuffling=1.0), strict=True):
+            self.assertEqual(straight[1], shuffled[1])
+            self.assertEqual(*orders(straight))
+            self.assertCountEqual(blocks(straight[0]), blocks(shuffled[0]))
+            self.assertEqual((straight[0][0], straight[0][-1]), (shuffled[0][0], shuffled[0][-1]))
+            moved += straight[0] != shuffled[0]
+        self.assertGreater(moved, 150)
+
+    @parameterized.parameters(0.0, 0.2, 0.5, 1.0)
+    def test_examples_are_shuffled_at_the_asked_rate(self, probability):
+        batch = [[[word], *([[10]] * 9)] for word in range(100, 4100)]  # ten sentences: hardly ever in order by chance
+        shuffled = [shown != true for shown, true in map(orders, depth(batch, shuffling=probability))]
+        self.assertAlmostEqual(np.mean(shuffled), probability, delta=0.02)
+
+
+class ExampleRandomTest(parameterized.TestCase):
+    def test_what_an_example_gets_does_not_depend_on_its_batch(self):
+        rng = np.random.default_rng(0)
+        texts = [random_document(rng, length) for length in rng.integers(2, 400, 12)]
+        stories = [random_sentences(rng) for _ in range(12)]
+        for corrupt, batch in ((t5, texts), (depth, stories)):
+            together = corrupt(batch)
+            self.assertEqual([corrupt([row])[0] for row in batch], together)
+            self.assertEqual(corrupt(batch[::-1]), together[::-1])
+            self.assertEqual(corrupt(batch[:5]) + corrupt(batch[5:]), together)
+
+    def test_seed_epoch_and_every_word_and_place_change_the_key(self):
+        base = [5, 6, 7, 8]
+
+        def key(words, seed=0, epoch=0):
+            return int(example_keys(np.array(words), np.array([len(words)]), seed, epoch)[0])
+
+        others = [key([5, 6, 8, 7]), key([5, 6, 7]), key([5, 6, 7, 8, 0]), key([0, 5, 6, 7, 8]), key([5, 6, 7, 9])]
+        others += [key(base, seed=1), key(base, epoch=1), key(base, seed=-1), key(base, seed=2**70 + 3)]
+        self.assertLen({key(base), *others}, 10)
+        self.assertEqual(key(base), key(base))
+
+    def test_numbers_are_the_same_on_every_machine(self):
+        keys = example_keys(np.array([5, 6, 7, 8, 9]), np.array([2, 3]), seed=42, epoch=3)
+        self.assertEqual(keys.tolist(), [5706306480105317387, 3228250556422000546])
+        bits = [[1871042168, 2308416929, 4248859035], [1710300580, 970796855, 1195069731]]
+        self.assertEqual(ExampleRandom(keys).bits(Draw.PREFIX, 3).tolist(), bits)
+
+    def test_wider_draws_only_add_columns(self):
+        random = ExampleRandom(np.array([1, 2, 3], np.uint64))
+        for width in (1, 2, 7):
+            np.testing.assert_array_equal(random.bits(Draw.PREFIX, 8)[:, :width], random.bits(Draw.PREFIX, width))
+
+    def test_bits_are_balanced_and_streams_unrelated(self):
+        random = ExampleRandom(np.arange(64, dtype=np.uint64))
+        streams = [random.bits(purpose, 512) for purpose in Draw]
+        for stream in streams:
+            ones = np.unpackbits(stream.view(np.uint8)).reshape(-1, 32).mean(axis=0)
+            np.testing.assert_allclose(ones, 0.5, atol=0.015)
+        flat = np.stack([stream.ravel() for stream in streams]).astype(np.float64)
+        np.testing.assert_allclose(np.corrcoef(flat), np.eye(len(Draw)), atol=0.03)
+
+    @parameterized.parameters(1, 2, 3, 4, 20, 100)
+    def test_permutations_are_permutations(self, size):
+        orders = ExampleRandom(np.arange(50, dtype=np.uint64)).permutations(Draw.SENTINELS, size)
+        np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(size), (50, 1)))
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,256 @@
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from absl.testing import parameterized
+from datasets import Dataset, IterableDataset
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers import DOCUMENTS, SENTENCES, process_environment, tiny_tokenizer
+from hf_depth.data.corruption import depth_input_and_target_lengths
+from hf_depth.data.preprocessing import (
+    DepthPreprocessor,
+    SpanCorruptionPreprocessor,
+    dataset_statistics,
+    depth_capacities,
+    prepare_dataset,
+)
+from hf_depth.data.sentences import get_sentence_splitter
+from hf_depth.data.tokenization import TextEncoder
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+ENCODER = TextEncoder(TOKENIZER)
+NOISE = (0.3, 3.0)
+
+# Documents of any number of real sentences, some of them long, some empty.
+documents = st.lists(st.lists(st.sampled_from(SENTENCES), max_size=30).map(" ".join), min_size=1, max_size=4)
+
+
+def depth_preprocessor(max_source_length=64, max_target_length=64, max_sentences=20, **arguments):
+    return DepthPreprocessor(TOKENIZER, max_source_length, max_target_length, *NOISE, max_sentences, **arguments)
+
+
+def word(number: int) -> str:
+    """A text of that many one-token words."""
+    return " ".join(["a"] * number)
+
+
+def flat(rows) -> list[int]:
+    return [int(token_id) for row in rows for token_id in row]
+
+
+class SpanCorruptionPreprocessorTest(parameterized.TestCase):
+    @given(documents, st.integers(3, 80))
+    def test_windows_join_to_the_document_and_are_full_but_the_last(self, texts, raw_length):
+        preprocessor = SpanCorruptionPreprocessor(TOKENIZER, raw_length)
+        for text in texts:
+            windows = preprocessor({"text": [text]})["input_ids"]
+            self.assertEqual(flat(windows), ENCODER([text])[0])
+            self.assertTrue(all(2 <= len(window) <= raw_length for window in windows) or not text)
+            self.assertTrue(all(len(window) >= raw_length - 1 for window in windows[:-1]))
+
+    @parameterized.parameters(
+        (568, [568]), (569, [567, 2]), (570, [568, 2]), (1137, [568, 567, 2]), (3, [3]), (2, [2])
+    )
+    def test_no_window_is_a_single_word(self, num_words, lengths):
+        windows = SpanCorruptionPreprocessor(TOKENIZER, 568)({"text": [word(num_words)]})["input_ids"]
+        self.assertEqual([len(window) for window in windows], lengths)
+
+    def test_packed_documents_fill_all_windows_but_the_last(self):
+        texts = [*DOCUMENTS, "", *SENTENCES]
+        rows = SpanCorruptionPreprocessor(TOKENIZER, 50, pack_examples=True)({"text": texts})
+        self.assertEqual(flat(rows["input_ids"]), flat(ENCODER(texts)))
+        self.assertEqual({len(window) for window in rows["input_ids"][:-1]}, {50})
+
+    def test_a_window_too_short_to_corrupt_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "`raw_length` must be at least 3, got 2"):
+            SpanCorruptionPreprocessor(TOKENIZER, 2)
+
+
+class DepthPreprocessorTest(parameterized.TestCase):
+    @given(documents, st.integers(12, 200), st.integers(12, 200), st.integers(1, 20))
+    def test_windows_lose_nothing_fit_and_could_not_take_another_sentence(self, texts, source, target, max_sentences):
+        preprocessor = depth_preprocessor(source, target, max_sentences)
+        longest = preprocessor.capacities[0]
+        for text in texts:
+            rows = preprocessor({"text": [text]})
+            self.assertEqual(flat(rows["input_ids"]), ENCODER([text])[0])
+            if not text:
+                continue
+            counts = [(len(ids), len(lengths), cut) for ids, lengths, cut in zip(*rows.values(), strict=True)]
+            for num_words, num_sentences, _ in counts:
+                self.assertLessEqual(num_sentences, max_sentences)
+                needed = depth_input_and_target_lengths(num_words, num_sentences, *NOISE)
+                self.assertTrue(needed[0] <= source and needed[1] <= target)
+            following = [(lengths[0], cut) for _, lengths, cut in zip(*rows.values(), strict=True)][1:]
+            for (num_words, num_sentences, cut), (first, next_cut) in zip(counts, following, strict=False):
+                needed = depth_input_and_target_lengths(num_words + first, num_sentences + 1, *NOISE)
+                is_full = num_sentences == max_sentences or needed[0] > source or needed[1] > target
+                self.assertTrue(is_full or cut or next_cut)  # parts of a cut sentence stand by themselves
+            parts = [part for sentence in get_sentence_splitter()(text) for part in self.parts(sentence, longest)]
+            self.assertEqual(flat(rows["sentence_lengths"]), parts)
+
+    def parts(self, sentence: str, longest: int) -> list[int]:
+        """The lengths of a sentence's parts when it is cut wherever a window is full."""
+        length = len(ENCODER([sentence])[0])
+        return [min(longest, length - start) for start in range(0, length, longest)]
+
+    def test_only_words_of_a_sentence_longer_than_a_window_count_as_cut(self):
+        preprocessor = depth_preprocessor()
+        longest = preprocessor.capacities[0]
+        before, after = map(len, ENCODER(["A b.", "C d."]))
+        rows = preprocessor({"text": [f"A b.\n\n{word(2 * longest + 1)}\n\nC d."]})
+        lengths = [window.tolist() for window in rows["sentence_lengths"]]
+        self.assertEqual(lengths, [[before], [longest], [longest], [1], [after]])
+        self.assertEqual(rows["num_cut_tokens"], [0, longest, longest, 1, 0])
+
+    def test_documents_do_not_share_windows(self):
+        separate = [depth_preprocessor()({"text": [text]}) for text in DOCUMENTS]
+        together = depth_preprocessor()({"text": DOCUMENTS})
+        for column, values in together.items():
+            expected = [value for rows in separate for value in rows[column]]
+            self.assertEqual([np.ravel(v).tolist() for v in values], [np.ravel(v).tolist() for v in expected])
+
+    @parameterized.parameters((64, 64, 0.3, 3.0), (512, 512, 0.3, 3.0), (40, 512, 0.5, 1.0), (512, 30, 0.15, 3.0))
+    def test_capacities_are_the_largest_up_to_which_all_examples_fit(self, source, target, density, mean):
+        capacities = depth_capacities(source, target, density, mean, max_sentences=20)
+
+        def fits(num_words, num_sentences):
+            needed = depth_input_and_target_lengths(num_words, num_sentences, density, mean)
+            return needed[0] <= source and needed[1] <= target
+
+        for num_sentences, capacity in enumerate(capacities, start=1):
+            self.assertTrue(all(fits(n, num_sentences) for n in range(num_sentences, capacity + 1)))
+            self.assertFalse(fits(capacity + 1, num_sentences))
+        if len(capacities) < 20:
+            self.assertFalse(fits(len(capacities) + 1, len(capacities) + 1))
+
+    def test_lengths_too_short_for_any_sentence_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "No sentence fits into `max_source_length`=4"):
+            depth_preprocessor(max_source_length=4)
+
+    def test_an_unknown_language_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no sentence rules for the language 'xx'"):
+            depth_preprocessor(language="xx")
+
+
+class PrepareDatasetTest(parameterized.TestCase):
+    TEXTS = [*DOCUMENTS, *SENTENCES, "  \n", " ".join(SENTENCES), "\u200b"]
+
+    def rows(self, dataset) -> list[dict]:
+        return [{name: np.asarray(value).tolist() for name, value in row.items()} for row in dataset]
+
+    def dataset(self) -> Dataset:
+        return Dataset.from_dict({"title": [str(i) for i in range(len(self.TEXTS))], "text": self.TEXTS})
+
+    @parameterized.parameters(depth_preprocessor(), SpanCorruptionPreprocessor(TOKENIZER, 40))
+    def test_a_stream_and_two_processes_give_the_rows_of_one_process(self, preprocessor):
+        dataset = self.dataset()
+        prepared = prepare_dataset(dataset, preprocessor)
+        self.assertEqual(prepared.features, preprocessor.features)
+        self.assertEqual(flat(prepared["input_ids"]), flat(ENCODER(self.TEXTS)))
+        self.assertEqual(self.rows(prepare_dataset(dataset, preprocessor, num_proc=2)), self.rows(prepared))
+        stream = prepare_dataset(dataset.to_iterable_dataset(num_shards=3), preprocessor)
+        self.assertIsInstance(stream, IterableDataset)
+        self.assertEqual(self.rows(stream), self.rows(prepared))
+
+    def test_documents_without_an_example_are_dropped_and_counted(self):
+        with self.assertLogs("hf_depth.data.preprocessing") as logs:
+            prepared = prepare_dataset(self.dataset(), depth_preprocessor())
+        self.assertIn("Dropped 2 of 21 documents", logs.output[0])
+        self.assertTrue(all(len(ids) for ids in prepared["input_ids"]))
+
+    def test_a_missing_text_is_an_empty_document(self):
+        prepared = prepare_dataset(Dataset.from_dict({"text": [None, SENTENCES[0]]}), depth_preprocessor())
+        self.assertEqual(flat(prepared["input_ids"]), ENCODER(SENTENCES[:1])[0])
+
+    def test_a_later_process_finds_the_rows_in_the_cache(self):
+        program = (
+            "import sys; from tests.data.test_preprocessing import Dataset, depth_preprocessor, prepare_dataset;"
+            "rows = prepare_dataset(Dataset.load_from_disk(sys.argv[1]), depth_preprocessor());"
+            "print(rows.cache_files[0]['filename'])"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            self.dataset().save_to_disk(folder)
+            files = prepare_dataset(Dataset.load_from_disk(folder), depth_preprocessor()).cache_files
+            written = os.stat(files[0]["filename"]).st_mtime_ns
+            command = [sys.executable, "-c", program, folder]
+            used = subprocess.check_output(command, env=process_environment(), text=True).splitlines()[-1]
+            self.assertEqual(used, files[0]["filename"])
+            self.assertEqual(os.stat(used).st_mtime_ns, written)
+            prepare_dataset(Dataset.load_from_disk(folder), depth_preprocessor(), overwrite_cache=True)
+            self.assertGreater(os.stat(used).st_mtime_ns, written)
+
+    @parameterized.parameters(False, True)
+    def test_a_missing_column_is_named_with_those_that_there_are(self, streaming):
+        dataset = self.dataset().to_iterable_dataset() if streaming else self.dataset()
+        with self.assertRaisesRegex(ValueError, "no column 'content'. The columns are: 'title', 'text'"):
+            prepare_dataset(dataset, depth_preprocessor(text_column="content"))
+
+    @parameterized.parameters(False, True)
+    def test_a_column_of_numbers_is_refused(self, streaming):
+        dataset = Dataset.from_dict({"text": [1, 2]})
+        with self.assertRaisesRegex(ValueError, "column 'text' must hold text, but its row 0 holds 1 \\(int\\)"):
+            prepare_dataset(dataset.to_iterable_dataset() if streaming else dataset, depth_preprocessor())
+
+    def test_a_stream_without_types_is_refused_at_its_first_row_or_where_text_ends(self):
+        def rows(values):
+            yield from ({"text": value} for value in values)
+
+        first = IterableDataset.from_generator(rows, gen_kwargs={"values": [3]})
+        late = IterableDataset.from_generator(rows, gen_kwargs={"values": ["Some text.", 3]})
+        with self.assertRaisesRegex(ValueError, "its row 0 holds 3"):
+            list(prepare_dataset(first, depth_preprocessor()))
+        with self.assertRaisesRegex(ValueError, "its row 1 holds 3"):
+            list(prepare_dataset(late, depth_preprocessor()))
+
+    @parameterized.parameters(([], "no rows"), (["", " "], "None of the 2 documents holds enough text"))
+    def test_nothing_to_train_on_is_an_error(self, texts, message):
+        with self.assertRaisesRegex(ValueError, message):
+            prepare_dataset(Dataset.from_dict({"text": texts}), depth_preprocessor())
+
+
+class DatasetStatisticsTest(parameterized.TestCase):
+    def test_counts_are_those_of_the_rows_also_of_a_selection(self):
+        texts = [*DOCUMENTS, SENTENCES[0], word(200)]
+        prepared = prepare_dataset(Dataset.from_dict({"text": texts}), depth_preprocessor())
+        for rows in (prepared, prepared.select([0, 2, len(prepared) - 1]), prepared.with_format("numpy")):
+            self.assertEqual(
+                dataset_statistics(rows),
+                {
+                    "examples": len(rows),
+                    "tokens": sum(map(len, rows["input_ids"])),
+                    "tokens_cut": sum(rows["num_cut_tokens"]),
+                    "sentences": sum(map(len, rows["sentence_lengths"])),
+                    "one_sentence_examples": sum(len(lengths) == 1 for lengths in rows["sentence_lengths"]),
+                },
+            )
+        self.assertGreaterEqual(dataset_statistics(prepared)["tokens_cut"], 200)
+
+    @parameterized.parameters(False, True)
+    def test_examples_with_few_sentences_are_left_out_on_request(self, streaming):
+        data = Dataset.from_dict({"text": [*DOCUMENTS, SENTENCES[0]]})
+        data = data.to_iterable_dataset() if streaming else data
+        everything = prepare_dataset(data, depth_preprocessor(max_sentences=2))
+        pairs = prepare_dataset(data, depth_preprocessor(max_sentences=2), min_sentences=2)
+        wanted = [list(row["input_ids"]) for row in everything if len(row["sentence_lengths"]) == 2]
+        self.assertEqual([list(row["input_ids"]) for row in pairs], wanted)
+        self.assertBetween(len(wanted), 1, len(list(everything)) - 1)
+
+    def test_no_example_with_enough_sentences_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "min_sentences.*max_source_length"):
+            prepare_dataset(Dataset.from_dict({"text": SENTENCES[:1]}), depth_preprocessor(), min_sentences=2)
+
+    def test_rows_for_t5_have_no_sentences_to_count(self):
+        prepared = prepare_dataset(Dataset.from_dict({"text": DOCUMENTS}), SpanCorruptionPreprocessor(TOKENIZER, 40))
+        num_words = len(flat(ENCODER(DOCUMENTS)))
+        self.assertEqual(
+            dataset_statistics(prepared), {"examples": len(prepared), "tokens": num_words, "tokens_cut": 0}
+        )
+
+    def test_no_rows_count_nothing(self):
+        prepared = prepare_dataset(Dataset.from_dict({"text": DOCUMENTS}), depth_preprocessor())
+        self.assertEqual(set(dataset_statistics(prepared.select([])).values()), {0})

@@ -1,0 +1,268 @@
+import json
+import pickle
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from absl.testing import parameterized
+from datasets.fingerprint import Hasher
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import ByT5Tokenizer, T5Tokenizer
+
+from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer, write_sentencepiece_model
+from hf_depth import add_sentence_tokens
+from hf_depth.data.sentences import get_sentence_splitter
+from hf_depth.data.tokenization import (
+    SENTENCE_TOKENS,
+    TextEncoder,
+    encode_sentences,
+    eosen_token_id,
+    layout_document,
+    load_tokenizer,
+    sentence_token_ids,
+    sentinel_token_ids,
+)
+
+SPECIAL_TOKENS = [*SENTENCE_TOKENS, "<eosen>", "</s>", "<pad>", "<unk>", *(f"<extra_id_{i}>" for i in range(100))]
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+ENCODER = TextEncoder(TOKENIZER)
+
+
+def t5_vocabulary_tokenizer() -> T5Tokenizer:
+    """The ids of T5's own tokenizer: 32,000 pieces (most of them made up), then `<extra_id_99>` … `<extra_id_0>`."""
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz", *(f"▁piece{i}" for i in range(31_970))]
+    sentinels = [f"<extra_id_{i}>" for i in reversed(range(100))]
+    return T5Tokenizer(vocab=[(piece, -10.0) for piece in pieces] + [(sentinel, 0.0) for sentinel in sentinels])
+
+
+def without_white_space(*texts: str) -> str:
+    return "".join("".join(texts).split())
+
+
+class SentenceTokensTest(parameterized.TestCase):
+    def test_ids_follow_the_t5_vocabulary_and_fit_a_t5_embedding(self):
+        tokenizer = add_sentence_tokens(t5_vocabulary_tokenizer())
+        self.assertEqual(sentence_token_ids(tokenizer).tolist(), list(range(32100, 32120)))
+        self.assertEqual(eosen_token_id(tokenizer), 32120)
+        self.assertEqual(sentinel_token_ids(tokenizer).tolist(), list(range(32099, 31999, -1)))
+        self.assertEqual(sentinel_token_ids(tokenizer).dtype, np.int64)
+
+    @parameterized.parameters(1, 5, 20, 64)
+    def test_there_are_as_many_as_asked_for(self, number):
+        tokenizer = tiny_tokenizer()
+        first = len(tokenizer)
+        self.assertIs(add_sentence_tokens(tokenizer, number), tokenizer)
+        self.assertEqual(sentence_token_ids(tokenizer).tolist(), list(range(first, first + number)))
+        self.assertEqual(eosen_token_id(tokenizer), first + number)
+
+    def test_adding_them_twice_changes_nothing(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        vocabulary, special = tokenizer.get_vocab(), tokenizer.all_special_tokens
+        add_sentence_tokens(tokenizer)
+        self.assertEqual(tokenizer.get_vocab(), vocabulary)
+        self.assertEqual(tokenizer.all_special_tokens, special)
+
+    def test_sentinels_stay_special_tokens(self):
+        self.assertContainsSubset(SPECIAL_TOKENS, TOKENIZER.all_special_tokens)
+        self.assertEqual(
+            TOKENIZER.decode(TOKENIZER.convert_tokens_to_ids(SPECIAL_TOKENS), skip_special_tokens=True), ""
+        )
+
+    def test_saved_tokenizers_are_the_same_to_auto_tokenizer_without_the_package(self):
+        text = "a <sent_3> b <eosen> c <extra_id_7> d</s>"
+        program = (
+            "import json, sys; from transformers import AutoTokenizer\n"
+            "for folder in sys.argv[1:]:\n"
+            "    t = AutoTokenizer.from_pretrained(folder)\n"
+            f"    ids = t({text!r})['input_ids']\n"
+            "    print(json.dumps([type(t).__name__, ids, t.all_special_tokens, t.get_vocab()]))\n"
+            "assert 'hf_depth' not in sys.modules"
+        )
+        tokenizers = {"tiny": TOKENIZER, "t5": add_sentence_tokens(t5_vocabulary_tokenizer())}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, tokenizer in tokenizers.items():
+                tokenizer.save_pretrained(f"{folder}/{name}")
+            output = subprocess.check_output([sys.executable, "-c", program, *tokenizers], cwd=folder, text=True)
+        for line, tokenizer in zip(output.splitlines()[-2:], tokenizers.values(), strict=True):
+            name, ids, special, vocabulary = json.loads(line)
+            self.assertEqual(name, "T5Tokenizer")
+            self.assertEqual(ids, tokenizer(text)["input_ids"])
+            self.assertEqual(special, tokenizer.all_special_tokens)
+            self.assertEqual(vocabulary, tokenizer.get_vocab())
+
+    @parameterized.parameters(19, 21)
+    def test_another_number_is_refused_before_anything_changes(self, number):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        with self.assertRaisesRegex(ValueError, f"already has 20 sentence tokens, {number} were asked for"):
+            add_sentence_tokens(tokenizer, number)
+        self.assertLen(tokenizer, len(TOKENIZER))
+
+    def test_ids_apart_from_each_other_are_refused(self):
+        tokenizer = tiny_tokenizer()
+        tokenizer.add_tokens(["<eosen>"])
+        with self.assertRaisesRegex(ValueError, "must follow each other"):
+            add_sentence_tokens(tokenizer)
+
+    def test_a_tokenizer_without_sentinels_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "no sentinel token `<extra_id_0>`. Use a T5 tokenizer"):
+            add_sentence_tokens(T5Tokenizer(extra_ids=0))
+
+    def test_no_sentence_tokens_is_no_number(self):
+        with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` must be at least 1, got 0"):
+            add_sentence_tokens(tiny_tokenizer(), 0)
+
+    @parameterized.parameters(sentence_token_ids, eosen_token_id)
+    def test_asking_for_ids_before_they_are_added_names_the_remedy(self, get_ids):
+        with self.assertRaisesRegex(ValueError, "call `add_sentence_tokens\\(tokenizer\\)` first"):
+            get_ids(tiny_tokenizer())
+
+
+class LoadTokenizerTest(parameterized.TestCase):
+    def test_a_bare_sentencepiece_model_is_read_as_a_t5_tokenizer_and_a_saved_one_as_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_sentencepiece_model(folder)
+            bare = load_tokenizer(folder)
+            add_sentence_tokens(bare).save_pretrained(folder)
+            saved = load_tokenizer(folder)
+        self.assertIsInstance(bare, T5Tokenizer)
+        self.assertEqual(bare.get_vocab(), TOKENIZER.get_vocab())
+        self.assertEqual(saved.get_vocab(), TOKENIZER.get_vocab())
+
+
+class TextEncoderTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_ids_of_ordinary_text_are_those_of_the_tokenizer(self, sentence_tokens):
+        tokenizer = tiny_tokenizer(sentence_tokens)
+        texts = [*SENTENCES, *DOCUMENTS, "", "  two   spaces\n\n", "naïve façade … “quoted” ﬁ 漢字 🙂\x00"]
+        self.assertEqual(TextEncoder(tokenizer)(texts), tokenizer(texts, add_special_tokens=False)["input_ids"])
+
+    def test_no_texts_have_no_ids(self):
+        self.assertEqual(ENCODER([]), [])
+
+    @given(st.lists(st.sampled_from([*SPECIAL_TOKENS, " ", "\n", "▁", "<", "word", "<extra_id_100>", "< /s>"])))
+    def test_special_tokens_written_in_a_text_are_only_characters(self, pieces):
+        text = "".join(pieces)
+        (ids,) = ENCODER([text])
+        self.assertNoCommonElements(ids, TOKENIZER.all_special_ids)  # every character is in the vocabulary
+        shown = TOKENIZER.decode(ids).replace("▁", " ")  # `▁` is how the vocabulary itself writes a space
+        self.assertEqual(without_white_space(shown), without_white_space(text.replace("▁", " ")))
+
+    @given(st.text())
+    def test_no_text_at_all_reaches_a_special_token_other_than_unknown(self, text):
+        special = set(TOKENIZER.all_special_ids) - {TOKENIZER.unk_token_id}
+        self.assertNoCommonElements(ENCODER([text])[0], special)
+
+    def test_the_written_unknown_token_is_not_unknown(self):
+        self.assertNotIn(TOKENIZER.unk_token_id, ENCODER(["<unk>"])[0])
+        self.assertIn(TOKENIZER.unk_token_id, ENCODER(["漢"])[0])
+
+    def test_tokens_that_a_user_added_are_still_found(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        tokenizer.add_tokens(["[NEWLINE]"])
+        self.assertIn(len(tokenizer) - 1, TextEncoder(tokenizer)(["a [NEWLINE] b"])[0])
+
+    def test_bytes_of_a_byte_tokenizer_are_never_special(self):
+        tokenizer = add_sentence_tokens(ByT5Tokenizer())
+        (ids,) = TextEncoder(tokenizer)(["é</s><extra_id_0><sent_2>"])
+        self.assertNoCommonElements(ids, tokenizer.all_special_ids)
+        self.assertEqual(tokenizer.decode(ids), "é</s><extra_id_0><sent_2>")
+
+    def test_one_vocabulary_has_one_fingerprint_wherever_it_was_loaded_and_however_it_was_used(self):
+        used = tiny_tokenizer(sentence_tokens=True)  # each call loads from another folder
+        used(DOCUMENTS, padding=True, truncation=True, max_length=8)
+        self.assertEqual(Hasher.hash(TextEncoder(used)), Hasher.hash(ENCODER))
+        self.assertNotEqual(Hasher.hash(TextEncoder(t5_vocabulary_tokenizer())), Hasher.hash(ENCODER))
+
+    def test_a_copy_in_another_process_encodes_alike(self):
+        texts = [*DOCUMENTS, "".join(SPECIAL_TOKENS)]
+        self.assertEqual(pickle.loads(pickle.dumps(ENCODER))(texts), ENCODER(texts))
+
+
+class SentenceSplitterTest(parameterized.TestCase):
+    def test_prose_and_dialogue_are_split_into_their_sentences(self):
+        self.assertEqual(get_sentence_splitter("en")(" ".join(SENTENCES)), SENTENCES)
+
+    @parameterized.parameters(
+        ("A heading\nThe text begins. It goes on.", ["A heading", "The text begins.", "It goes on."]),
+        ("One line\nof a paragraph.\n\nanother", ["One line\nof a paragraph.", "another"]),
+        ("A list:\n- milk\n- bread and butter", ["A list:", "- milk", "- bread and butter"]),
+        ("Dr. No met Mr. Bond at 5 p.m. on Friday.", ["Dr. No met Mr. Bond at 5 p.m. on Friday."]),
+        ("", []),
+        (" \n\t ", []),
+    )
+    def test_blank_lines_headings_and_list_items_end_sentences_but_abbreviations_do_not(self, text, sentences):
+        self.assertEqual(get_sentence_splitter("en")(text), sentences)
+
+    @parameterized.parameters(
+        ("de", "Er kam z. B. am 3. Mai. Wann ging er?", ["Er kam z. B. am 3. Mai.", "Wann ging er?"]),
+        ("es", "El Sr. Pérez llegó. ¿Quién es?", ["El Sr. Pérez llegó.", "¿Quién es?"]),
+        ("ja", "これは文です。次の文です!", ["これは文です。", "次の文です!"]),
+    )
+    def test_other_languages_have_rules_of_their_own(self, language, text, sentences):
+        self.assertEqual(get_sentence_splitter(language)(text), sentences)
+
+    def test_a_stray_quotation_mark_spoils_no_more_than_its_paragraph(self):
+        text = '"Eins ist offen. Und so fort.\nZwei kam. Drei ging.\nVier blieb. "Fünf."'
+        self.assertContainsSubset(["Zwei kam.", "Drei ging."], get_sentence_splitter("de")(text))
+
+    @given(
+        st.text()
+        | st.lists(st.sampled_from([*SENTENCES, *SPECIAL_TOKENS, "\n", "\n\n", " ", '"', "1. "])).map("".join)
+    )
+    def test_no_character_is_lost_and_no_sentence_is_empty(self, text):
+        for language in ("en", "de", "ja"):
+            sentences = get_sentence_splitter(language)(text)
+            self.assertEqual(without_white_space(*sentences), without_white_space(text))
+            self.assertEqual(sentences, [sentence.strip() for sentence in sentences if sentence.strip()])
+
+    def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):
+        splitter = get_sentence_splitter("de")
+        self.assertEqual(pickle.loads(pickle.dumps(splitter)), splitter)
+        self.assertEqual(Hasher.hash(get_sentence_splitter("de")), Hasher.hash(splitter))
+        self.assertNotEqual(Hasher.hash(get_sentence_splitter("en")), Hasher.hash(splitter))
+
+    @parameterized.parameters(
+        ("EN", "Did you mean 'en'"), ("pt-br", "Did you mean 'pt'"), ("tlh", "Known languages: am, ")
+    )
+    def test_an_unknown_language_is_refused_with_those_near_to_it(self, language, message):
+        with self.assertRaisesRegex(ValueError, message):
+            get_sentence_splitter(language)
+
+
+class EncodeSentencesTest(parameterized.TestCase):
+    def test_sentences_are_encoded_document_by_document(self):
+        encoded = encode_sentences([DOCUMENTS[0], "", DOCUMENTS[1]], ENCODER, get_sentence_splitter())
+        self.assertEqual(encoded, [ENCODER(SENTENCES[:9]), [], ENCODER(SENTENCES[9:])])
+
+    def test_sentences_of_a_document_have_the_ids_of_the_document(self):
+        encoded = encode_sentences(DOCUMENTS, ENCODER, get_sentence_splitter())
+        self.assertEqual([sum(sentences, []) for sentences in encoded], ENCODER(DOCUMENTS))
+
+    def test_sentences_without_a_token_are_left_out(self):
+        self.assertEqual(
+            encode_sentences(["\u200b\n\nWords."], ENCODER, get_sentence_splitter()), [ENCODER(["Words."])]
+        )
+
+
+class LayoutDocumentTest(parameterized.TestCase):
+    IDS = {"sentence_token_ids": [100, 101, 102], "eosen_token_id": 120, "eos_token_id": 1}
+
+    @parameterized.parameters(
+        ([], [1]),
+        ([[5]], [120, 100, 5, 120, 1]),
+        ([[5, 6], [7]], [120, 100, 5, 6, 120, 101, 7, 120, 1]),
+        ([[5], [6], [7], [8], [9]], [120, 100, 5, 120, 101, 6, 120, 102, 7, 8, 9, 120, 1]),
+    )
+    def test_sentences_count_up_and_the_tail_shares_the_last_sentence_token(self, sentences, expected):
+        self.assertEqual(layout_document(sentences, **self.IDS), expected)
+
+    def test_a_real_document_reads_as_its_sentences(self):
+        (sentences,) = encode_sentences(DOCUMENTS[:1], ENCODER, get_sentence_splitter())
+        ids = layout_document(
+            sentences, sentence_token_ids(TOKENIZER), eosen_token_id(TOKENIZER), TOKENIZER.eos_token_id
+        )
+        expected = "".join(f"<eosen><sent_{i}>{sentence}" for i, sentence in enumerate(SENTENCES[:9])) + "<eosen></s>"
+        self.assertEqual(without_white_space(TOKENIZER.decode(ids)), without_white_space(expected))
+        self.assertTrue(all(type(token_id) is int for token_id in ids))

@@ -1,0 +1,202 @@
+"""Scores of labels equal those of one forward pass per label, whatever the model, the attention and the batch."""
+
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+from transformers import T5ForConditionalGeneration as StockT5
+
+from helpers import tiny_tokenizer
+from hf_depth.evaluation import label_scoring
+from hf_depth.evaluation.label_scoring import score_labels
+from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.tasks.preprocessing import encode_labels
+from tiny_models import V1_0, random_batch, tiny_config, tiny_model, tiny_t5_config, uncompiled_flex_attention
+
+# Labels of different lengths, some with a common beginning, one the beginning of another, some with sentence tokens.
+LABELS = torch.tensor(
+    [
+        [5, 6, 7, 1, -100],
+        [5, 6, 1, -100, -100],
+        [5, 6, 7, 8, 1],
+        [41, 9, 42, 1, -100],
+        [40, 41, 1, -100, -100],
+        [9, 1, -100, -100, -100],
+    ]
+)
+MODELS = {
+    "depth": (DepthForConditionalGeneration, tiny_config),
+    "t5": (T5ForConditionalGeneration, tiny_t5_config),
+    "stock_t5": (StockT5, lambda **changes: tiny_t5_config(**V1_0, **changes)),
+}
+
+
+def model_of(kind, attn_implementation="sdpa", **changes):
+    model_class, config = MODELS[kind]
+    return tiny_model(config(**changes), attn_implementation, model_class=model_class)
+
+
+@torch.no_grad()
+def slow_scores(model, batch, label_ids):
+    """One forward pass per example and label, without any padding."""
+    scores = torch.zeros(len(batch["input_ids"]), len(label_ids))
+    for row, (ids, mask) in enumerate(zip(batch["input_ids"], batch["attention_mask"], strict=True)):
+        for column, label in enumerate(label_ids):
+            label = label[label != -100][None]
+            logits = model(input_ids=ids[mask][None], labels=label).logits
+            log_probabilities = logits.float().log_softmax(dim=-1)
+            scores[row, column] = log_probabilities.gather(-1, label[..., None]).sum()
+    return scores
+
+
+class ScoresTest(parameterized.TestCase):
+    @parameterized.product(kind=list(MODELS), attn_implementation=["eager", "sdpa"])
+    def test_scores_equal_one_forward_pass_per_label(self, kind, attn_implementation):
+        model = model_of(kind, attn_implementation)
+        batch = random_batch(seed=1, batch_size=4)
+        scores = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        self.assertEqual((scores.shape, scores.dtype), ((4, len(LABELS)), torch.float32))
+        torch.testing.assert_close(scores, slow_scores(model, batch, LABELS), atol=1e-5, rtol=1e-6)
+
+    def test_flex_attention_gives_the_same_scores(self):
+        batch = random_batch(seed=1, batch_size=4)
+        arguments = (batch["input_ids"], batch["attention_mask"], LABELS)
+        with uncompiled_flex_attention():
+            scores = score_labels(model_of("depth", "flex_attention"), *arguments)
+        torch.testing.assert_close(scores, score_labels(model_of("depth"), *arguments), atol=1e-5, rtol=1e-6)
+
+    @parameterized.parameters("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask")
+    def test_each_mask_of_depth_applies_if_it_is_on(self, switch):
+        batch = random_batch(seed=2, batch_size=4)
+        scores = []
+        for value in (True, False):
+            model = model_of("depth", **{switch: value})
+            scores.append(score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS))
+            torch.testing.assert_close(scores[-1], slow_scores(model, batch, LABELS), atol=1e-5, rtol=1e-6)
+        self.assertFalse(torch.allclose(*scores, atol=1e-3), "the batch does not tell the masks apart")
+
+    @parameterized.product(kind=["depth", "stock_t5"], limits=[(1, 1), (2000, 8), (1, 512)])
+    def test_scores_in_parts_equal_those_at_once(self, kind, limits):
+        max_logits, max_row_length = limits
+        model, batch = model_of(kind), random_batch(seed=3, batch_size=5)
+        at_once = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        with patched("MAX_ROW_LENGTH", max_row_length):
+            parts = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS, max_logits=max_logits)
+        torch.testing.assert_close(parts, at_once, atol=1e-5, rtol=1e-6)
+
+    @parameterized.parameters(*MODELS)
+    def test_encoder_runs_once_per_example(self, kind):
+        model, batch = model_of(kind), random_batch(seed=3, batch_size=5)
+        seen, keys = [], []
+        model.encoder.register_forward_hook(lambda module, args, output: seen.append(len(output[0])))
+        cross_attention = model.decoder.block[0].layer[1].EncDecAttention
+        cross_attention.k.register_forward_hook(lambda module, args, output: keys.append(len(output)))
+        score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        self.assertEqual((sum(seen), sum(keys)), (5, 5), "not once per example")
+        seen.clear()
+        with patched("MAX_ROW_LENGTH", 8):
+            score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS, max_logits=1)
+        self.assertEqual(sum(seen), 5)
+
+    @parameterized.parameters(*MODELS)
+    def test_other_labels_and_padding_change_nothing(self, kind):
+        model, batch = model_of(kind), random_batch(seed=4, batch_size=3)
+        scores = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        order = torch.tensor([3, 0, 5])
+        padded = torch.nn.functional.pad(LABELS[order], (0, 3), value=-100)
+        inputs = torch.nn.functional.pad(batch["input_ids"], (0, 4))
+        mask = torch.nn.functional.pad(batch["attention_mask"], (0, 4))
+        torch.testing.assert_close(score_labels(model, inputs, mask, padded), scores[:, order], atol=1e-5, rtol=1e-6)
+
+    @parameterized.parameters(*MODELS)
+    def test_trained_model_writes_the_label_that_it_scores_best(self, kind):
+        model, labels = model_of(kind), LABELS[[0, 1, 2, 5]]
+        batch = random_batch(seed=5, batch_size=len(labels)) | {"labels": labels}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+        for _ in range(60):
+            optimizer.zero_grad()
+            model(**batch).loss.backward()
+            optimizer.step()
+        prompt = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        generated = model.generate(**prompt, max_new_tokens=6)[:, 1:]
+        scores = score_labels(model, **prompt, label_ids=labels)
+        self.assertEqual(scores.argmax(dim=1).tolist(), [0, 1, 2, 3])
+        for ids, best in zip(generated, labels[scores.argmax(dim=1)], strict=True):
+            self.assertEqual(ids[ids > 0].tolist(), best[best > 0].tolist())
+
+    def test_normalized_scores_are_means_per_token(self):
+        model, batch = model_of("t5"), random_batch(seed=6)
+        arguments = (model, batch["input_ids"], batch["attention_mask"], LABELS)
+        means = score_labels(*arguments, length_normalized=True)
+        lengths = torch.tensor([4, 3, 5, 4, 3, 2])
+        torch.testing.assert_close(means * lengths, score_labels(*arguments))
+
+    def test_probabilities_of_all_answers_of_one_token_sum_to_one(self):
+        model, batch = model_of("t5"), random_batch(seed=7)
+        with patched("_check_label_ids", lambda *arguments: None):  # every token may be the last one here
+            scores = score_labels(model, batch["input_ids"], None, torch.arange(model.config.vocab_size)[:, None])
+        torch.testing.assert_close(scores.exp().sum(dim=1), torch.ones(len(scores)))
+
+    @parameterized.parameters(*MODELS)
+    def test_bfloat16_gives_float32_scores_near_those_of_float32(self, kind):
+        model, batch = model_of(kind), random_batch(seed=8)
+        exact = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        scores = score_labels(model.bfloat16(), batch["input_ids"], batch["attention_mask"], LABELS)
+        self.assertEqual(scores.dtype, torch.float32)
+        torch.testing.assert_close(scores, exact, atol=0.3, rtol=0.02)
+
+    def test_autocast_of_eager_attention_works_too(self):
+        model, batch = model_of("depth", "eager"), random_batch(seed=8)
+        exact = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
+        torch.testing.assert_close(scores, exact, atol=0.3, rtol=0.02)
+
+    def test_no_gradient_is_kept(self):
+        batch = random_batch(seed=9)
+        scores = score_labels(model_of("t5"), batch["input_ids"], batch["attention_mask"], LABELS)
+        self.assertFalse(scores.requires_grad)
+
+    @parameterized.named_parameters(
+        ("without_end", [[5, 6, 1], [5, 6, 7]], r"Label 1 .* must end in `</s>` \(1\)"),
+        ("padded_in_front", [[5, 6, 1], [-100, 6, 1]], "Label 1 .* followed by nothing but -100"),
+        ("padded_inside", [[5, -100, 1]], "Label 0 .*got"),
+        ("empty", [[5, 6, 1], [-100, -100, -100]], "Label 1 .*must end in"),
+        ("flat", [5, 6, 1], r"shape \(number of labels, length\), got \(3,\)"),
+    )
+    def test_bad_labels_are_named(self, label_ids, message):
+        batch = random_batch(seed=0)
+        with self.assertRaisesRegex(ValueError, message):
+            score_labels(model_of("t5"), batch["input_ids"], batch["attention_mask"], torch.tensor(label_ids))
+
+
+class EncodedLabelsTest(parameterized.TestCase):
+    def test_labels_end_in_the_end_token_and_are_padded_behind(self):
+        tokenizer = tiny_tokenizer()
+        labels = ["entailment", "no", "First sentence"]
+        encoded = encode_labels(tokenizer, labels)
+        self.assertEqual(encoded.dtype, torch.int64)
+        for ids, label in zip(encoded, labels, strict=True):
+            real = ids[ids != -100]
+            self.assertEqual(ids[: len(real)].tolist(), real.tolist())
+            self.assertEqual((tokenizer.decode(real[:-1]), int(real[-1])), (label, tokenizer.eos_token_id))
+
+    def test_a_special_token_in_a_label_is_text(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        encoded = encode_labels(tokenizer, ["<sent_0>", "</s> <extra_id_0>"])
+        special = [i for i in tokenizer.all_special_ids if i != tokenizer.eos_token_id]
+        self.assertFalse(torch.isin(encoded, torch.tensor(special)).any())
+        self.assertEqual((encoded == tokenizer.eos_token_id).sum(dim=1).tolist(), [1, 1])
+
+    @parameterized.named_parameters(
+        ("unknown", ["yes", "да"], "cannot write the label 'да'"),
+        ("empty", ["yes", ""], "cannot write the label ''"),
+        ("same", ["yes", "no", "yes "], "'yes' and 'yes ' have the same ids"),
+    )
+    def test_labels_that_cannot_be_told_apart_are_named(self, labels, message):
+        with self.assertRaisesRegex(ValueError, message):
+            encode_labels(tiny_tokenizer(), labels)
+
+
+def patched(name, value):
+    return mock.patch.object(label_scoring, name, value)

@@ -1,0 +1,393 @@
+import contextlib
+import importlib.util
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import yaml
+from absl.testing import absltest, parameterized
+from datasets import Dataset
+from huggingface_hub import HfApi, ModelCard
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
+from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, get_task
+from hf_depth.evaluation.scoring import TaskEvaluation, TaskPredictions
+from hf_depth.training.checkpoints import best_checkpoint
+from tiny_tasks import SHORT_SENTENCES, rte_rows, task_dataset
+from tiny_training import tiny_model
+
+SCRIPT = ROOT / "examples" / "fine_tune_t5.py"
+LAUNCH_TWO = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
+
+TINY = {
+    "benchmark": "glue",
+    "dataset_name": "rte",
+    "do_train": True,
+    "do_eval": True,
+    "max_steps": 2,
+    "learning_rate": 1e-3,
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+OPEN_TEXT = {"benchmark": "natural_instructions", "dataset_name": "natural_instructions"}
+SIZE = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+
+
+def load_script():
+    specification = importlib.util.spec_from_file_location("fine_tune_t5", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def write_rows(path: Path, rows: Dataset) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+class ScriptTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.output_dir = self.folder / "run"
+        self.model = self.save_model("depth")
+        self.files = {
+            "train_file": write_rows(self.folder / "train.jsonl", rte_rows(24)),
+            "validation_file": write_rows(self.folder / "validation.jsonl", rte_rows(7, seed=1)),
+        }
+        self.script = load_script()
+        registry = mock.patch.dict(DATASET_VALS, {name: dict(tasks) for name, tasks in DATASET_VALS.items()})
+        registry.start()  # a task that a test registers is gone after it
+        self.addCleanup(registry.stop)
+
+    def save_model(self, kind: str) -> Path:
+        folder = self.folder / kind
+        tiny_model(kind).save_pretrained(folder)
+        tiny_tokenizer(sentence_tokens=True).save_pretrained(folder)
+        return folder
+
+    def flags(self, **changes) -> list[str]:
+        values = TINY | self.files | {"model_name_or_path": self.model, "output_dir": self.output_dir} | changes
+        parts = []
+        for name, value in values.items():
+            if value is not None:
+                parts += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+        return parts
+
+    def results(self, name: str = "all") -> dict:
+        return json.loads((self.output_dir / f"{name}_results.json").read_text())
+
+    def lines(self, name: str) -> list[dict]:
+        return [json.loads(line) for line in (self.output_dir / name).read_text().splitlines()]
+
+    def hidden_test_file(self, number: int = 5) -> str:
+        rows = rte_rows(number, seed=2)
+        rows = rows.remove_columns(["label", "idx"]).add_column("label", [-1] * number)
+        return write_rows(self.folder / "test.jsonl", rows.add_column("idx", list(range(number))[::-1]))
+
+
+class OneTaskTest(ScriptTest):
+    @parameterized.product(kind=("depth", "t5"), mode=("generate", "score_labels"))
+    def test_a_run_leaves_model_scores_predictions_plots_and_card(self, kind, mode):
+        test_file = self.hidden_test_file()
+        stdout = io.StringIO()
+        with contextlib.redirect_stdout(stdout):
+            flags = self.flags(
+                model_name_or_path=self.save_model(kind), prediction_mode=mode, do_predict=True, test_file=test_file
+            )
+            trainer = self.script.main(flags)
+        model_class = DepthForConditionalGeneration if kind == "depth" else T5ForConditionalGeneration
+        self.assertIsInstance(trainer.model, model_class)  # the kind of the checkpoint
+        model = AutoModelForSeq2SeqLM.from_pretrained(self.output_dir)
+        self.assertLessEqual(len(AutoTokenizer.from_pretrained(self.output_dir)), model.config.vocab_size)
+        files = "config.json model.safetensors tokenizer.json all_results.json eval_results.json predict_results.json"
+        files += " losses.png README.md predictions_rte_validation.jsonl predictions_rte_test.jsonl"
+        files += " confusion_matrix_rte_validation.png submission"
+        self.assertContainsSubset(files.split(), {path.name for path in self.output_dir.iterdir()})
+        results = self.results()
+        self.assertEqual("eval_unparsed_fraction" in results, mode == "generate")
+        self.assertEqual(results["eval_score"], results["eval_accuracy"])
+        self.assertNotIn("predict_accuracy", results)
+        lines = self.lines("predictions_rte_validation.jsonl")
+        self.assertEqual([line["idx"] for line in lines], list(range(7)))
+        self.assertAlmostEqual(np.mean([line["correct"] for line in lines]), results["eval_accuracy"])
+        submission = (self.output_dir / "submission" / "RTE.tsv").read_text().splitlines()
+        self.assertEqual(submission[0], "index\tprediction")
+        self.assertEqual([line.split("\t")[0] for line in submission[1:]], list("01234"))
+        self.assertRegex(stdout.getvalue(), r"task +split +metric +model +majority +chance")
+        self.assertRegex(stdout.getvalue(), r"glue/rte +validation +accuracy")
+        card = ModelCard.load(self.output_dir / "README.md")
+        self.assertEqual(card.data.eval_results[0].metric_value, round(results["eval_accuracy"], 6))
+        self.assertNotIn(str(self.folder), card.content)
+
+    def test_from_scratch_a_vocabulary_is_trained_on_the_rows(self):
+        missing = self.folder / "nowhere"
+        changes = SIZE | {"model_name_or_path": missing, "train_from_scratch_if_missing": True}
+        with self.assertLogs(level="INFO") as logs:
+            trainer = self.script.main(self.flags(**changes))
+        self.assertRegex("\n".join(logs.output), "nowhere.*from scratch")
+        self.assertEqual(trainer.model.config.d_model, 16)
+        read = trainer.processing_class(trainer.train_dataset.info.description or "entailment")["input_ids"]
+        self.assertNotIn(trainer.processing_class.unk_token_id, read)
+
+    def test_where_there_is_a_checkpoint_the_sizes_do_not_matter(self):
+        trainer = self.script.main(self.flags(**SIZE | {"d_model": 64}, train_from_scratch_if_missing=True))
+        self.assertEqual(trainer.model.config.d_model, 16)
+
+    def test_a_t5_is_fine_tuned_as_depth(self):
+        trainer = self.script.main(self.flags(model_name_or_path=self.save_model("t5"), model_type="depth"))
+        self.assertIsInstance(trainer.model, DepthForConditionalGeneration)
+
+    def test_the_same_seed_gives_the_same_subsets_and_scores(self):
+        limits = {"max_train_samples": 8, "max_eval_samples": 4, "prediction_mode": "score_labels"}
+        runs = []
+        for seed, name in ((1, "a"), (1, "b"), (2, "c")):
+            trainer = self.script.main(self.flags(**limits, seed=seed, output_dir=self.folder / name))
+            evaluation = trainer.evaluations["glue", "rte", "validation"]
+            rows = [row.tolist() for row in trainer.train_dataset["input_ids"][:]]
+            runs.append((rows, evaluation.dataset.rows["idx"][:], evaluation.predictions.scores.tolist()))
+        self.assertEqual(runs[0], runs[1])
+        self.assertNotEqual(runs[0][0], runs[2][0])
+        self.assertLen(runs[0][0], 8)
+        self.assertLen(runs[0][1], 4)
+
+    @parameterized.parameters("depth", "t5")
+    def test_a_second_run_resumes_and_a_finished_one_evaluates_its_best_model(self, kind):
+        saving = {"model_name_or_path": self.save_model(kind)}
+        saving |= {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+        saving |= {"lr_scheduler_type": "constant", "load_best_model_at_end": True, "prediction_mode": "score_labels"}
+        self.script.main(self.flags(**saving, max_steps=2))
+        trainer = self.script.main(self.flags(**saving, max_steps=4))
+        self.assertEqual(trainer.state.global_step, 4)
+        results = self.results()
+        weights = (self.output_dir / "model.safetensors").read_bytes()
+        again = self.script.main(self.flags(**saving, max_steps=4))
+        self.assertFalse(again.args.do_train)
+        self.assertEqual(self.results("eval")["eval_loss"], results["eval_loss"])
+        self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
+
+    def test_a_resumed_run_stops_as_early_as_one_that_was_not_interrupted(self):
+        # The score never changes, so each evaluation after the first is one without a better score.
+        flags = {"learning_rate": 0.0, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps"}
+        flags |= {"eval_steps": 1, "prediction_mode": "score_labels"}
+        for max_steps, patience, last_step in ((2, 3, 2), (10, 3, 4), (10, 5, 6)):
+            trainer = self.script.main(self.flags(**flags, max_steps=max_steps, early_stopping_patience=patience))
+            self.assertEqual(trainer.state.global_step, last_step)
+
+    def test_a_run_whose_folder_was_moved_keeps_its_best_model(self):
+        # The score never changes, so the first checkpoint stays the best one.
+        flags = {"learning_rate": 0.0, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps"}
+        flags |= {"eval_steps": 1, "load_best_model_at_end": True, "prediction_mode": "score_labels"}
+        self.script.main(self.flags(**flags, max_steps=2))
+        for other_run in (True, False):  # is there one in the old folder?
+            moved = self.folder / f"moved_{other_run}"
+            shutil.copytree(self.output_dir, moved)
+            if not other_run:
+                shutil.rmtree(self.output_dir)
+            trainer = self.script.main(self.flags(**flags, max_steps=3, output_dir=moved))
+            self.assertEqual(trainer.state.best_model_checkpoint, str(moved / "checkpoint-1"))
+            self.assertEqual(best_checkpoint(moved / "checkpoint-2", trainer.args), str(moved / "checkpoint-1"))
+        shutil.rmtree(moved / "checkpoint-1")
+        for max_steps in (3, 4):  # finished, and not
+            with self.assertRaisesRegex(ValueError, "checkpoint-1.* is gone.*load_best_model_at_end"):
+                self.script.main(self.flags(**flags, max_steps=max_steps, output_dir=moved))
+
+    def test_another_task_or_base_model_does_not_resume_a_run(self):
+        other = self.model.rename(self.folder / "other")
+        flags = {"model_name_or_path": self.save_model("depth"), "save_strategy": "steps", "save_steps": 1}
+        self.script.main(self.flags(**flags, max_steps=1))
+        for changes, message in (
+            ({"dataset_name": "wnli"}, "tasks .*glue/rte version 1.* .now .*glue/wnli version 1"),
+            ({"model_name_or_path": other}, "model_name_or_path .*depth .now .*other"),
+        ):
+            with self.assertRaisesRegex(ValueError, f"another run than .*checkpoint-1.*{message}.*output_dir"):
+                self.script.main(self.flags(**flags | changes, max_steps=2))
+        settings = {"max_steps": 2, "learning_rate": 1e-4, "per_device_train_batch_size": 2}
+        self.assertEqual(self.script.main(self.flags(**flags | settings)).state.global_step, 2)
+
+    def test_a_saved_model_predicts_by_itself(self):
+        changes = {"do_train": None, "do_eval": None, "train_file": None, "validation_file": None}
+        changes |= {"do_predict": True, "test_file": self.files["validation_file"], "max_predict_samples": 3}
+        self.script.main(self.flags(**changes))
+        self.assertIn("predict_accuracy", self.results())
+        self.assertLen(self.lines("predictions_rte_test.jsonl"), 3)
+
+    def test_two_processes_predict_each_row_once(self):
+        test_file = self.hidden_test_file(7)
+        flags = self.flags(learning_rate=0.0, do_predict=True, test_file=test_file, prediction_mode="score_labels")
+        environment = process_environment()
+        command = [sys.executable, *LAUNCH_TWO, str(SCRIPT), *flags]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        together = self.lines("predictions_rte_test.jsonl")
+        submission = (self.output_dir / "submission" / "RTE.tsv").read_text()
+        self.assertLen(submission.splitlines(), 8)
+        self.output_dir = self.folder / "alone"
+        self.script.main([*flags, "--output_dir", str(self.output_dir)])
+        self.assertEqual((self.output_dir / "submission" / "RTE.tsv").read_text(), submission)
+        for line, expected in zip(together, self.lines("predictions_rte_test.jsonl"), strict=True):
+            self.assertEqual(line["input"], expected["input"])
+            np.testing.assert_allclose(*(list(x["scores"].values()) for x in (line, expected)), rtol=1e-6)
+
+    def test_push_to_hub_uploads_model_tokenizer_and_card(self):
+        repository = mock.Mock(repo_id="me/rte")
+        with (
+            mock.patch.object(HfApi, "create_repo", return_value=repository),
+            mock.patch.object(HfApi, "upload_folder") as upload,
+        ):
+            self.script.main(self.flags(push_to_hub=True, hub_model_id="me/rte"))
+        files = {path.name for path in Path(upload.call_args.kwargs["folder_path"]).iterdir()}
+        self.assertContainsSubset(["model.safetensors", "modeling_depth.py", "tokenizer.json", "README.md"], files)
+        self.assertIn("model-index", (self.output_dir / "README.md").read_text())
+
+
+class OtherTasksTest(ScriptTest):
+    def test_a_task_described_in_yaml_alone_trains_and_evaluates(self):
+        task = {"name": "tone", "text_column_name": "line", "prefix": "tone line:", "labels": ["calm", "loud"]}
+        (self.folder / "tone.yaml").write_text(yaml.safe_dump(task | {"label_column_name": "kind"}))
+        rows = Dataset.from_dict({"line": SENTENCES, "kind": ["calm", "loud"] * (len(SENTENCES) // 2)})
+        changes = {name: write_rows(self.folder / f"{name}.jsonl", rows) for name in self.files}
+        changes |= {"benchmark": None, "dataset_name": None, "task_file": self.folder / "tone.yaml"}
+        self.script.main(self.flags(**changes))
+        self.assertIn("eval_accuracy", self.results())
+        self.assertLen(self.lines("predictions_tone_validation.jsonl"), len(SENTENCES))
+
+    def test_discourse_tasks_are_made_of_documents(self):
+        documents = [[f"On day {number} I wrote: {text}" for text in SHORT_SENTENCES] for number in range(12)]
+        text = "\n\n".join(" ".join(document) for document in documents)
+        (self.folder / "texts.txt").write_text(text)
+        changes = {"benchmark": "discourse", "dataset_name": "sentence_ordering", "validation_file": None}
+        changes |= {"train_file": self.folder / "texts.txt", "max_eval_samples": 6, "max_train_samples": 8}
+        self.script.main(self.flags(**changes))
+        self.assertEqual(self.results()["eval_chance_accuracy"], 0.5)
+
+    def test_natural_instructions_are_read_from_their_folder(self):
+        tasks, splits = self.folder / "ni" / "tasks", self.folder / "ni" / "splits" / "default"
+        tasks.mkdir(parents=True)
+        splits.mkdir(parents=True)
+        for number, split in enumerate(("train", "test")):
+            name = f"task{number}_repeat"
+            example = {"input": "Call me.", "output": "me", "explanation": "It is said."}
+            instances = [
+                {"id": f"{name}-{i}", "input": text, "output": ["a", "b"]} for i, text in enumerate(SENTENCES)
+            ]
+            content = {"Definition": ["Repeat."], "Categories": ["Copying"], "Instances": instances}
+            content |= {"Positive Examples": [example] * 2, "Negative Examples": [example] * 2}
+            (tasks / f"{name}.json").write_text(json.dumps(content))
+            (splits / f"{split}_tasks.txt").write_text(name + "\n")
+        changes = {"benchmark": "natural_instructions", "dataset_name": None, "dataset_dir": self.folder / "ni"}
+        changes |= dict.fromkeys(self.files) | {"do_predict": True, "max_source_length": 128, "max_target_length": 8}
+        changes |= {"max_train_samples": 8, "max_eval_samples": 4, "max_predict_samples": 4}
+        self.script.main(self.flags(**changes))
+        self.assertContainsSubset(["eval_rougeL", "predict_rougeL", "predict_rougeL_copying"], self.results())
+        line = self.lines("predictions_natural_instructions_test.jsonl")[0]
+        self.assertEqual(line["references"], ["a", "b"])
+
+    def test_several_tasks_are_mixed_and_scored_apart(self):
+        for name, seed in (("rte", 0), ("wnli", 5)):
+            (self.folder / "glue" / name).mkdir(parents=True)
+            write_rows(self.folder / "glue" / name / "train.jsonl", rte_rows(12 if name == "rte" else 4, seed))
+            write_rows(self.folder / "glue" / name / "validation.jsonl", rte_rows(5, seed + 1))
+        changes = dict.fromkeys(self.files) | {"dataset_name": ["rte", "wnli"], "dataset_dir": self.folder / "glue"}
+        trainer = self.script.main(self.flags(**changes))
+        results = self.results()
+        mean = (results["eval_rte_accuracy"] + results["eval_wnli_accuracy"]) / 2
+        self.assertAlmostEqual(results["eval_score"], mean)
+        decode = trainer.processing_class.decode
+        names = {decode(row["input_ids"]).split("sentence1")[0].split()[-1] for row in trainer.train_dataset}
+        self.assertEqual(names, {"rte", "wnli"})
+
+    def test_tasks_of_one_name_leave_files_of_their_own(self):
+        predictions = TaskPredictions(["entailment"] * 3, np.array([0, 0, 0]))
+        evaluations = {}
+        for benchmark in ("glue", "mine"):
+            spec = replace(get_task("rte", "glue"), benchmark=benchmark)
+            evaluation = TaskEvaluation(task_dataset(rte_rows(3), "t5", spec=spec), predictions, {})
+            evaluations[benchmark, "rte", "validation"] = evaluation
+        arguments = SimpleNamespace(output_dir=self.folder)
+        self.script.write_outputs(SimpleNamespace(args=arguments, evaluations=evaluations))
+        files = {path.name for path in self.folder.glob("predictions_*")}
+        self.assertEqual(files, {"predictions_glue_rte_validation.jsonl", "predictions_mine_rte_validation.jsonl"})
+
+    def test_the_card_names_data_of_the_hub_but_not_files_for_it(self):
+        rows = {"train": rte_rows(8), "validation": rte_rows(4), "test": rte_rows(4)}
+        arguments = {"max_steps": 1, "prediction_mode": "score_labels"}
+        with mock.patch.object(self.script, "load_task", return_value=rows):
+            self.script.main(self.flags(**arguments, train_file=None, validation_file=None))
+        card = ModelCard.load(self.output_dir / "README.md").data
+        self.assertEqual((card.datasets, card.eval_results[0].dataset_type), (["nyu-mll/glue"], "nyu-mll/glue"))
+        self.script.main(self.flags(**arguments, output_dir=self.folder / "files"))
+        card = ModelCard.load(self.folder / "files" / "README.md").data
+        self.assertEqual((card.datasets, card.eval_results[0].dataset_type), (None, "glue/rte"))
+
+    def test_a_task_without_training_data_uses_those_of_another(self):
+        pairs = rte_rows(8).rename_columns({"sentence1": "premise", "sentence2": "hypothesis"})
+        files = {name: write_rows(self.folder / f"{name}.jsonl", pairs) for name in (*self.files, "test_file")}
+        trainer = self.script.main(self.flags(**files, dataset_name="ax", do_predict=True, max_predict_samples=5))
+        self.assertSetEqual(set(trainer.evaluations), {("glue", "mnli", "validation_matched"), ("glue", "ax", "test")})
+        self.assertTrue((self.output_dir / "submission" / "AX.tsv").is_file())
+
+
+class ErrorTest(ScriptTest):
+    @parameterized.named_parameters(
+        ("nothing to do", {"do_train": None, "do_eval": None}, "Nothing to do"),
+        ("no task", {"dataset_name": None}, "dataset_name.*rte"),
+        ("no benchmark", {"benchmark": None, "dataset_name": "all"}, "benchmark.*glue"),
+        ("mistyped task", {"dataset_name": "rt"}, "rt.*rte"),
+        ("mistyped benchmark", {"benchmark": "gleu"}, "gleu.*glue"),
+        ("excluded without all", {"excluded_datasets": "cola"}, "excluded_datasets.*all"),
+        ("missing file", {"train_file": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ("no validation data", {"validation_file": None}, "rte.*validation.*validation_file"),
+        ("no test data", {"do_predict": True}, "test_file"),
+        ("no model to evaluate", {"do_train": None, "model_name_or_path": None}, "model_name_or_path"),
+        ("token on the command line", {"hub_token": "hf_x"}, "hub_token.*hf auth login"),
+        ("too few samples", {"max_train_samples": 0}, "max_train_samples.*at least 1"),
+        ("cold mixture", {"mixing_temperature": 0.5}, "mixing_temperature.*at least 1"),
+        ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
+        ("teacher forcing", {"predict_with_generate": False}, "predict_with_generate"),
+        ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte, wnli.*dataset_dir"),
+        ("scores of open text", OPEN_TEXT | {"prediction_mode": "score_labels"}, "score_labels.*generate"),
+        ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
+        ("task file that is none", {"task_file": "nowhere.yaml"}, "nowhere.yaml"),
+    )
+    def test_errors_name_the_thing(self, changes, message):
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            with self.assertRaises((ValueError, OSError, SystemExit)) as error:
+                self.script.main(self.flags(**changes))
+        self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
+
+    @parameterized.named_parameters(
+        ("label", lambda row: row | {"label": 7 if row["idx"] == 3 else row["label"]}, "train.jsonl.*row 3.*label.*7"),
+        ("text", lambda row: row | {"sentence2": "" if row["idx"] == 2 else "a"}, "train.jsonl.*row 2.*sentence2"),
+        ("column", lambda row: {"premise": row["sentence1"], "label": 0}, "train.jsonl.*sentence1"),
+        (
+            "hidden",
+            lambda row: row | {"label": -1 if row["idx"] == 2 else row["label"]},
+            "train.jsonl.*row 2.*label.*-1",
+        ),
+    )
+    def test_bad_rows_are_named(self, change, message):
+        rows = [change(row) for row in rte_rows(6)]
+        file = self.folder / "train.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with self.assertRaisesRegex(ValueError, f"(?s){message}"):
+            self.script.main(self.flags())
+
+
+if __name__ == "__main__":
+    absltest.main()

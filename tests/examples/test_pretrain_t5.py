@@ -1,0 +1,345 @@
+import contextlib
+import gzip
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from datasets import Dataset
+from huggingface_hub import HfApi
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
+from transformers import T5ForConditionalGeneration as StockT5
+
+from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
+from hf_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+
+SCRIPT = ROOT / "examples" / "pretrain_t5.py"
+
+TINY = {
+    "vocab_size": 350,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 1,
+    "num_heads": 2,
+    "max_source_length": 64,
+    "do_train": True,
+    "do_eval": True,
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
+
+LAUNCH_TWO = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_machines 1".split()
+LAUNCH_TWO += "--mixed_precision no --dynamo_backend no --main_process_port 0".split()
+
+
+def load_script():
+    specification = importlib.util.spec_from_file_location("pretrain_t5", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def documents(number: int = 40) -> list[str]:
+    return [" ".join(SENTENCES[(3 * i + j) % len(SENTENCES)] for j in range(4)) for i in range(number)]
+
+
+class PretrainTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.output_dir = self.folder / "run"
+        self.train_file = self.folder / "texts.jsonl"
+        self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()))
+        self.script = load_script()
+
+    def flags(self, **changes) -> list[str]:
+        values = TINY | {"train_file": self.train_file, "output_dir": self.output_dir} | changes
+        return [part for name, value in values.items() if value is not None for part in (f"--{name}", str(value))]
+
+    def results(self) -> dict:
+        return json.loads((self.output_dir / "all_results.json").read_text())
+
+    @parameterized.named_parameters(
+        ("depth", {"model_type": "depth", "predict_with_generate": True}, DepthForConditionalGeneration),
+        ("span_corruption", {"model_type": "t5"}, StockT5),
+        ("packed", {"model_type": "t5", "pack_examples": True, "pad_to_max_length": True}, StockT5),
+        ("prefix_lm", {"model_type": "t5", "objective": "prefix_lm"}, StockT5),
+    )
+    def test_each_objective_trains_saves_and_reloads(self, changes, model_class):
+        trainer = self.script.main(self.flags(**changes))
+        files = {path.name for path in self.output_dir.iterdir()}
+        expected = (
+            "config.json model.safetensors tokenizer.json all_results.json trainer_state.json losses.png README.md"
+        )
+        self.assertContainsSubset(expected.split(), files)
+        self.assertEqual((self.output_dir / "losses.png").read_bytes()[:4], b"\x89PNG")
+        model = AutoModelForSeq2SeqLM.from_pretrained(self.output_dir)
+        self.assertIsInstance(model, model_class)
+        tokenizer = AutoTokenizer.from_pretrained(self.output_dir)
+        self.assertLessEqual(len(tokenizer), model.config.vocab_size)
+        batch = tokenizer(SENTENCES[:2], padding=True, return_tensors="pt")
+        labels = batch["input_ids"]
+        torch.testing.assert_close(
+            model(**batch, labels=labels).logits, trainer.model.eval()(**batch, labels=labels).logits
+        )
+        results = self.results()
+        self.assertGreater(results["eval_reconstruction_loss"], 0)
+        self.assertEqual("eval_order_exact" in results, changes["model_type"] == "depth")
+        card = (self.output_dir / "README.md").read_text()
+        for part in ("texts.jsonl", "mlm_probability", "learning_rate", "eval_loss"):
+            self.assertIn(part, card)
+
+    def test_training_lowers_both_losses(self):
+        changes = {"max_steps": 60, "learning_rate": 0.01, "eval_on_start": True, "lr_scheduler_type": "constant"}
+        trainer = self.script.main(self.flags(**changes))
+        before, after = (log for log in trainer.state.log_history if "eval_loss" in log)
+        self.assertLess(after["eval_sentence_loss"], 0.8 * before["eval_sentence_loss"])
+        self.assertLess(after["eval_reconstruction_loss"], 0.8 * before["eval_reconstruction_loss"])
+
+    def test_config_file_is_overridden_by_flags(self):
+        config = TINY | {"train_file": str(self.train_file), "output_dir": str(self.output_dir), "max_steps": 7}
+        (self.folder / "config.json").write_text(json.dumps(config))
+        trainer = self.script.main([str(self.folder / "config.json"), "--max_steps", "3", "--learning_rate", "1e-3"])
+        self.assertEqual(trainer.state.global_step, 3)
+        self.assertEqual(trainer.args.learning_rate, 1e-3)
+
+    @parameterized.parameters("depth", "t5")
+    def test_second_run_resumes_from_the_last_checkpoint_in_output_dir(self, kind):
+        saving = {"model_type": kind, "save_strategy": "steps", "save_steps": 2}
+        self.script.main(self.flags(**saving, max_steps=4, lr_scheduler_type="constant"))
+        whole = AutoModelForSeq2SeqLM.from_pretrained(self.output_dir).state_dict()
+        other = self.folder / "other"
+        self.script.main(self.flags(**saving, max_steps=2, lr_scheduler_type="constant", output_dir=other))
+        trainer = self.script.main(self.flags(**saving, max_steps=4, lr_scheduler_type="constant", output_dir=other))
+        self.assertEqual(trainer.state.global_step, 4)
+        for name, value in AutoModelForSeq2SeqLM.from_pretrained(other).state_dict().items():
+            self.assertTrue(torch.equal(value, whole[name]), name)
+
+    def test_a_finished_run_is_not_trained_any_further(self):
+        flags = self.flags(save_strategy="steps", save_steps=2, max_steps=2)
+        self.script.main(flags)
+        weights = (self.output_dir / "model.safetensors").read_bytes()
+        results = self.results()
+        trainer = self.script.main(flags)
+        self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
+        self.assertEqual(self.results()["train_loss"], results["train_loss"])
+        self.assertAlmostEqual(self.results()["eval_loss"], results["eval_loss"], delta=1e-6)
+        self.assertEqual(trainer.state.global_step, 2)
+        self.assertIsNone(self.script.main(self.flags(save_strategy="steps", save_steps=2, max_steps=2, do_eval=None)))
+
+    def test_a_run_passes_over_a_checkpoint_that_was_not_written_to_its_end(self):
+        flags = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+        self.script.main(self.flags(**flags))
+        (self.output_dir / "checkpoint-3" / "trainer_state.json").unlink()
+        with self.assertLogs("hf_depth.training.checkpoints", "INFO") as logs:
+            trainer = self.script.main(self.flags(**flags))
+        self.assertIn("Passing over", logs.output[0])
+        self.assertIn("checkpoint-2", logs.output[1])
+        self.assertEqual(trainer.state.global_step, 3)
+
+    @parameterized.parameters({"d_model": 32}, {"model_type": "t5"}, {"objective": "prefix_lm", "model_type": "t5"})
+    def test_another_model_does_not_resume_a_run(self, **changes):
+        flags = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+        self.script.main(self.flags(**flags))
+        with self.assertRaisesRegex(ValueError, f"another (model|run) than .*checkpoint-1.*{next(iter(changes))}"):
+            self.script.main(self.flags(**flags | changes | {"max_steps": 2}))
+
+    def test_a_saved_model_is_evaluated_by_itself(self):
+        self.script.main(self.flags(model_type="depth", num_sentence_tokens=6))
+        size = dict.fromkeys(("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"))
+        flags = size | {"do_train": None, "train_file": None, "validation_file": self.train_file}
+        flags |= {"do_predict": True, "test_file": self.train_file, "max_predict_samples": 3}
+        flags |= {"model_name_or_path": self.output_dir, "output_dir": self.folder / "evaluation"}
+        self.script.main(self.flags(**flags))
+        results = json.loads((self.folder / "evaluation" / "all_results.json").read_text())
+        self.assertContainsSubset(["eval_sentence_accuracy", "predict_sentence_accuracy"], results)
+
+    def test_a_t5_without_a_spare_row_grows_into_depth(self):
+        tokenizer = tiny_tokenizer()
+        tokenizer.save_pretrained(self.folder / "t5")
+        config = T5Config(
+            vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+        StockT5(config).save_pretrained(self.folder / "t5")
+        size = dict.fromkeys(("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"))
+        trainer = self.script.main(self.flags(model_name_or_path=self.folder / "t5", **size))
+        config = AutoModelForSeq2SeqLM.from_pretrained(self.output_dir).config
+        self.assertEqual(config.first_sentence_token_id, len(tokenizer))
+        self.assertEqual(config.vocab_size % 128, 0)
+        self.assertEqual(trainer.model.encoder.config.first_sentence_token_id, len(tokenizer))
+
+    def test_a_t5_checkpoint_is_continued_as_depth(self):
+        self.script.main(self.flags(model_type="t5"))
+        checkpoint = str(self.output_dir)
+        size = dict.fromkeys(("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads"))
+        changes = size | {"model_name_or_path": checkpoint, "output_dir": self.folder / "depth", "learning_rate": 0.0}
+        trainer = self.script.main(self.flags(model_type="depth", **changes))
+        old = T5ForConditionalGeneration.from_pretrained(checkpoint).state_dict()
+        for name, value in trainer.model.state_dict().items():
+            torch.testing.assert_close(value[: len(old[name])], old[name])
+
+    def test_streaming_and_test_data(self):
+        test_file = self.folder / "test.txt"
+        test_file.write_text("\n\n".join(documents(3)))
+        changes = {"streaming": True, "validation_file": self.train_file, "max_eval_samples": 5}
+        changes |= {
+            "do_predict": True,
+            "test_file": test_file,
+            "predict_with_generate": True,
+            "max_predict_samples": 3,
+        }
+        self.script.main(self.flags(**changes))
+        self.assertIn("predict_loss", self.results())
+        lines = (self.output_dir / "predictions.jsonl").read_text().splitlines()
+        self.assertLen(lines, 3)
+        self.assertEqual(set(json.loads(lines[0])), {"prediction", "target"})
+
+    @parameterized.parameters("txt", "json", "jsonl", "csv", "parquet", "txt.gz", "jsonl.gz", "csv.gz")
+    def test_every_kind_of_file_gives_the_same_examples(self, extension):
+        data = Dataset.from_dict({"text": documents(20)})
+        path = self.folder / f"data.{extension}"
+        plain = path if not extension.endswith("gz") else self.folder / f"data.{extension[:-3]}"
+        match plain.suffix:
+            case ".txt":
+                plain.write_text("\n\n".join(data["text"]))
+            case ".csv":
+                data.to_csv(plain, index=False)
+            case ".parquet":
+                data.to_parquet(plain)
+            case _:
+                data.to_json(plain, lines=plain.suffix == ".jsonl")
+        if path != plain:
+            path.write_bytes(gzip.compress(plain.read_bytes()))
+        options = {"max_steps": 1, "do_eval": False, "validation_split_percentage": 0}
+        rows = self.script.main(self.flags(train_file=path, **options)).train_dataset
+        self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents(20)))
+        expected = self.script.main(self.flags(**options, output_dir=self.folder / "jsonl")).train_dataset
+        for row, other in zip(rows, expected, strict=True):
+            self.assertEqual(row["input_ids"].tolist(), other["input_ids"].tolist())
+
+    @parameterized.named_parameters(
+        ("nothing to do", {"do_train": None, "do_eval": None}, "Nothing to do"),
+        ("missing file", {"train_file": "nowhere.jsonl"}, "nowhere.jsonl"),
+        ("missing column", {"text_column": "body"}, "body.*text"),
+        ("size of a checkpoint", {"model_name_or_path": "t5-small"}, "--vocab_size.*model_name_or_path"),
+        (
+            "no such model",
+            {"model_name_or_path": "./nowhere", "vocab_size": None},
+            "model_name_or_path ./nowhere.*folder",
+        ),
+        ("prefix-LM for depth", {"objective": "prefix_lm"}, "prefix_lm.*model_type t5"),
+        ("endless stream", {"streaming": True, "max_steps": None}, "max_steps"),
+        ("no test data", {"do_predict": True}, "test_file"),
+        ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
+        ("missing checkpoint", {"resume_from_checkpoint": "gone"}, "gone"),
+        ("token on the command line", {"hub_token": "hf_x"}, "hub_token.*hf auth login"),
+        ("no model to evaluate", {"do_train": None}, "model_name_or_path"),
+        ("no evaluation data", {"validation_split_percentage": 0}, "validation_file"),
+        ("stream to evaluate on", {"streaming": True}, "max_eval_samples"),
+        ("too many sentences", {"max_sentences": 21}, "max_sentences.*2 and 20"),
+        ("more spans than sentinels", {"max_source_length": 1024}, "hidden spans.*100 sentinels"),
+        ("flex on a CPU", {"attn_implementation": "flex_attention"}, "flex_attention.*sdpa"),
+        ("everything hidden", {"mlm_probability": 1.0}, "mlm_probability"),
+        ("no width", {"d_model": 0}, "d_model.*at least 1"),
+        ("too few samples", {"max_train_samples": 0}, "max_train_samples.*at least 1"),
+        ("vocabulary larger than the text", {"vocab_size": 30_000}, "vocab_size"),
+    )
+    def test_errors_name_the_thing(self, changes, message):
+        # Arguments that are wrong by themselves end the program with one line; what the data show is an exception.
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            with self.assertRaises((ValueError, OSError, SystemExit)) as error:
+                self.script.main(self.flags(**changes))
+        self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
+
+    def test_push_to_hub_uploads_model_code_tokenizer_and_card(self):
+        repository = mock.Mock(repo_id="me/tiny-depth")
+        with (
+            mock.patch.object(HfApi, "create_repo", return_value=repository),
+            mock.patch.object(HfApi, "upload_folder") as upload,
+        ):
+            self.script.main(self.flags(push_to_hub=True, hub_model_id="me/tiny-depth"))
+        self.assertEqual(upload.call_args.kwargs["repo_id"], "me/tiny-depth")
+        files = {path.name for path in Path(upload.call_args.kwargs["folder_path"]).iterdir()}
+        self.assertContainsSubset(["model.safetensors", "modeling_depth.py", "tokenizer.json", "README.md"], files)
+        card = (self.output_dir / "README.md").read_text()
+        self.assertIn('from_pretrained("me/tiny-depth", trust_remote_code=True)', card)
+        self.assertIn("eval_sentence_accuracy", card)
+
+    def test_one_sentence_corpus_is_no_corpus_for_depth(self):
+        self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:8] * 3))
+        with self.assertRaisesRegex(ValueError, "nothing to un-shuffle.*model_type t5"):
+            self.script.main(self.flags(vocab_size=310))
+
+    def test_unknown_flag_suggests_the_right_one(self):
+        result = self.run_script(["--lerning_rate", "1", "--output_dir", "x"])
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("learning_rate", result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_two_processes_train_as_one(self):
+        alone = self.folder / "alone"
+        # Plain gradient descent: the update shows the scale of the gradient.
+        same = {"max_steps": 3, "lr_scheduler_type": "constant", "optim": "sgd", "max_grad_norm": 0}
+        same |= {"learning_rate": 0.1, "predict_with_generate": True, "sentence_loss_coefficient": 3.0}
+        self.script.main(self.flags(**same, output_dir=alone, per_device_train_batch_size=4))
+        result = self.run_script(self.flags(**same, per_device_train_batch_size=2), LAUNCH_TWO)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        expected = AutoModelForSeq2SeqLM.from_pretrained(alone).state_dict()
+        for name, value in AutoModelForSeq2SeqLM.from_pretrained(self.output_dir).state_dict().items():
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
+
+    def test_two_processes_read_streams_of_unequal_shards(self):
+        files = []
+        for name, number in (("a", 30), ("b", 4)):
+            files.append(str(self.folder / f"{name}.jsonl"))
+            Path(files[-1]).write_text("".join(json.dumps({"text": text}) + "\n" for text in documents(number)))
+        flags = self.flags(streaming=True, max_steps=6, max_eval_samples=5, train_file=None, learning_rate=0.0)
+        flags += ["--train_file", *files, "--validation_file", *files, "--per_device_train_batch_size", "2"]
+        result = self.run_script(flags, LAUNCH_TWO)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        together = self.results()["eval_loss"]
+        other = self.folder / "alone"
+        alone = self.run_script([*flags, "--per_device_train_batch_size", "4", "--output_dir", str(other)])
+        self.assertEqual(alone.returncode, 0, alone.stderr[-3000:])
+        # No update was made, so both evaluate the same weights: an example that is counted twice would show.
+        expected = json.loads((other / "all_results.json").read_text())["eval_loss"]
+        self.assertAlmostEqual(together, expected, delta=1e-5)
+
+    def test_wandb_offline_logs_and_tells_no_secret(self):
+        environment = {"WANDB_DIR": str(self.folder), "WANDB_API_KEY": "s3cret" * 8, "WANDB_SILENT": "true"}
+        environment["HF_TOKEN"] = "hf_secrettoken"
+        result = self.run_script(self.flags(report_to="wandb"), environment=environment)
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        self.assertNotEmpty(list(self.folder.glob("wandb/offline-run-*/*.wandb")))
+        written = [path for path in self.folder.rglob("*") if path.is_file() and path != self.train_file]
+        text = (result.stdout + result.stderr).encode() + b"".join(path.read_bytes() for path in written)
+        self.assertNotIn(b"secrettoken", text)
+        self.assertNotIn(b"s3cret", text)
+
+    def run_script(self, flags, launcher=(), environment=None):
+        return subprocess.run(
+            [sys.executable, *launcher, str(SCRIPT), *flags],
+            env=process_environment(**(environment or {})),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,150 @@
+"""A saved DEPTH model loads through the Auto classes, where hf_depth is installed and where it cannot be imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
+from tiny_models import SIZE, V1_1
+
+# What runs in the process without hf_depth: loads, and writes down what it finds.
+WITHOUT_THE_PACKAGE = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hf_depth":
+            raise ModuleNotFoundError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocker())
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+folder = sys.argv[1]
+config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+torch.manual_seed(0)
+scratch = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
+batch = torch.load("batch.pt")
+model.save_pretrained("again")
+again = AutoModelForSeq2SeqLM.from_pretrained("again", trust_remote_code=True)
+with torch.no_grad():
+    found = {
+        "logits": model(**batch).logits,
+        "logits_again": again(**batch).logits,
+        "generated": model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=10),
+        "beams": model.generate(batch["input_ids"], max_new_tokens=10, num_beams=3),
+        "scratch": scratch.state_dict(),
+        "ids": tokenizer("<sent_2> Call me Ishmael. <eosen>").input_ids,
+        "module": type(model).__module__,
+        "imported": [name for name in sys.modules if name.startswith("hf_depth")],
+    }
+torch.save(found, "found.pt")
+"""
+
+
+def saved_model(folder):
+    """A model and its tokenizer, both saved, and a batch of two sentences."""
+    tokenizer = tiny_tokenizer(sentence_tokens=True)
+    ids = sentence_token_ids(tokenizer)
+    config = DepthConfig(
+        **{**SIZE, "vocab_size": len(tokenizer)},
+        **V1_1,
+        first_sentence_token_id=int(ids[0]),
+        num_sentence_tokens=len(ids),
+        eosen_token_id=eosen_token_id(tokenizer),
+        hierarchical_cross_mask=False,
+    )
+    torch.manual_seed(0)
+    model = DepthForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight[torch.from_numpy(ids)] *= 2  # so that it says some
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    texts = [f"<eosen><sent_3>{SENTENCES[9]}<eosen><sent_1>{SENTENCES[3]}<eosen>", f"<eosen><sent_0>{SENTENCES[5]}"]
+    batch = dict(tokenizer(texts, padding=True, return_tensors="pt"))
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    return model, tokenizer, {**batch, "labels": batch["input_ids"]}
+
+
+class AutoClassTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_a_saved_model_loads_where_the_package_cannot_be_imported(self):
+        model, tokenizer, batch = saved_model(self.folder / "model")
+        torch.save(batch, self.folder / "batch.pt")
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {
+            "HF_HUB_OFFLINE": "1",
+            "HF_MODULES_CACHE": str(self.folder / "modules"),
+            "OMP_NUM_THREADS": "1",
+        }
+        process = subprocess.run(
+            [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(self.folder / "model")],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(process.returncode, 0, process.stderr)
+        found = torch.load(self.folder / "found.pt")
+        self.assertEmpty(found["imported"])
+        self.assertStartsWith(found["module"], "transformers_modules.")
+        with torch.no_grad():
+            logits = model(**batch).logits
+        torch.testing.assert_close(found["logits"], logits)
+        torch.testing.assert_close(found["logits_again"], logits)
+        inputs = {"inputs": batch["input_ids"], "attention_mask": batch["attention_mask"], "max_new_tokens": 10}
+        self.assertEqual(found["generated"].tolist(), model.generate(**inputs).tolist())
+        del inputs["attention_mask"]
+        self.assertEqual(found["beams"].tolist(), model.generate(**inputs, num_beams=3).tolist())
+        self.assertEqual(found["ids"], tokenizer("<sent_2> Call me Ishmael. <eosen>").input_ids)
+        self.assertContainsSubset([sentence_token_ids(tokenizer)[2], eosen_token_id(tokenizer)], found["ids"])
+        # A model from scratch starts there as it does here.
+        torch.manual_seed(0)
+        scratch = DepthForConditionalGeneration(DepthConfig.from_pretrained(self.folder / "model")).state_dict()
+        for name, value in scratch.items():
+            self.assertTrue(torch.equal(found["scratch"][name], value), name)
+
+    def test_a_saved_model_loads_as_ours_where_the_package_is_imported(self):
+        model, _, batch = saved_model(self.folder)
+        files = {path.name for path in self.folder.iterdir()}
+        self.assertContainsSubset({"configuration_depth.py", "modeling_depth.py"}, files)
+        # Neither `trust_remote_code` nor the question whether to run the files.
+        with mock.patch("builtins.input", side_effect=AssertionError("asked")):
+            loaded = AutoModelForSeq2SeqLM.from_pretrained(self.folder).eval()
+            config = AutoConfig.from_pretrained(self.folder)
+            tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        self.assertIs(type(loaded), DepthForConditionalGeneration)
+        self.assertIs(type(config), DepthConfig)
+        self.assertEqual(config.to_dict(), loaded.config.to_dict())
+        self.assertFalse(loaded.config.hierarchical_cross_mask)
+        self.assertEqual(len(tokenizer), loaded.config.vocab_size)
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+
+    def test_the_auto_classes_know_the_configuration(self):
+        config = AutoConfig.for_model("depth", **{**SIZE, "vocab_size": 32128})
+        self.assertIs(type(config), DepthConfig)
+        self.assertIs(type(AutoModelForSeq2SeqLM.from_config(config)), DepthForConditionalGeneration)
+
+    def test_our_t5_ships_no_code(self):
+        T5ForConditionalGeneration(T5Config(**SIZE)).save_pretrained(self.folder)
+        self.assertEmpty(list(self.folder.glob("*.py")))
+        self.assertNotIn("auto_map", (self.folder / "config.json").read_text())

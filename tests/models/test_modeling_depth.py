@@ -1,0 +1,468 @@
+"""Laws of the model: its masks, that it is T5 without sentence tokens, its losses, and that it trains everywhere."""
+
+import contextlib
+import copy
+import itertools
+import pickle
+import warnings
+
+import torch
+from absl.testing import parameterized
+from transformers import T5ForConditionalGeneration as StockT5
+from transformers.modeling_outputs import BaseModelOutput
+
+from hf_depth.models.modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    create_mask,
+    is_sentence_token,
+)
+from tiny_models import (
+    EOSEN,
+    SENTENCE_TOKENS,
+    V1_0,
+    V1_1,
+    VOCAB_SIZE,
+    captured_masks,
+    dense_mask,
+    gradients,
+    no_flex_attention,
+    random_batch,
+    random_ids,
+    random_padding,
+    tiny_config,
+    tiny_model,
+    tiny_t5_config,
+    uncompiled_flex_attention,
+)
+
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")
+SWITCHES = ("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask")
+
+
+def dense_oracle(config, input_ids, source_is_real, decoder_ids, target_is_real) -> dict[str, torch.Tensor]:
+    """The table of the design, one entry at a time: (B, Q, K) booleans for each of the three attentions."""
+
+    def numbers(ids, is_real):  # of the sentence that each token belongs to
+        count, result = 0, []
+        for token, real in zip(ids, is_real, strict=True):
+            count += real and token in SENTENCE_TOKENS
+            result.append(max(count, 1))
+        return result
+
+    masks = {"encoder": [], "decoder": [], "cross": []}
+    for source, source_real, target, target_real in zip(
+        input_ids.tolist(), source_is_real.tolist(), decoder_ids.tolist(), target_is_real.tolist(), strict=True
+    ):
+        number = numbers(source, source_real)
+        has_sentences = any(real and token in SENTENCE_TOKENS for token, real in zip(source, source_real, strict=True))
+        for mask in masks.values():
+            mask.append([])
+        for q, query in enumerate(source):
+            confined = config.hierarchical_encoder_mask and query in SENTENCE_TOKENS
+            masks["encoder"][-1].append(
+                [source_real[k] and (not confined or number[k] == number[q]) for k in range(len(source))]
+            )
+        for q, query in enumerate(target):
+            confined = config.hierarchical_decoder_mask and query in SENTENCE_TOKENS
+            masks["decoder"][-1].append(
+                [
+                    k <= q and target_real[k] and (not confined or target[k] in SENTENCE_TOKENS)
+                    for k in range(len(target))
+                ]
+            )
+            confined = config.hierarchical_cross_mask and query in SENTENCE_TOKENS and has_sentences
+            masks["cross"][-1].append(
+                [source_real[k] and (not confined or source[k] in SENTENCE_TOKENS) for k in range(len(source))]
+            )
+    return {kind: torch.tensor(mask) for kind, mask in masks.items()}
+
+
+class MaskTest(parameterized.TestCase):
+    @parameterized.parameters(*IMPLEMENTATIONS)
+    def test_masks_equal_the_dense_oracle_in_every_layer_and_are_built_once(self, attn_implementation):
+        model = tiny_model(attn_implementation=attn_implementation)
+        for seed in range(200):
+            with self.subTest(seed=seed):
+                self.check_against_the_oracle(model, seed)
+
+    @parameterized.parameters(*itertools.product(IMPLEMENTATIONS, SWITCHES))
+    def test_each_mask_can_be_switched_off_by_itself(self, attn_implementation, switch):
+        model = tiny_model(attn_implementation=attn_implementation, **{switch: False})
+        for seed in range(5):
+            self.check_against_the_oracle(model, seed)
+
+    def check_against_the_oracle(self, model, seed):
+        generator = torch.Generator().manual_seed(seed)
+        batch_size, source_length, target_length = torch.randint(1, 13, (3,), generator=generator).tolist()
+        # Half of the seeds have no padding in the source, half none in the target; half of the rest is at the left.
+        # A row is without any sentence token often enough; every seventh seed all sources are, but not the targets.
+        source_is_real = random_padding(generator, batch_size, source_length, left=seed % 4 == 3) | (seed % 2 == 0)
+        target_is_real = random_padding(generator, batch_size, target_length, left=seed % 8 > 5) | (seed % 4 < 2)
+        input_ids = random_ids(generator, batch_size, source_length, 0.0 if seed % 7 == 6 else 0.3) * source_is_real
+        decoder_ids = random_ids(generator, batch_size, target_length) * target_is_real
+        flex = model.config._attn_implementation == "flex_attention"
+        with no_flex_attention() if flex else contextlib.nullcontext(), captured_masks(model) as masks:
+            model(
+                input_ids=input_ids,
+                attention_mask=None if source_is_real.all() else source_is_real.long(),
+                decoder_input_ids=decoder_ids,
+                decoder_attention_mask=None if target_is_real.all() else target_is_real.long(),
+            )
+        oracle = dense_oracle(model.config, input_ids, source_is_real, decoder_ids, target_is_real)
+        for kind, expected in oracle.items():
+            self.assertTrue(all(mask is masks[kind][0] for mask in masks[kind]), kind)
+            self.assertLen(masks[kind], 2)
+            torch.testing.assert_close(dense_mask(masks[kind][0], kind, *expected.shape), expected, rtol=0, atol=0)
+
+    def test_sentence_tokens_of_the_decoder_see_all_of_an_input_without_sentence_tokens(self):
+        model = tiny_model()
+        with captured_masks(model) as masks:
+            model(
+                input_ids=torch.tensor([[5, 6, 7], [5, SENTENCE_TOKENS[0], 7]]),
+                decoder_input_ids=torch.tensor([[0, SENTENCE_TOKENS[0]], [0, SENTENCE_TOKENS[0]]]),
+            )
+        self.assertEqual(masks["cross"][0][:, 0, 1].tolist(), [[True, True, True], [False, True, False]])
+
+    def test_the_leading_eosen_belongs_to_the_first_sentence(self):
+        model = tiny_model()
+        with captured_masks(model) as masks:
+            model(
+                input_ids=torch.tensor([[EOSEN, SENTENCE_TOKENS[3], 5, EOSEN, SENTENCE_TOKENS[1], 6, EOSEN, 1]]),
+                decoder_input_ids=torch.tensor([[0]]),
+            )
+        # As any `<eosen>` it stands before the sentence token that follows, hence to the sentence before that.
+        self.assertEqual(masks["encoder"][0][0, 0, 1].tolist(), [True] * 4 + [False] * 4)
+        self.assertEqual(masks["encoder"][0][0, 0, 4].tolist(), [False] * 4 + [True] * 4)
+        self.assertTrue(masks["encoder"][0][0, 0, 0].all())
+
+    @parameterized.parameters("eager", "sdpa")
+    def test_four_dimensional_masks_are_used_as_they_are(self, attn_implementation):
+        batch = random_batch(0)
+        model = tiny_model(attn_implementation=attn_implementation)
+        mask = torch.rand(3, 1, 9, 9) if attn_implementation == "eager" else torch.rand(3, 1, 9, 9) < 0.8
+        with captured_masks(model) as masks:
+            model(**batch, decoder_attention_mask=mask)
+        self.assertIs(masks["decoder"][0], mask)
+        self.assertIs(create_mask(model.config, None, mask, (3, 9), 9, like=mask), mask)
+
+    def test_a_sentence_token_hears_nothing_of_other_sentences(self):
+        model = tiny_model(num_layers=1)
+        first, second, third = SENTENCE_TOKENS[2], SENTENCE_TOKENS[0], SENTENCE_TOKENS[5]
+        ids = [EOSEN, first, 5, 6, EOSEN, second, 7, 8, 9, EOSEN, third, 10, EOSEN, 1]
+        states = model.encoder(torch.tensor([ids])).last_hidden_state[0]
+        changed = list(ids)
+        changed[7] = 30
+        changed_states = model.encoder(torch.tensor([changed])).last_hidden_state[0]
+        is_equal = (states == changed_states).all(-1).tolist()
+        self.assertEqual([i for i, equal in enumerate(is_equal) if equal], [1, 10])  # bit by bit
+
+    def test_what_the_decoder_says_at_a_sentence_token_depends_on_no_word_before_it(self):
+        model = tiny_model()
+        source = torch.tensor([[EOSEN, SENTENCE_TOKENS[1], 5, 6, EOSEN, 1]])
+        target = [0, SENTENCE_TOKENS[1], 5, 6, EOSEN, SENTENCE_TOKENS[4], 7, EOSEN, SENTENCE_TOKENS[0]]
+        changed = [30 if 3 <= token < 40 else token for token in target]
+        logits, changed_logits = (
+            model(input_ids=source, decoder_input_ids=torch.tensor([ids])).logits[0] for ids in (target, changed)
+        )
+        is_equal = (logits == changed_logits).all(-1).tolist()
+        self.assertEqual([i for i, equal in enumerate(is_equal) if equal], [0, 1, 5, 8])
+
+
+class PaddingTest(parameterized.TestCase):
+    @parameterized.parameters(*itertools.product(("eager", "sdpa"), ("right", "left"), ("pad", "random ids")))
+    def test_padding_of_the_input_leaves_the_logits_unchanged(self, attn_implementation, side, content):
+        model = tiny_model(attn_implementation=attn_implementation)
+        batch = random_batch(1)
+        padding = (0, 5) if side == "right" else (5, 0)
+        padded = {
+            **batch,
+            "input_ids": torch.nn.functional.pad(batch["input_ids"], padding),
+            "attention_mask": torch.nn.functional.pad(batch["attention_mask"], padding),
+        }
+        if content == "random ids":  # sentence tokens among them
+            noise = random_ids(torch.Generator().manual_seed(0), *padded["input_ids"].shape, 0.8)
+            padded["input_ids"] = torch.where(padded["attention_mask"], padded["input_ids"], noise)
+        torch.testing.assert_close(model(**padded).logits, model(**batch).logits, rtol=1e-5, atol=1e-5)
+
+    @parameterized.parameters("eager", "sdpa")
+    def test_padding_of_the_target_leaves_logits_and_loss_unchanged(self, attn_implementation):
+        model = tiny_model(attn_implementation=attn_implementation)
+        batch = random_batch(2)
+        outputs = model(**batch)
+        padded = model(**{**batch, "labels": torch.nn.functional.pad(batch["labels"], (0, 5), value=-100)})
+        torch.testing.assert_close(padded.logits[:, :9], outputs.logits, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(padded.loss, outputs.loss, rtol=1e-6, atol=1e-6)
+
+    @parameterized.parameters("eager", "sdpa")
+    def test_padding_at_the_left_of_the_target_leaves_the_logits_unchanged(self, attn_implementation):
+        model = tiny_model(attn_implementation=attn_implementation)
+        source = {name: value for name, value in random_batch(3).items() if name != "labels"}
+        decoder_ids = random_ids(torch.Generator().manual_seed(3), 3, 6)
+        padded = torch.nn.functional.pad(decoder_ids, (4, 0))
+        logits = model(**source, decoder_input_ids=decoder_ids).logits
+        padded_logits = model(**source, decoder_input_ids=padded, decoder_attention_mask=(padded > 0).long()).logits
+        torch.testing.assert_close(padded_logits[:, 4:], logits, rtol=1e-5, atol=1e-5)
+
+    def test_rows_do_not_know_of_each_other(self):
+        model = tiny_model()
+        batch = random_batch(4, batch_size=4)
+        together = model(**batch).logits
+        for row in range(4):
+            alone = model(**{name: value[row : row + 1] for name, value in batch.items()}).logits
+            torch.testing.assert_close(alone[0], together[row], rtol=1e-5, atol=1e-5)
+
+
+class ImplementationTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({},), *(({switch: False},) for switch in SWITCHES), ({switch: False for switch in SWITCHES},)
+    )
+    def test_eager_sdpa_and_flex_have_equal_logits_and_gradients(self, switches):
+        batch = random_batch(5)
+        # A key/value width of 8 is below what flex attention takes.
+        reference = tiny_model(attn_implementation="eager", d_kv=16, **switches)
+        logits, expected = reference(**batch).logits, gradients(reference, batch)
+        for attn_implementation in ("sdpa", "flex_attention"):
+            model = tiny_model(attn_implementation=attn_implementation, d_kv=16, **switches)
+            flex = attn_implementation == "flex_attention"
+            with (
+                self.subTest(attn_implementation),
+                uncompiled_flex_attention() if flex else contextlib.nullcontext(),
+            ):
+                torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
+                for name, gradient in gradients(model, batch).items():
+                    torch.testing.assert_close(
+                        gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+                    )
+
+    def test_flex_attention_trains_the_relative_bias(self):
+        model = tiny_model(attn_implementation="flex_attention", d_kv=16)
+        with uncompiled_flex_attention():
+            expected = gradients(model, random_batch(5))
+        for stack in ("encoder", "decoder"):
+            bias = expected[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+            self.assertGreater(bias.abs().sum().item(), 1e-3)
+
+
+def stock_twin(model, config, attn_implementation):
+    """The T5 of transformers with the same weights."""
+    stock = tiny_model(config, attn_implementation, seed=1, model_class=StockT5)
+    if not config.scale_decoder_outputs:  # the stock class ties the head of v1.1
+        stock.lm_head.weight = torch.nn.Parameter(stock.lm_head.weight.detach().clone())
+    stock.load_state_dict(model.state_dict())
+    return stock
+
+
+class PlainT5Test(parameterized.TestCase):
+    @parameterized.product(
+        shape=(V1_0, V1_1),
+        attn_implementation=("eager", "sdpa"),
+        model_class=(DepthForConditionalGeneration, T5ForConditionalGeneration),
+    )
+    def test_without_sentence_tokens_logits_and_loss_are_those_of_t5(self, shape, attn_implementation, model_class):
+        configs = {
+            DepthForConditionalGeneration: tiny_config(**shape),
+            T5ForConditionalGeneration: tiny_t5_config(**shape),
+        }
+        model = tiny_model(configs[model_class], attn_implementation, model_class=model_class)
+        stock = stock_twin(model, tiny_t5_config(**shape), attn_implementation)
+        for seed in range(5):
+            batch = random_batch(seed, sentence_tokens=0.0)
+            if seed == 0:
+                batch = {**batch, "attention_mask": None}
+            if seed == 1:
+                batch = {name: tensor.flip(1) for name, tensor in batch.items()}  # padding at the left
+            ours, theirs = model(**batch), stock(**batch)
+            torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-6, atol=3e-6)
+            torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-6, atol=1e-6)
+
+    def test_embeddings_instead_of_ids_get_plain_attention(self):
+        model, batch = tiny_model(), random_batch(6, sentence_tokens=0.0)
+        expected = model(**batch).loss
+        embedded = {**batch, "inputs_embeds": model.shared(batch["input_ids"])}
+        del embedded["input_ids"]
+        torch.testing.assert_close(model(**embedded).loss, expected)
+        decoder_ids = model._shift_right(batch["labels"])
+        torch.testing.assert_close(
+            model(**batch, decoder_inputs_embeds=model.shared(decoder_ids), use_cache=True).loss, expected
+        )
+
+    @parameterized.parameters("output", "tuple", "state alone")
+    def test_encoder_outputs_of_any_kind_may_be_given(self, kind):
+        model, batch = tiny_model(), random_batch(6)
+        expected = model(**batch).logits
+        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
+        torch.testing.assert_close(encoder_outputs.sentence_mask, is_sentence_token(batch["input_ids"], model.config))
+        if kind == "output":  # knows where the sentence tokens are
+            del batch["input_ids"]
+        elif kind == "tuple":
+            encoder_outputs = encoder_outputs.to_tuple()
+        else:
+            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
+        torch.testing.assert_close(model(**batch, encoder_outputs=encoder_outputs).logits, expected)
+
+    def test_hidden_states_and_attentions_come_as_in_t5(self):
+        batch = random_batch(7, sentence_tokens=0.0)
+        model = tiny_model(attn_implementation="eager")
+        stock = stock_twin(model, tiny_t5_config(), "eager")
+        options = {"output_hidden_states": True, "output_attentions": True}
+        ours, theirs = model(**batch, **options), stock(**batch, **options)
+        for name in (
+            "encoder_hidden_states",
+            "encoder_attentions",
+            "decoder_hidden_states",
+            "decoder_attentions",
+            "cross_attentions",
+        ):
+            self.assertLen(ours[name], len(theirs[name]), name)
+            for our_layer, their_layer in zip(ours[name], theirs[name], strict=True):
+                torch.testing.assert_close(our_layer, their_layer, rtol=1e-6, atol=1e-6)
+
+    @parameterized.parameters(V1_0, V1_1)
+    def test_initial_weights_are_those_of_t5(self, **shape):
+        size = {"d_model": 64, "d_kv": 32, "d_ff": 96, **shape}
+        model = tiny_model(**size)
+        stock = tiny_model(tiny_t5_config(**size), model_class=StockT5)
+        self.assertEqual(model.state_dict().keys(), stock.state_dict().keys())
+        for name, parameter in stock.state_dict().items():
+            std = parameter.std().item()
+            if name == "lm_head.weight" and shape == V1_1:  # stock T5 has tied it
+                std = 64**-0.5
+            # The relative biases have 64 numbers only.
+            tolerance = 0.5 if "relative" in name else 0.1
+            self.assertAlmostEqual(model.state_dict()[name].std().item(), std, delta=tolerance * std, msg=name)
+
+
+class LossTest(parameterized.TestCase):
+    MODELS = (
+        ("depth", DepthForConditionalGeneration, tiny_config),
+        ("t5", T5ForConditionalGeneration, tiny_t5_config),
+    )
+
+    @parameterized.named_parameters(*MODELS)
+    def test_token_losses_are_cross_entropy_and_zero_without_a_label(self, model_class, config):
+        model, batch = tiny_model(config(), model_class=model_class), random_batch(8)
+        outputs = model(**batch)
+        labels = batch["labels"]
+        log_probabilities = outputs.logits.log_softmax(-1)
+        for row, column in itertools.product(*map(range, labels.shape)):
+            label = labels[row, column].item()
+            expected = 0.0 if label == -100 else -log_probabilities[row, column, label].item()
+            self.assertAlmostEqual(outputs.token_losses[row, column].item(), expected, places=5)
+        number = (labels != -100).sum()
+        torch.testing.assert_close(outputs.loss, outputs.token_losses.sum() / number)
+        torch.testing.assert_close(
+            outputs.loss, torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten())
+        )
+
+    @parameterized.named_parameters(*MODELS)
+    def test_the_number_of_items_replaces_the_number_of_labels(self, model_class, config):
+        model, batch = tiny_model(config(), model_class=model_class), random_batch(9)
+        loss, number = model(**batch).loss, (batch["labels"] != -100).sum()
+        for num_items in (7, torch.tensor(7), torch.tensor(7.0)):
+            torch.testing.assert_close(model(**batch, num_items_in_batch=num_items).loss, loss * number / 7)
+
+    @parameterized.named_parameters(*MODELS)
+    def test_a_batch_without_labels_to_learn_has_loss_zero(self, model_class, config):
+        model = tiny_model(config(), model_class=model_class)
+        batch = random_batch(10)
+        batch["labels"] = torch.full_like(batch["labels"], -100)
+        self.assertEqual(model(**batch).loss.item(), 0.0)
+        for name, gradient in gradients(model, batch).items():
+            self.assertEqual(gradient.abs().sum().item(), 0.0, name)
+
+    @parameterized.named_parameters(*MODELS)
+    def test_tuples_hold_what_the_output_holds(self, model_class, config):
+        batch = random_batch(11)
+        for in_config in (False, True):
+            model = tiny_model(config(), model_class=model_class)
+            outputs = model(**batch)
+            if in_config:
+                model.config.return_dict = False
+                as_tuple = model(**batch)
+            else:
+                as_tuple = model(**batch, return_dict=False)
+            self.assertIsInstance(as_tuple, tuple)
+            torch.testing.assert_close(as_tuple[0], outputs.loss)
+            torch.testing.assert_close(as_tuple[1], outputs.logits)
+            torch.testing.assert_close(as_tuple[-1], outputs.token_losses)
+
+    @parameterized.named_parameters(*MODELS)
+    def test_no_cache_is_built_beside_a_loss(self, model_class, config):
+        model, batch = tiny_model(config(), model_class=model_class), random_batch(12)
+        self.assertIsNone(model(**batch).past_key_values)
+        self.assertIsNotNone(model(**batch, use_cache=True).past_key_values)
+        decoder_ids = model._shift_right(batch.pop("labels"))
+        outputs = model(**batch, decoder_input_ids=decoder_ids)
+        self.assertIsNotNone(outputs.past_key_values)
+        self.assertIsNone(outputs.loss)
+        self.assertIsNone(outputs.token_losses)
+
+
+class TrainingTest(parameterized.TestCase):
+    @parameterized.product(shape=(V1_0, V1_1), attn_implementation=("eager", "sdpa"))
+    def test_training_changes_every_parameter(self, shape, attn_implementation):
+        model = tiny_model(attn_implementation=attn_implementation, **shape).train()
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+        losses = []
+        for _ in range(8):
+            losses.append(model(**random_batch(13)).loss)
+            losses[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        self.assertLess(losses[-1].item(), 0.9 * losses[0].item())
+        for name, parameter in model.named_parameters():
+            self.assertFalse(torch.equal(parameter, before[name]), name)
+
+    # Not flex: torch's reference for a CPU computes a wrong gradient of what `score_mod` captures under checkpointing.
+    @parameterized.product(attn_implementation=("eager", "sdpa"), use_reentrant=(False, True))
+    def test_gradient_checkpointing_gives_the_same_gradients(self, attn_implementation, use_reentrant):
+        model, batch = tiny_model(attn_implementation=attn_implementation).train(), random_batch(14)
+        expected = gradients(model, batch)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # renamed in transformers 5.23
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        if use_reentrant:  # as the trainer does: a reentrant block needs an input that has a gradient
+            model.enable_input_require_grads()
+        self.assert_close(gradients(model, batch), expected)
+
+    def assert_close(self, found, expected):
+        self.assertEqual(found.keys(), expected.keys())
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, expected[name], msg=lambda text, name=name: f"{name}: {text}")
+
+    def test_bfloat16_is_finite_and_near_float32(self):
+        batch = random_batch(15)
+        expected = gradients(tiny_model(), batch)
+        loss = tiny_model()(**batch).loss
+        for kind in ("weights", "autocast"):
+            model = tiny_model().to(torch.bfloat16) if kind == "weights" else tiny_model()
+            with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+                outputs = model(**batch)
+                found = gradients(model, batch)
+            self.assertEqual(outputs.loss.dtype, torch.float32)
+            torch.testing.assert_close(outputs.loss, loss, rtol=0.02, atol=0.02)
+            flat = torch.cat([gradient.float().flatten() for gradient in found.values()])
+            flat_expected = torch.cat([gradient.flatten() for gradient in expected.values()])
+            self.assertTrue(flat.isfinite().all())
+            self.assertGreater(torch.cosine_similarity(flat, flat_expected, dim=0).item(), 0.99)
+
+    @parameterized.parameters(("eager", "eager"), ("sdpa", "aot_eager"))
+    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation, backend):
+        torch._dynamo.reset()
+        model = tiny_model(attn_implementation=attn_implementation).train()
+        batch = random_batch(16)
+        expected = gradients(model, batch)
+        loss = model(**batch).loss
+        compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
+        torch.testing.assert_close(compiled(**batch, use_cache=False).loss, loss)
+        found = gradients(compiled, batch, use_cache=False)
+        self.assert_close({name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}, expected)
+
+    def test_copies_and_pickles_are_the_same_model(self):
+        model, batch = tiny_model(), random_batch(17)
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            torch.testing.assert_close(twin(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+            self.assertIs(twin.encoder.embed_tokens.weight, twin.shared.weight)
+            self.assertIsNot(twin.shared.weight, model.shared.weight)
+            self.assertEqual(twin(**batch).logits.shape[-1], VOCAB_SIZE)

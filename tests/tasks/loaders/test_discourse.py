@@ -1,0 +1,416 @@
+import functools
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from unittest import mock
+
+import numpy as np
+from absl.testing import parameterized
+from datasets import Dataset
+
+from helpers import tiny_tokenizer
+from hf_depth.data.corpus import load_corpus
+from hf_depth.data.sentences import get_sentence_splitter
+from hf_depth.tasks.loaders import discourse as discourse_tasks
+from hf_depth.tasks.loaders.discourse import DISCOURSE_TASKS, MAX_EXAMPLES_PER_DOCUMENT, is_sentence, load
+from hf_depth.tasks.loading import load_task
+from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
+from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.spec import TaskSpec
+
+KINDS = list(DISCOURSE_TASKS)
+
+
+def sentence(document: int, number: int) -> str:
+    return f"In document {document} this is the sentence with number {number}."
+
+
+def document(index: int, num_sentences: int = 9) -> str:
+    return " ".join(sentence(index, number) for number in range(num_sentences))
+
+
+def texts_of(row: dict) -> list[str]:
+    return [row[name] for name in sorted(row) if name.startswith("sentence_")]
+
+
+CACHE = tempfile.TemporaryDirectory()  # of what is made of the default documents
+
+
+def tearDownModule():
+    CACHE.cleanup()
+
+
+@functools.cache
+def default_splits(kind: str) -> dict[str, Dataset]:
+    return load(get_task(kind), cache_dir=CACHE.name)
+
+
+class DiscourseTestCase(parameterized.TestCase):
+    """Works in a folder of its own, with a cache of its own."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, name: str, texts: list[str], column: str = "text") -> str:
+        path = os.path.join(self.folder, name)
+        with gzip.open(path, "wt") if name.endswith(".gz") else open(path, "w") as file:
+            file.writelines(json.dumps({column: text}) + "\n" for text in texts)
+        return path
+
+    def load(self, kind: str, texts: list[str] | None = None, seed: int = 42, **options) -> dict[str, Dataset]:
+        file = self.write("train.jsonl", [document(index) for index in range(30)] if texts is None else texts)
+        return load(get_task(kind), train_file=file, cache_dir=self.folder, seed=seed, options=options)
+
+
+class DefinitionTest(DiscourseTestCase):
+    @parameterized.parameters(*KINDS)
+    def test_every_label_is_as_frequent_as_the_others(self, kind):
+        task = get_task(kind)
+        for rows in default_splits(kind).values():
+            counts = Counter(rows["label"])
+            self.assertSameElements(counts, range(task.num_labels))
+            self.assertLen(set(counts.values()), 1)
+
+    def test_the_label_says_from_which_position_a_sentence_was_moved_to_the_front(self):
+        for rows in self.load("sentence_position", max_examples_per_document=None).values():
+            for row in rows:
+                moved, *others = texts_of(row)
+                original = others[: row["label"]] + [moved] + others[row["label"] :]
+                index = int(original[0].split()[2])
+                numbers = [int(text.removesuffix(".").split()[-1]) for text in original]
+                self.assertEqual(original, [sentence(index, number) for number in numbers])
+                self.assertEqual(numbers, list(range(numbers[0], numbers[0] + 5)))
+
+    def test_two_neighbours_stand_in_the_right_order_or_swapped(self):
+        pairs = defaultdict(set)
+        for row in self.load("sentence_ordering", max_examples_per_document=None)["train"]:
+            first, second = texts_of(row) if row["label"] else reversed(texts_of(row))
+            index, number = int(first.split()[2]), int(first.removesuffix(".").split()[-1])
+            self.assertEqual((first, second), (sentence(index, number), sentence(index, number + 1)))
+            pairs[first].add(row["label"])
+        self.assertLen(pairs, 24 * 8)  # every pair of neighbours, in both orders
+        self.assertEqual(set(map(frozenset, pairs.values())), {frozenset({0, 1})})
+
+    def test_an_incoherent_text_has_one_foreign_sentence_and_never_at_either_end(self):
+        positions = Counter()
+        for split, rows in self.load("discourse_coherence", max_examples_per_document=None).items():
+            texts = [texts_of(row) for row in rows]
+            in_split = {text for row, label in zip(texts, rows["label"], strict=True) if label for text in row}
+            for row, label in zip(texts, rows["label"], strict=True):
+                indices = [int(text.split()[2]) for text in row]
+                own = Counter(indices).most_common(1)[0][0]
+                foreign = [place for place, index in enumerate(indices) if index != own]
+                self.assertLen(foreign, 0 if label else 1)
+                positions.update(foreign)
+                self.assertContainsSubset(row, in_split, f"{split}: a foreign sentence is of another split")
+        self.assertSameElements(positions, [1, 2, 3, 4])
+        self.assertLess(max(positions.values()) / sum(positions.values()), 0.4)
+
+    def test_each_incoherent_text_has_a_coherent_twin(self):
+        rows = self.load("discourse_coherence")["train"]
+        for coherent, incoherent in zip(list(rows)[::2], list(rows)[1::2], strict=True):
+            self.assertEqual((coherent["label"], incoherent["label"]), (1, 0))
+            differences = [a != b for a, b in zip(texts_of(coherent), texts_of(incoherent), strict=True)]
+            self.assertEqual(sum(differences), 1)
+
+    def test_a_foreign_sentence_comes_from_the_same_place_of_its_window(self):
+        # Else the first sentence of a document, which is never at an inner place of a window, would show itself.
+        texts = [document(index, num_sentences=6) for index in range(40)]
+        for row in self.load("discourse_coherence", texts)["train"]:
+            numbers = [int(text.removesuffix(".").split()[-1]) for text in texts_of(row)]
+            self.assertEqual(numbers, list(range(6)))
+
+    @parameterized.parameters(*KINDS)
+    def test_rows_have_the_columns_of_the_registered_task(self, kind):
+        task = get_task(kind)
+        row = default_splits(kind)["train"][0]
+        self.assertEqual(list(row), [*task.text_column_name, "label", "document"])
+        self.assertLen(task.input_texts(row), DISCOURSE_TASKS[kind].num_sentences)
+        self.assertEqual(task.targets(row), [task.labels[row["label"]]])
+
+
+class SplitsTest(DiscourseTestCase):
+    def load_files(self, kind: str, splits: tuple[str, ...], number: int) -> dict[str, Dataset]:
+        """Each split has a file of so many documents, whose numbers begin with the number of the split."""
+        files = {
+            f"{split}_file": self.write(f"{split}.jsonl", [document(100 * place + i) for i in range(number)])
+            for place, split in enumerate(splits)
+        }
+        return load(get_task(kind), **files, cache_dir=self.folder)
+
+    @parameterized.parameters(*KINDS)
+    def test_no_document_and_no_sentence_is_in_two_splits(self, kind):
+        splits = default_splits(kind)
+        self.assertEqual(list(splits), ["train", "validation", "test"])
+        for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
+            self.assertNoCommonElements(splits[one]["document"], splits[other]["document"])
+            sentences = [{text for row in splits[name] for text in texts_of(row)} for name in (one, other)]
+            self.assertNoCommonElements(*sentences)
+
+    def test_a_tenth_of_the_documents_each_is_held_out(self):
+        texts = [document(index, num_sentences=3) for index in range(50)]
+        splits = self.load("sentence_ordering", texts)
+        numbers = {name: len(set(rows["document"])) for name, rows in splits.items()}
+        self.assertEqual(numbers, {"train": 40, "validation": 5, "test": 5})
+
+    def test_test_documents_are_those_that_pre_training_holds_out(self):
+        held_out = load_corpus(validation_split_percentage=10)["validation"]
+        sentences = {" ".join(text.split()) for row in held_out for text in get_sentence_splitter()(row["text"])}
+        for row in default_splits("sentence_ordering")["test"]:
+            self.assertContainsSubset(texts_of(row), sentences)
+
+    def test_a_repeated_document_is_used_once(self):
+        texts = [document(index) for index in range(20)]
+        once, twice = (self.load("sentence_ordering", some) for some in (texts, [*texts, *texts]))
+        documents = [set().union(*(rows["document"] for rows in splits.values())) for splits in (once, twice)]
+        self.assertEqual(*documents)
+        self.assertEqual(*(sum(map(len, splits.values())) for splits in (once, twice)))
+
+    def test_a_sentence_of_several_documents_is_in_no_split_and_its_neighbours_stay_apart(self):
+        byline = "This is a text by the same author."
+        texts = [f"{document(2 * i, 2)} {byline} {document(2 * i + 1, 2)}" for i in range(40)]
+        with self.assertLogs(discourse_tasks.logger, "INFO") as logs:
+            splits = self.load("sentence_ordering", texts)
+        for rows in splits.values():
+            for row in rows:
+                self.assertLen({text.split()[2] for text in texts_of(row)}, 1)
+        self.assertEqual(sum(map(len, splits.values())), 40 * 2 * 2)
+        self.assertIn("left out: 32 sentences of several documents.", " ".join(logs.output))
+
+    def test_each_split_has_its_file(self):
+        splits = self.load_files("discourse_coherence", ("train", "validation", "test"), number=4)
+        for number, rows in enumerate(splits.values()):
+            indices = {int(text.split()[2]) // 100 for row in rows for text in texts_of(row)}
+            self.assertEqual(indices, {number})
+        self.assertEqual(list(splits), ["train", "validation", "test"])
+
+    @parameterized.parameters(
+        (("train", "validation"), {"train": 10, "validation": 10}),
+        (("train", "test"), {"train": 9, "validation": 1, "test": 10}),
+        (("validation",), {"validation": 10}),
+        (("test",), {"test": 10}),
+    )
+    def test_only_what_training_needs_is_set_apart(self, given, expected):
+        splits = self.load_files("sentence_position", given, number=10)
+        self.assertEqual({name: len(set(rows["document"])) for name, rows in splits.items()}, expected)
+
+    def test_it_is_what_the_registry_loads(self):
+        splits = load_task(get_task("sentence_position"), cache_dir=self.folder)
+        for name, rows in default_splits("sentence_position").items():
+            self.assertEqual(splits[name].to_list(), rows.to_list())
+
+
+class RandomnessTest(DiscourseTestCase):
+    @parameterized.parameters(*KINDS)
+    def test_the_same_seed_gives_the_same_rows_and_another_one_others(self, kind):
+        rows = [{name: rows.to_list() for name, rows in self.load(kind, seed=seed).items()} for seed in (1, 1, 2)]
+        self.assertEqual(rows[0], rows[1])
+        self.assertNotEqual(rows[0], rows[2])
+
+    @parameterized.parameters("sentence_position", "sentence_ordering")
+    def test_the_examples_of_a_document_do_not_depend_on_other_documents(self, kind):
+        few, many = [document(index, 30) for index in range(10)], [document(index, 30) for index in range(30)]
+        by_document = []
+        for texts in (few, many):
+            by_document.append(defaultdict(list))
+            for rows in self.load(kind, texts, max_examples_per_document=7).values():
+                for row in rows:
+                    by_document[-1][row["document"]].append(row)
+        self.assertContainsSubset(by_document[0], by_document[1])
+        for name, rows in by_document[0].items():
+            self.assertEqual(rows, by_document[1][name])
+
+    @parameterized.product(kind=KINDS, limit=[1, 3, 20, None])
+    def test_a_document_gives_a_limited_number_of_examples(self, kind, limit):
+        splits = self.load(kind, [document(index, 40) for index in range(20)], max_examples_per_document=limit)
+        all_examples = (40 - DISCOURSE_TASKS[kind].num_sentences + 1) * DISCOURSE_TASKS[kind].num_examples
+        for rows in splits.values():
+            num_labels = DISCOURSE_TASKS[kind].num_examples
+            whole = all_examples if limit is None else max(1, limit // num_labels) * num_labels
+            self.assertEqual(set(Counter(rows["document"]).values()), {whole})
+            labels = Counter(zip(rows["document"], rows["label"], strict=True))
+            self.assertEqual(set(labels.values()), {whole // num_labels})  # in each document
+
+    def test_the_limit_is_on_unless_it_is_turned_off(self):
+        rows = self.load("sentence_position", [document(index, 40) for index in range(20)])["train"]
+        self.assertEqual(set(Counter(rows["document"]).values()), {MAX_EXAMPLES_PER_DOCUMENT})
+
+    def test_a_limit_chooses_windows_from_all_over_the_document(self):
+        rows = self.load(
+            "sentence_ordering", [document(index, 40) for index in range(40)], max_examples_per_document=4
+        )
+        starts = [int(row["sentence_1"].removesuffix(".").split()[-1]) for row in rows["train"] if row["label"]]
+        self.assertBetween(np.mean(starts), 14, 24)
+
+
+class CacheTest(DiscourseTestCase):
+    def prepare(self, kind: str, source: str, **options) -> dict[str, Dataset]:
+        """As a run does: everything is made anew."""
+        preprocessor = TaskPreprocessor(tiny_tokenizer(True), get_task(kind), sentence_tokens=True)
+        file = os.path.join(self.folder, "train.jsonl") if source == "file" else None
+        splits = load_task(get_task(kind), train_file=file, cache_dir=self.folder, options=options)
+        return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
+
+    @parameterized.product(kind=["sentence_ordering", "discourse_coherence"], source=["file", "default"])
+    def test_rows_and_what_was_made_of_them_are_found_again(self, kind, source):
+        self.write("train.jsonl", [document(index) for index in range(30)])
+        options = {"max_examples_per_document": 1}
+        first = self.prepare(kind, source, **options)
+        with (
+            mock.patch.object(discourse_tasks, "_examples", side_effect=AssertionError),
+            mock.patch.object(TaskPreprocessor, "_layout", side_effect=AssertionError),
+        ):
+            again = self.prepare(kind, source, **options)
+        for split, rows in first.items():
+            self.assertNotEmpty(rows.cache_files)
+            self.assertEqual(again[split].cache_files, rows.cache_files)
+
+    def test_another_process_finds_the_rows(self):
+        program = (
+            "from hf_depth.tasks.loaders.discourse import load; from hf_depth import get_task; import sys; "
+            "print([rows._fingerprint for rows in load(get_task(sys.argv[1]), cache_dir=sys.argv[2]).values()])"
+        )
+        command = [sys.executable, "-c", program, "sentence_ordering", self.folder]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows = load(get_task("sentence_ordering"), cache_dir=self.folder).values()
+        self.assertEqual(output.splitlines()[-1], str([split._fingerprint for split in rows]))
+
+    def test_changed_documents_options_and_seeds_are_read_anew(self):
+        before = self.load("sentence_ordering", max_examples_per_document=2)["train"].to_list()
+        more = self.load("sentence_ordering", max_examples_per_document=4)["train"]
+        self.assertLen(more, 2 * len(before))
+        fewer = self.load("sentence_ordering", [document(index) for index in range(20)], max_examples_per_document=2)
+        self.assertLen(fewer["train"], 2 * 16)
+
+
+class FilterTest(DiscourseTestCase):
+    @parameterized.parameters(
+        ("It is never empty.", True),
+        ('"Do not you want to know?" he said.', True),
+        ("He said, “I have no objection to hearing it.”", True),
+        ("There is nothing surprising in this (or so it seems)!", True),
+        ("Das ist ein ganz gewöhnlicher Satz.", True),
+        ("これは日本語で書かれた文です。", True),
+        ("यह हिन्दी में एक वाक्य है।", True),
+        ("هل هذه جملة باللغة العربية؟", True),
+        ("Yes.", False),
+        ("The Data Model and its Uses", False),
+        ("The following names are known:", False),
+        ("• apples, pears and oranges,", False),
+        ("for (i = 0; i < n; i++) { x[i] += f(*y, **z); } // e.", False),
+        ("1 2 3 4 5 6 7 8 9 10 11 12 values.", False),
+        ("...", False),
+        ('"', False),
+        ("", False),
+        ("word " * 300 + "end.", False),
+    )
+    def test_what_is_a_sentence(self, text, expected):
+        self.assertEqual(is_sentence(text), expected)
+
+    def test_what_a_heading_parts_are_no_neighbours(self):
+        texts = [f"{document(2 * index, 2)}\n\nA new chapter\n\n{document(2 * index + 1, 2)}" for index in range(20)]
+        splits = self.load("sentence_ordering", texts)
+        for rows in splits.values():
+            for row in rows:
+                self.assertLen({text.split()[2] for text in texts_of(row)}, 1)
+        self.assertEqual(sum(map(len, splits.values())), 20 * 2 * 2)
+
+    def test_a_window_never_holds_a_sentence_twice(self):
+        again = "This very sentence of document {} comes again and again. "
+        texts = [f"{sentence(i, 0)} {2 * again.format(i)}{sentence(i, 1)}" for i in range(20)]
+        for rows in self.load("sentence_ordering", texts).values():
+            for row in rows:
+                self.assertLen(set(texts_of(row)), 2)
+
+    def test_no_line_break_shows_where_a_sentence_stood(self):
+        texts = [document(index).replace(" this", "\nthis") for index in range(20)]
+        for rows in self.load("sentence_position", texts).values():
+            for row in rows:
+                self.assertNotIn("\n", "".join(texts_of(row)))
+
+    def test_what_is_left_out_is_counted(self):
+        texts = [f"{document(index)}\n\nA heading\n\n" for index in range(20)]
+        with self.assertLogs(discourse_tasks.logger, "INFO") as logs:
+            self.load("sentence_position", [*texts, texts[0], "Too short."])
+        message = " ".join(logs.output)
+        self.assertRegex(message, "examples of 1[5-9] documents, out of 1[5-9]")
+        self.assertIn("are no sentences; left out: 1 repeated documents", message)
+
+    @parameterized.parameters(
+        ("de", "Das ist der Satz Nummer {} von Dokument {}."), ("zh", "这是文档{}里面的第{}个句子啊。")
+    )
+    def test_other_languages_have_their_own_rules(self, language, pattern):
+        texts = ["".join(pattern.format(i, j) + " " * (language == "de") for j in range(6)) for i in range(20)]
+        rows = self.load("sentence_position", texts, sentence_language=language, max_examples_per_document=None)
+        self.assertEqual(sum(map(len, rows.values())), 20 * 2 * 5)
+
+
+class ErrorTest(DiscourseTestCase):
+    @parameterized.parameters(*KINDS)
+    def test_too_little_text_is_named_with_what_is_needed(self, kind):
+        number = DISCOURSE_TASKS[kind].num_sentences
+        with self.assertRaisesRegex(
+            ValueError, f"'{kind}', test split: 0 examples of 0 .* needs {number} sentences in a row"
+        ):
+            self.load(kind, [document(index, 1) for index in range(20)])
+
+    @parameterized.parameters(1, 2)
+    def test_too_few_documents_are_named(self, number):
+        with self.assertRaisesRegex(ValueError, "There are too few documents .* Add documents"):
+            self.load("sentence_position", [document(index) for index in range(number)])
+
+    def test_coherence_needs_another_document(self):
+        with self.assertRaisesRegex(
+            ValueError, "'discourse_coherence', test split: .* no sentence of another document"
+        ):
+            self.load("discourse_coherence", [document(index) for index in range(5)])
+
+    @parameterized.parameters(
+        ({"max_examples_per_document": 0}, "`max_examples_per_document` must be at least 1, .*, got 0"),
+        ({"sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
+        ({"text_column": "body"}, "`train_file` .*no column 'body'. The columns are: 'text'"),
+    )
+    def test_wrong_options_are_named(self, options, message):
+        with self.assertRaisesRegex(ValueError, message):
+            self.load("sentence_position", **options)
+
+    @parameterized.parameters(
+        ("sentence_positions", 5, "'mine': `config_name` .* one of 'sentence_position', .* got 'sentence_positions'"),
+        ("sentence_position", 2, "'mine': `config_name` 'sentence_position' has 5 sentences, but .* 2 columns"),
+        ("sentence_position", 5, "'mine': .* has the labels 0 to 4, but `labels` has 0, 1"),
+    )
+    def test_a_task_of_the_user_must_name_one_of_the_three(self, kind, number, message):
+        spec = TaskSpec(
+            benchmark="discourse",
+            name="mine",
+            text_column_name=tuple(f"sentence_{i + 1}" for i in range(number)),
+            prefix=("",) * number,
+            labels={0: "no", 1: "yes"},
+            loader="discourse",
+            config_name=kind,
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            load(spec)
+
+    def test_other_labels_columns_and_names_are_the_users(self):
+        spec = TaskSpec(
+            benchmark="mine",
+            name="order",
+            text_column_name=("left", "right"),
+            prefix=("left:", "right:"),
+            labels={0: "swapped", 1: "kept"},
+            label_column_name="order",
+            loader="discourse",
+            config_name="sentence_ordering",
+        )
+        with mock.patch.object(discourse_tasks, "MAX_EXAMPLES_PER_DOCUMENT", 2):
+            row = load(spec, cache_dir=self.folder)["train"][0]
+        self.assertEqual(list(row), ["left", "right", "order", "document"])
+        self.assertEqual(spec.targets(row), ["kept"])

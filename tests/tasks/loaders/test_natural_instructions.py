@@ -1,0 +1,320 @@
+import json
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
+from datasets import Dataset
+
+from helpers import tiny_tokenizer
+from hf_depth.tasks.loaders import natural_instructions
+from hf_depth.tasks.loaders.natural_instructions import TK_INSTRUCT_PROMPTS, instance_text, load, prompt, read_task
+from hf_depth.tasks.loading import load_task
+from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
+from hf_depth.tasks.registry import get_task
+
+CAPITALS = {
+    "Name": "task1_capitals",
+    "Definition": ["Name the capital of a country"],
+    "Categories": ["Geography", "Other"],
+    "Positive Examples": [
+        {"input": "France", "output": "Paris", "explanation": "It is on the Seine."},
+        {"input": "Peru?", "output": "Lima!", "explanation": "It is on the coast"},
+        {"input": "Mali", "output": "Bamako", "explanation": "Not shown."},
+    ],
+    "Negative Examples": [
+        {"input": "Italy", "output": "Milan", "explanation": "That is Rome"},
+        {"input": "Spain", "output": "Seville"},
+    ],
+}
+END = "Now complete the following example -\nInput: Chad.\nOutput: "
+DEFINITION = "Definition: Name the capital of a country.\n\n"
+POSITIVE = (
+    " Positive Example 1 -\nInput: France.\n Output: Paris.\n\n Positive Example 2 -\nInput: Peru?\n Output: Lima!\n\n"
+)
+FIRST_NEGATIVE = " Negative Example 1 -\nInput: Italy.\n Output: Milan.\n\n"
+NEGATIVE = FIRST_NEGATIVE + " Negative Example 2 -\nInput: Spain.\n Output: Seville.\n\n"
+EXPLAINED = (
+    " Positive Example 1 -\nInput: France.\n Output: Paris.\n Explanation: It is on the Seine.\n\n"
+    " Positive Example 2 -\nInput: Peru?\n Output: Lima!\n Explanation: It is on the coast.\n\n"
+)
+# What Tk-Instruct's own collator makes of the task, in the order of TK_INSTRUCT_PROMPTS.
+GOLDEN = [
+    DEFINITION + END,
+    POSITIVE + END,
+    DEFINITION + POSITIVE + END,
+    DEFINITION + POSITIVE + NEGATIVE + END,
+    DEFINITION + EXPLAINED + END,
+]
+
+
+class PromptTest(parameterized.TestCase):
+    @parameterized.parameters(*zip(TK_INSTRUCT_PROMPTS, GOLDEN, strict=True))
+    def test_each_kind_of_prompt_is_that_of_tk_instruct(self, choices, expected):
+        self.assertEqual(prompt(CAPITALS, "Chad", **choices), expected)
+
+    def test_by_default_definition_and_two_positive_examples_are_shown(self):
+        self.assertEqual(prompt(CAPITALS, "Chad"), DEFINITION + POSITIVE + END)
+
+    @parameterized.parameters(
+        ({"add_task_name": True, "num_pos_examples": 0}, f"task1_capitals. {DEFINITION}{END}"),
+        ({"add_task_definition": False, "num_pos_examples": 0}, END),
+        (
+            {"num_pos_examples": 0, "num_neg_examples": 1, "add_explanation": True},
+            f"{DEFINITION} Negative Example 1 -\nInput: Italy.\n Output: Milan.\n Explanation: That is Rome.\n\n{END}",
+        ),
+    )
+    def test_other_choices_combine(self, choices, expected):
+        self.assertEqual(prompt(CAPITALS, "Chad", **choices), expected)
+
+    @parameterized.parameters("Chad", " Chad\n", "Chad.")
+    def test_white_space_and_a_missing_full_stop_are_put_right(self, text):
+        self.assertEqual(instance_text(text), END)
+
+    @parameterized.parameters(
+        (0, DEFINITION + POSITIVE + NEGATIVE + END),
+        (1, DEFINITION + POSITIVE + FIRST_NEGATIVE + END),
+        (len(NEGATIVE), DEFINITION + POSITIVE + END),
+        (len(POSITIVE + NEGATIVE), DEFINITION + END),
+        (1000, DEFINITION + END),
+    )
+    def test_examples_that_do_not_fit_are_left_out_and_nothing_else(self, num_too_many, expected):
+        limit = len(DEFINITION + POSITIVE + NEGATIVE + END) - num_too_many
+        shown = prompt(CAPITALS, "Chad", num_neg_examples=2, fits=lambda text: len(text) <= limit)
+        self.assertEqual(shown, expected)
+
+
+class NaturalInstructionsTestCase(parameterized.TestCase):
+    """Works on a small copy of the repository: three training tasks, two test tasks."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        for part in ("tasks", "splits/default"):
+            os.makedirs(self.folder / part)
+        self.names = {"train": ["task1_a", "task2_b", "task3_c"], "test": ["task4_d", "task5_e"]}
+        for split, names in self.names.items():
+            self.write_list(split, names)
+            for name in names:
+                self.write_task(name)
+
+    def write_list(self, split: str, names: list[str]):
+        (self.folder / f"splits/default/{split}_tasks.txt").write_text("".join(f"{name}\n" for name in names))
+
+    def write_task(self, name: str, num_instances: int = 50, **fields):
+        instances = [
+            {"id": f"{name}-{i}", "input": f"Country {i} of {name}", "output": [f"capital {i}", f"city {i}"]}
+            for i in range(num_instances)
+        ]
+        task = {**CAPITALS, "Categories": [f"category of {name}"], "Instances": instances, **fields}
+        task = {field: value for field, value in task.items() if field != "Name" and value is not None}
+        (self.folder / "tasks" / f"{name}.json").write_text(json.dumps(task))
+
+    def load(self, seed: int = 42, **options) -> dict[str, Dataset]:
+        task, cache_dir = get_task("natural_instructions"), str(self.folder / "cache")
+        return load(task, dataset_dir=self.folder, options=options, cache_dir=cache_dir, seed=seed)
+
+
+class SplitsTest(NaturalInstructionsTestCase):
+    def test_rows_hold_what_training_and_evaluation_need(self):
+        splits = self.load()
+        self.assertEqual(list(splits), ["train", "validation", "test"])
+        row = splits["test"][3]
+        self.assertEqual(
+            row,
+            {
+                "prompt": prompt(CAPITALS, "Country 3 of task4_d"),
+                "instance": instance_text("Country 3 of task4_d"),
+                "references": ["capital 3", "city 3"],
+                "task": "task4_d",
+                "category": "category of task4_d",
+                "id": "task4_d-3",
+            },
+        )
+        task = get_task("natural_instructions")
+        self.assertEqual((task.prompt(row), task.targets(row)), (row["prompt"], row["references"]))
+
+    def test_test_tasks_are_the_official_ones_and_their_first_instances_are_taken(self):
+        rows = self.load(max_num_instances_per_eval_task=7)["test"]
+        self.assertEqual(rows["id"][:], [f"{name}-{i}" for name in self.names["test"] for i in range(7)])
+
+    def test_validation_holds_out_instances_of_training_tasks(self):
+        splits = self.load(max_num_instances_per_task=None)
+        for split, number in (("train", 40), ("validation", 10)):
+            self.assertEqual(Counter(splits[split]["task"]), Counter({name: number for name in self.names["train"]}))
+        self.assertNoCommonElements(splits["train"]["id"], splits["validation"]["id"])
+
+    def test_an_input_of_validation_is_not_trained_on_under_another_id(self):
+        inputs = [{"id": f"x-{i}", "input": f"Country {i % 25} ", "output": "same"} for i in range(50)]
+        self.write_task("task1_a", Instances=inputs)
+        splits = self.load(max_num_instances_per_task=None)
+        self.assertNoCommonElements(splits["train"]["instance"], splits["validation"]["instance"])
+        self.assertIn(["same"], splits["validation"]["references"][:])
+
+    def test_a_small_task_is_mostly_trained_on(self):
+        self.write_task("task1_a", num_instances=6)
+        splits = self.load()
+        counts = [Counter(splits[split]["task"])["task1_a"] for split in ("train", "validation")]
+        self.assertEqual(counts, [5, 1])
+
+    def test_the_seed_chooses_instances_and_the_same_seed_the_same(self):
+        ids = [
+            {split: rows["id"][:] for split, rows in self.load(seed, max_num_instances_per_task=10).items()}
+            for seed in (1, 1, 2)
+        ]
+        self.assertEqual(ids[0], ids[1])
+        for split in ("train", "validation"):
+            self.assertNotEqual(ids[0][split], ids[2][split])
+        self.assertEqual(ids[0]["test"], ids[2]["test"])
+        self.assertEqual(set(Counter(name.split("-")[0] for name in ids[0]["train"]).values()), {10})
+
+    def test_the_choice_of_a_task_does_not_depend_on_the_others(self):
+        before = self.load(max_num_instances_per_task=10)["train"]
+        self.write_list("train", ["task2_b"])
+        after = self.load(max_num_instances_per_task=10)["train"]
+        self.assertEqual(after.to_list(), before.filter(lambda row: row["task"] == "task2_b").to_list())
+
+    def test_it_is_what_the_registry_loads(self):
+        task, cache_dir = get_task("natural_instructions"), str(self.folder / "other cache")
+        splits = load_task(task, dataset_dir=self.folder, options={"text_column": "text"}, cache_dir=cache_dir)
+        for split, rows in self.load().items():
+            self.assertEqual(splits[split].to_list(), rows.to_list())
+
+
+class CacheTest(NaturalInstructionsTestCase):
+    def prepare(self, **options) -> dict[str, Dataset]:
+        """As a run does: everything is made anew."""
+        preprocessor = TaskPreprocessor(tiny_tokenizer(True), get_task("natural_instructions"), sentence_tokens=True)
+        splits = self.load(length=preprocessor.length, **options)
+        return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
+
+    def test_rows_and_what_was_made_of_them_are_found_again(self):
+        first = self.prepare()
+        with (
+            mock.patch.object(natural_instructions, "read_task", side_effect=AssertionError),
+            mock.patch.object(TaskPreprocessor, "_layout", side_effect=AssertionError),
+        ):
+            again = self.prepare()
+        for split, rows in first.items():
+            self.assertNotEmpty(rows.cache_files)
+            self.assertEqual(again[split].cache_files, rows.cache_files)
+
+    def test_a_changed_task_and_changed_options_are_read_anew(self):
+        self.load()
+        self.write_task("task4_d", num_instances=7)
+        self.assertEqual(Counter(self.load()["test"]["task"])["task4_d"], 7)
+        self.assertNotIn("Positive", self.load(num_pos_examples=0)["test"][0]["prompt"])
+
+
+class OptionsTest(NaturalInstructionsTestCase):
+    def test_the_options_reach_the_prompt(self):
+        row = self.load(add_task_definition=False, num_pos_examples=1, num_neg_examples=1, add_task_name=True)["test"][
+            0
+        ]
+        one_of_each = {"add_task_definition": False, "num_pos_examples": 1, "num_neg_examples": 1}
+        self.assertEqual(row["prompt"], "task4_d. " + prompt(CAPITALS, "Country 0 of task4_d", **one_of_each))
+
+    def test_tk_instruct_mixes_five_kinds_of_prompt_in_training_only(self):
+        splits = self.load(tk_instruct=True)
+        kinds = Counter()
+        for row in splits["train"]:
+            text = row["instance"].removeprefix("Now complete the following example -\nInput: ").split(".\nOutput")[0]
+            prompts = [prompt(CAPITALS, text, **choices) for choices in TK_INSTRUCT_PROMPTS]
+            kinds[prompts.index(row["prompt"])] += 1
+        self.assertLen(kinds, 5)
+        self.assertGreater(min(kinds.values()), 0.1 * len(splits["train"]))
+        self.assertEqual(splits["train"].to_list(), self.load(tk_instruct=True)["train"].to_list())
+        for split in ("validation", "test"):
+            self.assertEqual(splits[split].to_list(), self.load()[split].to_list())
+
+    @parameterized.product(sentence_tokens=[False, True], max_source_length=[400, 200, 130, 64])
+    def test_the_instance_survives_whatever_the_length(self, sentence_tokens, max_source_length):
+        task, tokenizer = get_task("natural_instructions"), tiny_tokenizer(sentence_tokens)
+        preprocessor = TaskPreprocessor(tokenizer, task, sentence_tokens, max_source_length)
+        rows = self.load(length=preprocessor.length, max_source_length=max_source_length, num_neg_examples=2)["test"]
+        prepared = preprocessor(rows[:3])
+        for row, input_ids in zip(rows.select(range(3)), prepared["input_ids"], strict=True):
+            self.assertLessEqual(len(input_ids), max_source_length)
+            words = tokenizer.decode(input_ids, skip_special_tokens=True).split()
+            end = row["instance"].split()
+            self.assertEqual(words[-len(end) :], end)
+        # Whole examples were left out, instead of being cut in the middle.
+        if max_source_length >= 130:
+            self.assertEqual(prepared["num_cut_tokens"], [0, 0, 0])
+
+    def test_prompts_that_were_shortened_and_instances_that_do_not_fit_are_counted(self):
+        self.write_task("task4_d", Instances=[{"id": "long", "input": "a long road " * 200, "output": ["x"]}])
+        with self.assertLogs(natural_instructions.logger, "INFO") as logs:
+            rows = self.load(length=lambda text: len(text.split()), max_source_length=30)["test"]
+        self.assertIn("test split: 51 instances of 2 tasks; 51 of them with fewer examples", " ".join(logs.output))
+        self.assertIn("test split: 1 of 51 instances do not fit into `max_source_length`", " ".join(logs.output))
+        self.assertTrue(rows[0]["prompt"].endswith(instance_text("a long road " * 200)))
+
+    def test_all_references_are_kept(self):
+        self.write_task("task4_d", Instances=[{"id": "i", "input": "x", "output": [f"answer {i}" for i in range(9)]}])
+        self.assertLen(self.load()["test"][0]["references"], 9)
+
+
+class ErrorTest(NaturalInstructionsTestCase):
+    @parameterized.parameters(
+        ({"Definition": None}, "task4_d.json: the field 'Definition' is missing"),
+        ({"Definition": None, "Definitions": ["x"]}, "'Definition' is missing. Did you mean 'Definitions'"),
+        ({"Categories": []}, "task4_d.json: the field 'Categories' is empty"),
+        ({"Instances": {}}, "task4_d.json: the field 'Instances' must be a list, got {}"),
+        (
+            {"Instances": [{"id": "x", "input": 3, "output": ["y"]}]},
+            "'Instances'\\[0\\] must have a text 'input', got",
+        ),
+        (
+            {"Instances": [{"id": "x", "input": "a", "output": []}]},
+            "'Instances'\\[0\\] must have an 'output' .* got \\[\\]",
+        ),
+        ({"Instances": [{"id": "x", "input": "a"}]}, "'Instances'\\[0\\] must have an 'output' .* got None"),
+        ({"Positive Examples": [{"input": "a"}]}, "'Positive Examples'\\[0\\] must have a text 'output'"),
+    )
+    def test_a_wrong_task_is_named_with_file_and_field(self, fields, message):
+        self.write_task("task4_d", **fields)
+        with self.assertRaisesRegex(ValueError, message):
+            self.load()
+
+    @parameterized.parameters(b"{", b"\xff", b"[]")
+    def test_a_file_that_is_no_task_is_named(self, content):
+        (self.folder / "tasks/task4_d.json").write_bytes(content)
+        with self.assertRaisesRegex(ValueError, "task4_d.json cannot be read as a task: "):
+            read_task(self.folder / "tasks/task4_d.json")
+
+    def test_listed_tasks_that_are_not_there_are_named(self):
+        self.write_list("train", ["task1_a", "task2_bb"])
+        with self.assertRaisesRegex(
+            ValueError, "lacks 1 of the 2 tasks in splits/default/train_tasks.txt: task2_bb. .* Did you mean 'task2_b'"
+        ):
+            self.load()
+
+    def test_a_task_in_both_lists_is_refused(self):
+        self.write_list("test", ["task4_d", "task1_a"])
+        with self.assertRaisesRegex(ValueError, "both lists name task1_a"):
+            self.load()
+
+    @parameterized.parameters("splits/default/test_tasks.txt", "tasks", "splits/default")
+    def test_parts_of_the_copy_that_are_missing_are_named(self, part):
+        (self.folder / part).rename(self.folder / "elsewhere")
+        with self.assertRaisesRegex(ValueError, f"`dataset_dir`: there is no (file|folder) .*{part}"):
+            self.load()
+
+    @parameterized.parameters(
+        ({}, "needs `dataset_dir`, .*git clone https://github.com/allenai/natural-instructions"),
+        ({"train_file": "x.json", "dataset_dir": "x"}, "is read from the folder `dataset_dir`, not from `train_file`"),
+        ({"dataset_dir": "nowhere"}, "there is no folder nowhere/tasks"),
+    )
+    def test_other_sources_are_refused_with_the_remedy(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            load(get_task("natural_instructions"), **arguments)
+
+    @parameterized.parameters(("num_pos_examples", -1, 0), ("max_num_instances_per_task", 0, 1))
+    def test_wrong_options_are_named(self, name, value, least):
+        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least {least}, got {value}"):
+            self.load(**{name: value})

@@ -1,0 +1,247 @@
+import tempfile
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from datasets import Dataset
+from datasets.fingerprint import Hasher
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import DataCollatorForTasks, TaskPreprocessor, TaskSpec
+from hf_depth.data.tokenization import TextEncoder
+from hf_depth.tasks.preprocessing import task_statistics
+from hf_depth.tasks.registry import DATASET_VALS, get_task
+from hf_depth.tasks.splits import mix_tasks, mixing_rates
+from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+EOS = TOKENIZER.eos_token_id
+CLASSIFIED = [
+    (benchmark, name)
+    for benchmark, tasks in DATASET_VALS.items()
+    for name in tasks
+    if get_task(name, benchmark).labels is not None
+]
+
+
+def ids_of(text: str) -> list[int]:
+    return TextEncoder(TOKENIZER)([text])[0]
+
+
+def encode(row: dict, spec: TaskSpec = RTE, tokenizer=TOKENIZER, **options) -> dict:
+    columns = TaskPreprocessor(tokenizer, spec, **options)({name: [value] for name, value in row.items()})
+    return {name: values[0].tolist() if name != "num_cut_tokens" else values[0] for name, values in columns.items()}
+
+
+def rte_row(sentence1: str, sentence2: str, label: int = 0) -> dict:
+    return {"sentence1": sentence1, "sentence2": sentence2, "label": label}
+
+
+class InputTest(parameterized.TestCase):
+    def test_a_t5_reads_the_prompt_and_writes_the_label(self):
+        row = rte_row(SENTENCES[3], SENTENCES[9], label=1)
+        encoded = encode(row)
+        prompt = f"rte sentence1: {SENTENCES[3]} sentence2: {SENTENCES[9]}"
+        self.assertEqual(encoded["input_ids"], TOKENIZER(prompt)["input_ids"])
+        self.assertEqual(encoded["labels"], TOKENIZER("not_entailment")["input_ids"])
+        self.assertEqual(encoded["num_cut_tokens"], 0)
+
+    def test_depth_reads_sentences_that_never_cross_a_column(self):
+        encoded = encode(rte_row(f"{SENTENCES[3]} {SENTENCES[9]}", "and so on"), sentence_tokens=True)
+        expected = (
+            f"<eosen><sent_0> rte sentence1: {SENTENCES[3]}<eosen><sent_1> {SENTENCES[9]}"
+            "<eosen><sent_2> sentence2: and so on<eosen></s>"
+        )
+        self.assertEqual(TOKENIZER.decode(encoded["input_ids"]), expected)
+
+    @parameterized.parameters(False, True)
+    def test_special_tokens_in_the_text_are_plain_text(self, sentence_tokens):
+        texts = ["A </s> b <sent_3> c <extra_id_0>.", "<eosen> <pad> d <unk>."]
+        encoded = encode(rte_row(*texts), sentence_tokens=sentence_tokens)
+        special = set(TOKENIZER.all_special_ids)
+        found = [token for token in encoded["input_ids"] if token in special]
+        layout = TOKENIZER.convert_tokens_to_ids(["<eosen>", "<sent_0>", "<eosen>", "<sent_1>", "<eosen>"])
+        self.assertEqual(found, [*layout, EOS] if sentence_tokens else [EOS])
+
+    def test_more_sentences_than_sentence_tokens_share_the_last(self):
+        encoded = encode(
+            rte_row(" ".join(SENTENCES[9:] * 4), SENTENCES[3]), sentence_tokens=True, max_source_length=5000
+        )
+        self.assertEqual(encoded["num_cut_tokens"], 0)
+        text = TOKENIZER.decode(encoded["input_ids"])
+        self.assertEqual(text.count("<sent_19>"), 1)
+        self.assertIn("sentence2:", text.split("<sent_19>")[1])
+
+    @parameterized.parameters(*((length, tokens) for length in (16, 40, 70, 160, 400) for tokens in (False, True)))
+    def test_what_is_too_long_is_cut_to_the_length_and_counted(self, length, sentence_tokens):
+        row = rte_row(" ".join(SENTENCES[9:] * 3), SENTENCES[3])
+        whole = encode(row, sentence_tokens=sentence_tokens, max_source_length=5000)
+        encoded = encode(row, sentence_tokens=sentence_tokens, max_source_length=length)
+        self.assertLessEqual(len(encoded["input_ids"]), length)
+        self.assertGreaterEqual(len(encoded["input_ids"]), length - 3 * sentence_tokens)  # a sentence needs room
+        special = set(TOKENIZER.all_special_ids)
+        num_words = [sum(i not in special for i in ids["input_ids"]) for ids in (whole, encoded)]
+        self.assertEqual(encoded["num_cut_tokens"], num_words[0] - num_words[1])
+        if length >= 70:  # only the long text was cut
+            text = TOKENIZER.decode(encoded["input_ids"])
+            self.assertRegex(text, f"sentence2: {SENTENCES[3]}(<eosen>)?</s>")
+            self.assertIn("rte sentence1:", text)
+
+    @parameterized.product(length=(20, 60, 100), sentence_tokens=(False, True))
+    def test_an_instance_survives_what_stands_before_it(self, length, sentence_tokens):
+        instance = "Now complete this. Input: Call me. Output:"
+        row = {"question": " ".join(SENTENCES[:4]) + "\n" + instance, "instance": instance, "answers": ["x"]}
+        spec = TaskSpec("tests", "instructions", "question", "", label_column_name="answers")
+        encoded = encode(row, spec, sentence_tokens=sentence_tokens, max_source_length=length)
+        words = [token for token in encoded["input_ids"] if token not in TOKENIZER.all_special_ids]
+        if length == 20:  # not even the instance fits: its end is kept
+            self.assertEqual(words, ids_of(instance)[-len(words) :])
+        else:
+            self.assertEqual(words[-len(ids_of(instance)) :], ids_of(instance))
+        self.assertGreater(encoded["num_cut_tokens"], 0)
+
+    def test_a_column_called_instance_means_nothing_if_the_text_does_not_end_with_it(self):
+        row = rte_row(SENTENCES[3], SENTENCES[9])
+        self.assertEqual(encode(row | {"instance": "elsewhere"}), encode(row))
+
+    def test_the_length_of_a_text_is_what_it_takes_in_an_input(self):
+        for sentence_tokens in (False, True):
+            preprocessor = TaskPreprocessor(TOKENIZER, QUESTIONS, sentence_tokens=sentence_tokens)
+            text = " ".join(SENTENCES[3:6])
+            row = {"question": text, "answers": ["x"]}
+            spec = TaskSpec("tests", "bare", "question", "", label_column_name="answers")
+            encoded = encode(row, spec, sentence_tokens=sentence_tokens)
+            self.assertEqual(preprocessor.length(text), len(encoded["input_ids"]) - (2 if sentence_tokens else 1))
+
+
+class TargetTest(parameterized.TestCase):
+    @parameterized.parameters(*CLASSIFIED)
+    def test_labels_of_every_task_are_written_and_read_back(self, benchmark, name):
+        spec = get_task(name, benchmark)
+        rows = [
+            dict.fromkeys(spec.text_column_name, "a") | {spec.label_column_name: text} for text in spec.labels.values()
+        ]
+        batch = {column: [row[column] for row in rows] for column in rows[0]}
+        labels = TaskPreprocessor(TOKENIZER, spec, max_target_length=64)(batch)["labels"]
+        read = [spec.parse(TOKENIZER.decode(ids, skip_special_tokens=True)) for ids in labels]
+        self.assertEqual(read, list(spec.labels))
+
+    def test_hidden_labels_are_empty(self):
+        self.assertEqual(encode(rte_row("a", "b", label=-1))["labels"], [])
+
+    def test_one_of_several_answers_is_chosen_by_seed_and_row(self):
+        row = {"question": "Who?", "answers": ["Ishmael", "Cato", "Bingley"]}
+        chosen = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in range(20)]
+        self.assertEqual(set(chosen), set(row["answers"]))
+        again = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in range(20)]
+        self.assertEqual(chosen, again)
+
+    def test_long_answers_are_cut_and_counted(self):
+        row = {"question": "Who?", "answers": [SENTENCES[3]]}
+        encoded = encode(row, QUESTIONS, max_target_length=6)
+        self.assertEqual(encoded["labels"], [*ids_of(SENTENCES[3])[:5], EOS])
+        self.assertEqual(encoded["num_cut_tokens"], len(ids_of(SENTENCES[3])) - 5)
+
+    @parameterized.named_parameters(
+        ("unknown", ["cat", "犬"], {}, "犬"),
+        ("equal ids", ["a b", "a  b"], {}, "a  b"),
+        ("too long", ["yes", SENTENCES[0]], {}, "max_target_length"),
+        ("no room", ["yes", "no"], {"max_source_length": 4}, "max_source_length.*at least 8"),
+        ("not read back", ["yes", "ﬁne"], {}, "ﬁne"),
+    )
+    def test_labels_that_cannot_be_told_apart_are_refused(self, labels, options, message):
+        spec = TaskSpec("tests", "labels", "text", "", labels=labels)
+        with self.assertRaisesRegex(ValueError, message):
+            TaskPreprocessor(TOKENIZER, spec, **options)
+
+
+class DatasetTest(parameterized.TestCase):
+    def test_equal_preprocessors_have_one_fingerprint(self):
+        preprocessors = [
+            TaskPreprocessor(tiny_tokenizer(True), get_task("rte"), sentence_tokens=True) for _ in range(2)
+        ]
+        self.assertEqual(*map(Hasher.hash, preprocessors))
+        other = TaskPreprocessor(TOKENIZER, RTE, sentence_tokens=True, max_source_length=99)
+        self.assertNotEqual(Hasher.hash(other), Hasher.hash(preprocessors[0]))
+
+    def test_prepared_rows_are_found_in_the_cache_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rte_rows(8).to_json(f"{folder}/rows.jsonl")
+            prepared_rows = []
+            for _ in range(2):  # as in two runs: everything is read and made anew
+                rows = Dataset.from_json(f"{folder}/rows.jsonl", cache_dir=f"{folder}/cache")
+                prepared_rows.append(prepared(rows, "depth"))
+            self.assertNotEmpty(prepared_rows[0].cache_files)
+            self.assertEqual(prepared_rows[0].cache_files, prepared_rows[1].cache_files)
+            other = prepared(rows, "t5")
+            self.assertNotEqual(other.cache_files, prepared_rows[0].cache_files)
+
+    def test_statistics_count_what_was_cut(self):
+        rows = rte_rows(8)
+        whole = task_statistics(prepared(rows, "t5"), TOKENIZER.unk_token_id)
+        cut = task_statistics(prepared(rows, "t5", max_source_length=20), TOKENIZER.unk_token_id)
+        self.assertEqual((whole["examples"], whole["cut_examples"], whole["tokens_cut"]), (8, 0, 0))
+        self.assertEqual(cut["tokens_cut"], whole["tokens"] - cut["tokens"])
+        self.assertEqual((cut["cut_examples"], cut["tokens"], cut["unknown_tokens"]), (8, 160, 0))
+
+    def test_the_collator_pads_and_passes_on_no_other_columns(self):
+        rows = [
+            {
+                "input_ids": np.array([5, 6, 1]),
+                "labels": np.array([7, 1]),
+                "num_cut_tokens": 2,
+                "index": 4,
+                "text": "x",
+            },
+            {
+                "input_ids": np.array([5, 1]),
+                "labels": np.array([7, 8, 1]),
+                "num_cut_tokens": 0,
+                "index": 3,
+                "text": "y",
+            },
+        ]
+        batch = DataCollatorForTasks(TOKENIZER)(rows)
+        expected = {
+            "input_ids": [[5, 6, 1], [5, 1, 0]],
+            "attention_mask": [[1, 1, 1], [1, 1, 0]],
+            "labels": [[7, 1, -100], [7, 8, 1]],
+            "num_cut_tokens": [2, 0],
+            "index": [4, 3],
+        }
+        self.assertEqual({name: tensor.tolist() for name, tensor in batch.items()}, expected)
+        self.assertEqual({tensor.dtype for tensor in batch.values()}, {torch.int64})
+        wide = DataCollatorForTasks(TOKENIZER, pad_to_multiple_of=8)(rows)
+        self.assertEqual((wide["input_ids"].shape, wide["labels"].shape), ((2, 8), (2, 8)))
+        for row in rows:
+            del row["labels"]
+        self.assertNotIn("labels", DataCollatorForTasks(TOKENIZER)(rows))
+
+
+class MixtureTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ([100, 300], 1000, 1.0, [0.25, 0.75]),
+        ([100, 10_000], 300, 1.0, [0.25, 0.75]),
+        ([100, 10_000], 300, 1e9, [0.5, 0.5]),
+        ([16, 81], 1000, 4.0, [0.4, 0.6]),
+    )
+    def test_rates(self, sizes, maximum, temperature, expected):
+        np.testing.assert_allclose(mixing_rates(sizes, maximum, temperature), expected, rtol=1e-6)
+
+    @parameterized.parameters((0, 1.0, "mixing_maximum"), (10, 0.5, "mixing_temperature"))
+    def test_rates_without_a_meaning_are_refused(self, maximum, temperature, message):
+        with self.assertRaisesRegex(ValueError, message):
+            mixing_rates([1, 2], maximum, temperature)
+
+    def test_a_mixture_holds_every_row_in_the_proportions_asked_for(self):
+        parts = [Dataset.from_dict({"x": list(range(start, start + n))}) for start, n in ((0, 40), (1000, 400))]
+        mixed = mix_tasks(parts, seed=1, maximum=80)["x"][:]
+        self.assertEqual(set(mixed), {*range(40), *range(1000, 1400)})
+        self.assertAlmostEqual(np.mean(np.array(mixed) < 1000), 1 / 3, delta=0.06)
+        self.assertEqual(mixed, mix_tasks(parts, seed=1, maximum=80)["x"][:])
+        self.assertNotEqual(mixed, mix_tasks(parts, seed=2, maximum=80)["x"][:])
+        self.assertIs(mix_tasks(parts[:1], seed=1), parts[0])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,95 @@
+"""The architecture: which folder may import which, what the Hub files import, and examples in docstrings that run."""
+
+import ast
+import doctest
+import importlib
+import pkgutil
+from pathlib import Path
+
+from absl.testing import parameterized
+
+import hf_depth
+from helpers import ROOT
+
+PACKAGE = ROOT / "hf_depth"
+# From the ground up: a folder imports from those before it. Folders in one tuple do not know of each other.
+FLOORS = (("suggestions",), ("data",), ("models", "tasks"), ("evaluation", "arguments"), ("training",), ("__init__",))
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+HUB_FILES = ("configuration_depth.py", "modeling_depth.py")
+
+
+def room(path: Path) -> str:
+    """The folder of a module, or the module itself if it stands in none."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> list[tuple[int, str, str]]:
+    """Line, absolute module and name of each `from … import name`; of a plain `import`, the name is empty."""
+    package = ["hf_depth", *path.relative_to(PACKAGE).parts[:-1]]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*start, *([node.module] if node.module else [])])
+            found += [(node.lineno, module, alias.name) for alias in node.names]
+    return found
+
+
+class ImportsTest(parameterized.TestCase):
+    @parameterized.named_parameters((path.relative_to(PACKAGE).as_posix(), path) for path in MODULES)
+    def test_imports_point_down(self, path):
+        here = room(path)
+        for line, module, name in imported(path):
+            parts = [*module.split("."), name]
+            if parts[0] != "hf_depth":
+                continue
+            there = parts[1] or "__init__"
+            with self.subTest(f"line {line}: {module} {name}"):
+                self.assertIn(there, FLOOR, "a folder that has no floor in FLOORS")
+                self.assertTrue(there == here or FLOOR[there] < FLOOR[here], f"{here} must not import {there}")
+
+    def test_no_import_goes_in_a_circle(self):
+        names = {path: ".".join(["hf_depth", *path.relative_to(PACKAGE).with_suffix("").parts]) for path in MODULES}
+        known = set(names.values())
+        graph = {
+            name: {m for _, module, item in imported(path) for m in (module, f"{module}.{item}") if m in known}
+            for path, name in names.items()
+        }
+        done, under_way = set(), []
+
+        def visit(name):
+            self.assertNotIn(name, under_way, f"a circle: {under_way}")
+            if name not in done:
+                under_way.append(name)
+                for other in graph[name]:
+                    visit(other)
+                under_way.pop()
+                done.add(name)
+
+        for name in graph:
+            visit(name)
+
+    @parameterized.parameters(*HUB_FILES)
+    def test_the_hub_files_import_only_torch_transformers_and_each_other(self, name):
+        allowed = {"torch", "transformers", "collections", "dataclasses", "typing"}
+        path = PACKAGE / "models" / name
+        for line, module, item in imported(path):
+            with self.subTest(f"line {line}: {module} {item}"):
+                beside = {f"hf_depth.models.{other.removesuffix('.py')}" for other in HUB_FILES}
+                self.assertTrue(module.split(".")[0] in allowed or module in beside, module)
+
+
+class DocstringsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        module.name for module in pkgutil.walk_packages([str(PACKAGE)], "hf_depth.") if not module.ispkg
+    )
+    def test_the_examples_of_a_module_run(self, name):
+        result = doctest.testmod(importlib.import_module(name))
+        self.assertEqual(result.failed, 0)
+
+    @parameterized.parameters(*hf_depth.__all__)
+    def test_a_public_name_is_there(self, name):
+        self.assertTrue(hasattr(hf_depth, name))

@@ -1,0 +1,96 @@
+"""What the tests of fine-tuning share: tasks, rows, a trainer. Also runs by itself, as one of several processes."""
+
+import json
+import sys
+
+import numpy as np
+from datasets import Dataset
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import (
+    DataCollatorForTasks,
+    TaskDataset,
+    TaskPreprocessor,
+    TaskSpec,
+    TaskTrainer,
+    TaskTrainingArguments,
+    get_task,
+)
+from hf_depth.tasks.preprocessing import prepare_task
+from tiny_training import tiny_model
+
+RTE = get_task("rte", "glue")
+SHORT_SENTENCES = [sentence for sentence in SENTENCES if len(sentence) < 50]
+# Open text with several right answers.
+QUESTIONS = TaskSpec("tests", "questions", "question", "answer the question:", label_column_name="answers")
+
+
+def rte_rows(number: int, seed: int = 0) -> Dataset:
+    """Rows in the columns of RTE, of one to three sentences, no two with the same text, and with labels at random."""
+    random = np.random.default_rng(seed)
+
+    def text(most: int) -> str:
+        return " ".join(random.choice(SHORT_SENTENCES, size=random.integers(1, most + 1), replace=False))
+
+    return Dataset.from_dict(
+        {
+            "sentence1": [f"{i}: {text(2)}" for i in range(number)],
+            "sentence2": [text(1) for _ in range(number)],
+            "label": random.permutation(np.arange(number) % 2).tolist(),
+            "idx": list(range(number)),
+        }
+    )
+
+
+def prepared(rows: Dataset, kind: str, spec: TaskSpec = RTE, **options) -> Dataset:
+    preprocessor = TaskPreprocessor(tiny_tokenizer(True), spec, sentence_tokens=kind == "depth", **options)
+    return prepare_task(rows, preprocessor).with_format("numpy")
+
+
+def task_dataset(rows: Dataset, kind: str, split: str = "validation", spec: TaskSpec = RTE) -> TaskDataset:
+    return TaskDataset(spec, split, rows, prepared(rows, kind, spec))
+
+
+def trainer(kind: str, output_dir: str, rows: Dataset, eval_dataset=None, model=None, **arguments) -> TaskTrainer:
+    """A trainer of a small model; it trains and evaluates on the same rows, unless it is given others."""
+    arguments = {
+        "max_steps": 1,
+        "learning_rate": 3e-3,
+        "lr_scheduler_type": "constant",
+        "per_device_train_batch_size": 16,
+        "per_device_eval_batch_size": 4,
+        "logging_steps": 100,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **arguments,
+    }
+    tokenizer = tiny_tokenizer(sentence_tokens=True)
+    return TaskTrainer(
+        model=tiny_model(kind, d_model=48, d_ff=96, num_heads=4) if model is None else model,
+        args=TaskTrainingArguments(output_dir, **arguments),
+        data_collator=DataCollatorForTasks(tokenizer),
+        train_dataset=prepared(rows, kind),
+        eval_dataset=task_dataset(rows, kind) if eval_dataset is None else eval_dataset,
+        processing_class=tokenizer,
+    )
+
+
+def main(kind: str, output_dir: str, number: str, arguments: str):
+    """One of several processes: evaluate in both modes, and let the first one write what came out."""
+    evaluated = trainer(kind, output_dir, rte_rows(int(number)), **json.loads(arguments))
+    found = {}
+    for mode in ("generate", "score_labels"):
+        evaluated.args.prediction_mode = mode
+        metrics = evaluated.evaluate()
+        predictions = evaluated.evaluations["glue", "rte", "validation"].predictions
+        outputs = predictions.answers if mode == "generate" else predictions.scores.tolist()
+        found[mode] = {"metrics": metrics, "outputs": outputs}
+    if evaluated.is_world_process_zero():
+        with open(f"{output_dir}/evaluations.json", "w") as file:
+            json.dump(found, file)
+    evaluated.end()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

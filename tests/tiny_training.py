@@ -1,0 +1,102 @@
+"""What the tests of training share: tiny models, rows, arguments. Also runs by itself, as one of several processes."""
+
+import json
+import sys
+
+import numpy as np
+import torch
+from transformers import T5Config
+from transformers import T5ForConditionalGeneration as StockT5
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import (
+    DataCollatorForDepth,
+    DataCollatorForT5SpanCorruption,
+    DepthConfig,
+    DepthForConditionalGeneration,
+    DepthTrainer,
+    DepthTrainingArguments,
+    T5ForConditionalGeneration,
+)
+from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
+
+
+def rows(number: int) -> list[dict]:
+    """Documents of 2 to 5 sentences and of very different lengths, prepared for either collator."""
+    encode = TextEncoder(tiny_tokenizer(sentence_tokens=True))
+    random = np.random.default_rng(0)
+    prepared = []
+    for _ in range(number):
+        chosen = random.choice(len(SENTENCES), size=random.integers(2, 6), replace=False)
+        encoded = encode([SENTENCES[i] for i in chosen])
+        prepared.append({"input_ids": sum(encoded, []), "sentence_lengths": [len(ids) for ids in encoded]})
+    return prepared
+
+
+def tiny_model(kind: str, seed: int = 0, **changes):
+    """A model of one layer: `depth`, our `t5`, or `stock_t5`, the class of transformers as it is."""
+    tokenizer = tiny_tokenizer(sentence_tokens=True)
+    size = {
+        "vocab_size": len(tokenizer),
+        "d_model": 16,
+        "d_kv": 8,
+        "d_ff": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "dropout_rate": 0.0,
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "decoder_start_token_id": 0,
+        **changes,
+    }
+    torch.manual_seed(seed)
+    if kind == "depth":
+        ids = sentence_token_ids(tokenizer)
+        config = DepthConfig(**size, first_sentence_token_id=int(ids[0]), eosen_token_id=eosen_token_id(tokenizer))
+        return DepthForConditionalGeneration(config)
+    return {"t5": T5ForConditionalGeneration, "stock_t5": StockT5}[kind](T5Config(**size))
+
+
+def trainer(kind: str, output_dir: str, number_of_rows: int = 32, model=None, **arguments) -> DepthTrainer:
+    """A trainer of a tiny model on `rows`, one optimiser step by plain gradient descent unless told otherwise."""
+    arguments = {
+        "max_steps": 1,
+        "optim": "sgd",
+        "learning_rate": 1.0,  # an update is a gradient
+        "max_grad_norm": 0.0,
+        "lr_scheduler_type": "constant",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        **arguments,
+    }
+    collator = DataCollatorForDepth if kind == "depth" else DataCollatorForT5SpanCorruption
+    data = rows(number_of_rows)
+    return DepthTrainer(
+        model=tiny_model(kind) if model is None else model,
+        args=DepthTrainingArguments(output_dir, **arguments),
+        data_collator=collator(tiny_tokenizer(sentence_tokens=True)),
+        train_dataset=data,
+        eval_dataset=data[:7],
+    )
+
+
+def parameters(model) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def main(kind: str, output_dir: str, arguments: str):
+    """One of several processes: train, evaluate, and let the first one write what came out."""
+    trained = trainer(kind, output_dir, **json.loads(arguments))
+    trained.train()
+    metrics = trained.evaluate()
+    if trained.is_world_process_zero():
+        torch.save(parameters(trained.model), f"{output_dir}/parameters.pt")
+        with open(f"{output_dir}/logs.json", "w") as file:
+            json.dump({"train": trained.state.log_history[0], "eval": metrics}, file)
+    trained.end()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,135 @@
+import itertools
+import math
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from scipy.stats import kendalltau
+
+from hf_depth import DepthConfig
+from hf_depth.training.statistics import (
+    ORDER_STATISTICS,
+    STATISTICS,
+    example_statistics,
+    is_shuffled,
+    order_statistics,
+    sentence_sequence,
+    summarize,
+    summarize_order,
+)
+
+CONFIG = DepthConfig(vocab_size=160, first_sentence_token_id=130, num_sentence_tokens=6, eosen_token_id=136)
+
+
+def ids(*rows):
+    """Rows of different lengths, padded with 0."""
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+class OrderTest(parameterized.TestCase):
+    def test_sentence_sequence_reads_left_to_right(self):
+        rows = ids([5, 133, 6, 130, 7], [-100, 9], [131] * 8)
+        expected = [[133, 130, -1, -1, -1, -1], [-1] * 6, [131] * 6]
+        self.assertEqual(sentence_sequence(rows, CONFIG).tolist(), expected)
+
+    def test_shuffled_is_another_order_in_the_input(self):
+        inputs = ids([130, 5, 131, 6, 1], [131, 5, 130, 6, 1], [132, 5, 1])
+        labels = ids([130, 131, 1], [130, 131, 1], [132, 1])
+        self.assertEqual(is_shuffled(inputs, labels, CONFIG).tolist(), [False, True, False])
+
+    @parameterized.parameters(2, 3, 4, 5, 6)
+    def test_tau_is_that_of_scipy(self, n):
+        gold = list(range(130, 130 + n))
+        orders = list(itertools.permutations(gold))[:: max(1, math.factorial(n) // 40)]
+        labels = ids(*[gold] * len(orders))
+        scores = order_statistics(ids(*orders), labels, labels, CONFIG)
+        for order, score in zip(orders, scores, strict=True):
+            place = [order.index(token) for token in gold]
+            self.assertAlmostEqual(score[3].item(), kendalltau(range(n), place).statistic, delta=1e-9)
+            self.assertEqual(score[1].item(), float(list(order) == gold))
+            self.assertAlmostEqual(score[2].item(), 1 / math.factorial(n), delta=1e-12)
+
+    @parameterized.parameters(
+        ([], 0.0, -1.0),  # nothing generated: no pair is concordant
+        ([130, 131], 0.0, 2 * 1 / 3 - 1),  # one of three pairs
+        ([130, 131, 132, 131], 0.0, 1.0),  # a repeated token is no exact order; the first occurrence counts
+        ([130, 131, 132], 1.0, 1.0),
+        ([135, 130, 131, 132], 0.0, 1.0),  # a token that is not in the document
+    )
+    def test_incomplete_orders(self, generated, exact, tau):
+        gold = ids([130, 131, 132, 1])
+        score = order_statistics(ids([0, *generated, 1]), gold, gold, CONFIG)[0]
+        self.assertEqual(score[1].item(), exact)
+        self.assertAlmostEqual(score[3].item(), tau, delta=1e-9)
+
+    def test_one_sentence_has_no_order(self):
+        gold = ids([130, 5, 1], [130, 131, 1])
+        scores = order_statistics(gold, gold, gold, CONFIG)
+        self.assertEqual(scores[0].tolist(), [0.0] * (2 * len(ORDER_STATISTICS)))
+        self.assertEqual(summarize_order(scores.sum(0))["order_exact"], 1.0)
+
+    def test_shuffled_examples_are_scored_apart(self):
+        labels = ids([130, 131, 1], [130, 131, 1])
+        inputs = ids([130, 131, 1], [131, 130, 1])
+        metrics = summarize_order(order_statistics(inputs, inputs, labels, CONFIG).sum(0))  # a model that copies
+        self.assertEqual(metrics["order_exact"], 0.5)
+        self.assertEqual(metrics["order_exact_shuffled"], 0.0)
+        self.assertEqual(metrics["order_kendall_tau_shuffled"], -1.0)
+
+
+class StatisticsTest(parameterized.TestCase):
+    @parameterized.parameters(1.0, 3.0, 0.0)
+    def test_metrics_equal_plain_loops(self, coefficient):
+        random = np.random.default_rng(0)
+        batch, length = 6, 12
+        labels = torch.from_numpy(random.integers(100, 137, size=(batch, length)))
+        labels[1, 8:] = -100
+        inputs = torch.from_numpy(random.integers(100, 137, size=(batch, 9)))
+        mask = torch.ones_like(inputs, dtype=torch.bool)
+        mask[0, 5:] = False
+        logits = torch.from_numpy(random.normal(size=(batch, length, 160)))
+        losses = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none"
+        ).view(batch, length)
+        statistics = example_statistics(inputs, mask, labels, losses, CONFIG, coefficient, logits.argmax(-1))
+        self.assertEqual(statistics.shape, (batch, len(STATISTICS)))
+        # Sums over parts of a batch add up.
+        metrics = summarize(statistics[:2].sum(0) + statistics[2:].sum(0))
+
+        kinds = {"sentence": [], "eosen": [], "reconstruction": []}
+        for row, column in itertools.product(range(batch), range(length)):
+            label = labels[row, column].item()
+            if label != -100:
+                kind = "sentence" if 130 <= label < 136 else "eosen" if label == 136 else "reconstruction"
+                kinds[kind].append((losses[row, column].item(), logits[row, column].argmax().item() == label))
+        for kind, values in kinds.items():
+            self.assertAlmostEqual(metrics[f"{kind}_loss"], np.mean([loss for loss, _ in values]), delta=1e-6)
+            if kind != "eosen":
+                self.assertAlmostEqual(metrics[f"{kind}_accuracy"], np.mean([hit for _, hit in values]), delta=1e-6)
+        everything = sum(loss for values in kinds.values() for loss, _ in values)
+        weighted = everything + (coefficient - 1) * sum(loss for loss, _ in kinds["sentence"])
+        self.assertAlmostEqual(metrics["loss"], weighted / (labels != -100).sum().item(), delta=1e-6)
+        padding = 1 - (mask.sum() + (labels != -100).sum()) / (inputs.numel() + labels.numel())
+        self.assertAlmostEqual(metrics["padding_fraction"], padding.item(), delta=1e-6)
+
+    def test_chance_is_what_guessing_among_the_remaining_reaches(self):
+        random = np.random.default_rng(0)
+        hits, guesses = 0, 0
+        for _ in range(4000):
+            remaining = list(range(4))
+            for true in range(4):
+                hits += random.choice(remaining) == true
+                guesses += 1
+                remaining.remove(true)
+        labels = ids([130, 5, 131, 5, 132, 5, 133, 1])
+        statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, predictions=labels)
+        self.assertAlmostEqual(summarize(statistics[0])["sentence_accuracy_chance"], hits / guesses, delta=0.02)
+
+    def test_nothing_to_measure_is_left_out(self):
+        metrics = summarize(torch.zeros(len(STATISTICS), dtype=torch.float64))
+        self.assertEqual(metrics, {"tokens_cut": 0})
+
+
+if __name__ == "__main__":
+    absltest.main()

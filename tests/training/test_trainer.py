@@ -1,0 +1,268 @@
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from absl.testing import absltest, parameterized
+from datasets import Dataset
+
+import tiny_training
+from helpers import process_environment
+from hf_depth import DepthTrainingArguments
+from tiny_training import parameters, rows, tiny_model, trainer
+
+ALL_KINDS = ("depth", "t5", "stock_t5")
+
+
+class TestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def assert_close(self, actual, expected, tolerance=1e-5):
+        """Equal to `tolerance`, for dicts of tensors; the plain difference, as gradients here are of order 1."""
+        self.assertEqual(actual.keys(), expected.keys())
+        for name, value in actual.items():
+            self.assertLess((value - expected[name]).abs().max().item(), tolerance, name)
+
+
+class LossTest(TestCase):
+    @parameterized.product(kind=ALL_KINDS, accumulation=(1, 4))
+    def test_coefficient_one_is_cross_entropy_whatever_the_accumulation(self, kind, accumulation):
+        run = trainer(
+            kind, self.folder, per_device_train_batch_size=8 // accumulation, gradient_accumulation_steps=accumulation
+        )
+        batches = []
+        run.model.register_forward_pre_hook(lambda module, args, kwargs: batches.append(kwargs), with_kwargs=True)
+        before = tiny_model(kind)
+        run.train()
+        self.assertLen(batches, accumulation)
+        total, number = 0.0, 0
+        for batch in batches:
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+            logits = before(**inputs).logits
+            total += torch.nn.functional.cross_entropy(
+                logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100, reduction="sum"
+            )
+            number += (batch["labels"] != -100).sum()
+        (total / number).backward()
+        expected = {name: p.detach() - 1.0 * p.grad for name, p in before.named_parameters() if p.grad is not None}
+
+        after = parameters(run.model)
+        self.assert_close({name: after[name] for name in expected}, expected)
+        self.assertAlmostEqual(run.state.log_history[0]["loss"], (total / number).item(), delta=1e-5)
+
+    @parameterized.product(kind=ALL_KINDS, coefficient=(1.0, 5.0))
+    def test_accumulation_changes_neither_loss_nor_gradients(self, kind, coefficient):
+        runs = {}
+        for name, batch_size, accumulation in (("8x1", 8, 1), ("2x4", 2, 4)):
+            runs[name] = trainer(
+                kind,
+                self.folder,
+                per_device_train_batch_size=batch_size,
+                gradient_accumulation_steps=accumulation,
+                sentence_loss_coefficient=coefficient,
+            )
+            runs[name].train()
+        expected = runs["8x1"]
+        self.assert_close(parameters(runs["2x4"].model), parameters(expected.model))
+        for key in ("loss", "reconstruction_loss"):
+            self.assertAlmostEqual(
+                runs["2x4"].state.log_history[0][key], expected.state.log_history[0][key], delta=1e-5
+            )
+
+    @parameterized.parameters(*ALL_KINDS)
+    def test_two_processes_are_one(self, kind):
+        shape = {"sentence_loss_coefficient": 3.0, "per_device_eval_batch_size": 2}
+        alone = trainer(kind, self.folder, per_device_train_batch_size=8, **shape)
+        alone.train()
+        metrics = alone.evaluate()
+        shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        together = run_in_two_processes(kind, self.folder, shape)
+
+        self.assert_close(together["parameters"], parameters(alone.model))
+        train_log = alone.state.log_history[0]
+        for key in ("loss", "sentence_loss", "reconstruction_loss", "shuffled_fraction"):
+            if key in train_log:
+                self.assertAlmostEqual(together["train"][key], train_log[key], delta=1e-5, msg=key)
+        # 7 examples on 2 processes: the one that fills the last batch must not count.
+        for key, value in metrics.items():
+            if key.split("_")[-1] not in ("runtime", "second", "time", "fraction", "epoch"):
+                self.assertAlmostEqual(together["eval"][key], value, delta=1e-5, msg=key)
+
+    def test_components_sum_to_the_loss(self):
+        run = trainer("depth", self.folder, sentence_loss_coefficient=4.0)
+        metrics = run.evaluate()
+        sums = {"sentence": [0.0, 0], "eosen": [0.0, 0], "reconstruction": [0.0, 0]}
+        first, eosen = run.model.config.first_sentence_token_id, run.model.config.eosen_token_id
+        for batch in run.get_eval_dataloader():
+            losses = run.model(**batch).token_losses
+            for loss, label in zip(losses.flatten().tolist(), batch["labels"].flatten().tolist(), strict=True):
+                if label != -100:
+                    kind = (
+                        "sentence" if first <= label < first + 20 else "eosen" if label == eosen else "reconstruction"
+                    )
+                    sums[kind] = [sums[kind][0] + loss, sums[kind][1] + 1]
+        for kind, (loss, number) in sums.items():
+            self.assertAlmostEqual(metrics[f"eval_{kind}_loss"], loss / number, delta=1e-5)
+        total = sum(loss for loss, _ in sums.values()) + 3.0 * sums["sentence"][0]
+        self.assertAlmostEqual(metrics["eval_loss"], total / sum(n for _, n in sums.values()), delta=1e-5)
+
+    def test_coefficient_zero_gives_no_gradient_through_sentence_tokens(self):
+        run = trainer("depth", self.folder, sentence_loss_coefficient=0.0)
+        batch = next(iter(run.get_train_dataloader()))
+        run.model.train()
+        logits = []
+        run.model.lm_head.register_forward_hook(lambda module, inputs, output: logits.append(output))
+        loss = run.compute_loss(run.model, batch)
+        (gradient,) = torch.autograd.grad(loss, logits[0])
+        first = run.model.config.first_sentence_token_id
+        sentence = (batch["labels"] >= first) & (batch["labels"] < first + 20)
+        self.assertGreater(sentence.sum(), 0)
+        self.assertEqual(gradient[sentence].abs().max(), 0)
+        self.assertGreater(gradient[~sentence & (batch["labels"] != -100)].abs().min(dim=0).values.max(), 0)
+
+    def test_bad_loss_stops_training(self):
+        run = trainer("depth", self.folder)
+        run.model.lm_head.weight.data.fill_(math.nan)
+        with self.assertRaisesRegex(FloatingPointError, "nan at step 1.*learning_rate"):
+            run.train()
+
+    @parameterized.parameters(
+        ({"sentence_loss_coefficient": -1.0}, "must not be negative, got -1.0"),
+        ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor`=0.1 is not supported"),
+    )
+    def test_bad_arguments_are_named(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            DepthTrainingArguments(self.folder, **arguments)
+
+
+class ResumeTest(TestCase):
+    @parameterized.product(kind=("depth", "t5"), workers=(0, 2))
+    def test_resumed_run_equals_uninterrupted_run_to_the_bit(self, kind, workers):
+        arguments = {
+            "optim": "adamw_torch",
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "linear",
+            "max_grad_norm": 1.0,
+            "max_steps": 10,
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 2,
+            "dataloader_num_workers": workers,
+            "save_strategy": "steps",
+            "save_steps": 5,
+        }
+        # 20 rows are 5 steps an epoch; 24 put the checkpoint into the middle of one.
+        for number_of_rows in (20, 24):
+            folder = Path(self.folder, str(number_of_rows))
+            model = {"model": tiny_model(kind, dropout_rate=0.1)}
+            whole = trainer(kind, str(folder), number_of_rows, **model, **arguments)
+            whole.train()
+            model = {"model": tiny_model(kind, seed=1, dropout_rate=0.1)}
+            resumed = trainer(kind, str(folder), number_of_rows, **model, **arguments)
+            resumed.train(resume_from_checkpoint=str(folder / "checkpoint-5"))
+            for name, value in parameters(whole.model).items():
+                self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
+
+    @parameterized.parameters(False, True)
+    def test_every_epoch_corrupts_anew_and_every_evaluation_the_same(self, streaming):
+        run = trainer("depth", self.folder, number_of_rows=2, max_steps=6, per_device_train_batch_size=2)
+        if streaming:
+            run.train_dataset = Dataset.from_list(run.train_dataset).to_iterable_dataset()
+        seen = []
+        run.model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append((module.training, sorted(kwargs["input_ids"].tolist()))),
+            with_kwargs=True,
+        )
+        run.train()
+        run.evaluate()
+        run.evaluate()
+        trained = [ids for training, ids in seen if training]
+        evaluated = [ids for training, ids in seen if not training]
+        self.assertLen({json.dumps(ids) for ids in trained}, 6)
+        self.assertEqual(evaluated[0], evaluated[1])
+
+
+class EvaluationTest(TestCase):
+    @parameterized.parameters("depth", "t5")
+    def test_batch_size_does_not_change_the_metrics(self, kind):
+        results = [trainer(kind, self.folder, per_device_eval_batch_size=size).evaluate() for size in (1, 3, 7)]
+        for key in ("eval_loss", "eval_reconstruction_loss", "eval_reconstruction_accuracy"):
+            for result in results[1:]:
+                self.assertAlmostEqual(result[key], results[0][key], delta=1e-5, msg=key)
+
+    def test_untrained_model_is_measured_against_chance(self):
+        metrics = trainer("depth", self.folder).evaluate()
+        data = rows(7)
+        lengths = [len(row["sentence_lengths"]) for row in data]
+        chance = sum(1 / k for n in lengths for k in range(1, n + 1)) / sum(lengths)
+        self.assertAlmostEqual(metrics["eval_sentence_accuracy_chance"], chance, delta=1e-6)
+        self.assertBetween(metrics["eval_shuffled_fraction"], 0.0, 1.0)
+        self.assertEqual(metrics["eval_tokens_cut"], 0)
+
+    def test_t5_has_no_sentence_metrics(self):
+        metrics = trainer("t5", self.folder).evaluate()
+        self.assertEmpty([name for name in metrics if "sentence" in name or "shuffled" in name or "order" in name])
+
+    def test_cut_tokens_are_counted(self):
+        run = trainer("depth", self.folder)
+        data = [{**row, "num_cut_tokens": 3} for row in rows(7)]
+        self.assertEqual(run.evaluate(data)["eval_tokens_cut"], 21)
+
+    def test_no_logits_are_kept(self):
+        run = trainer("depth", self.folder)
+        output = run.evaluation_loop(run.get_eval_dataloader(), "Evaluation", metric_key_prefix="eval")
+        self.assertIsNone(output.predictions)
+        self.assertIsNone(output.label_ids)
+
+    def test_generation_scores_the_order_and_predict_returns_it(self):
+        run = trainer("depth", self.folder, predict_with_generate=True, generation_max_length=40)
+        metrics = run.evaluate()
+        self.assertIn("eval_order_exact", metrics)
+        self.assertBetween(metrics["eval_order_kendall_tau"], -1.0, 1.0)
+        output = run.predict(rows(3), metric_key_prefix="predict")
+        self.assertLen(output.predictions, 3)
+        self.assertLen(output.label_ids, 3)
+        self.assertIn("predict_order_kendall_tau", output.metrics)
+
+    def test_logs_have_the_components(self):
+        run = trainer("depth", self.folder, max_steps=2)
+        run.train()
+        log = run.state.log_history[1]
+        for key in ("loss", "sentence_loss", "reconstruction_loss", "shuffled_fraction", "padding_fraction"):
+            self.assertIn(key, log)
+        self.assertEmpty([key for key in log if "accuracy" in key], "not measured in training")
+        self.assertGreater(log["tokens_per_second"], 0)
+        self.assertEqual(log["tokens_cut"], 0)
+
+    def test_datasets_rows_work_like_lists(self):
+        data = Dataset.from_list(rows(7))
+        run = trainer("depth", self.folder)
+        self.assertAlmostEqual(
+            run.evaluate(data.with_format("numpy"))["eval_loss"], run.evaluate()["eval_loss"], delta=1e-6
+        )
+
+
+def run_in_two_processes(kind, folder, arguments):
+    """`tiny_training.py` on two gloo processes; what its first process wrote."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    result = subprocess.run(
+        [*command, tiny_training.__file__, kind, folder, json.dumps(arguments)],
+        env=process_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if result.returncode:
+        raise AssertionError(result.stderr[-3000:])
+    logs = json.loads(Path(folder, "logs.json").read_text())
+    return {"parameters": torch.load(Path(folder, "parameters.pt")), **logs}
+
+
+if __name__ == "__main__":
+    absltest.main()
