@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, T5Tokenizer
 
 from helpers import DOCUMENTS, SENTENCES
+from hf_depth.data import vocabulary
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.python_reference import MIN_DOCUMENT_SENTENCES, python_reference_documents
 from hf_depth.data.sentences import get_sentence_splitter
