@@ -8,6 +8,7 @@ Randomness comes in as an [`ExampleRandom`], which draws for every example from 
 example depends neither on the other examples of the batch nor on their number.
 """
 
+import math
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,6 +28,9 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 # generator (TAOCP 2, 3.3.4); it is also the base of the polynomials in `example_keys`.
 _KNUTH = 6364136223846793005
 _LARGEST_DRAW = np.uint32(2**32 - 1)
+
+# Beyond these, hardly any token would be masked, or hardly any left to go by.
+MIN_NOISE_DENSITY, MAX_NOISE_DENSITY = 0.001, 0.999
 
 
 class SpecialIds(NamedTuple):
@@ -81,6 +85,34 @@ class ExampleRandom:
         low_bits = np.uint32(2 ** (size - 1).bit_length() - 1)
         numbers = np.arange(size, dtype=np.uint32)
         return np.sort(self.bits(purpose, size) & ~low_bits | numbers, axis=1) & low_bits
+
+
+def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
+    """
+    Check the two parameters of span corruption.
+
+    Args:
+        mlm_probability (`float`): share of the tokens to mask, from 0.001 to 0.999.
+        mean_noise_span_length (`float`): mean length of a masked span in tokens; finite, at least 1.
+
+    Raises:
+        `ValueError`: if one of them is out of range. The message names the argument, its value and the range.
+
+    >>> check_noise(mlm_probability=0.15, mean_noise_span_length=3.0)
+    >>> check_noise(mlm_probability=15, mean_noise_span_length=3.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is the share of the tokens to mask: ...
+    """
+    if not MIN_NOISE_DENSITY <= mlm_probability <= MAX_NOISE_DENSITY:
+        raise ValueError(
+            f"`mlm_probability` must be between {MIN_NOISE_DENSITY} and {MAX_NOISE_DENSITY}, got {mlm_probability}. "
+            "It is the share of the tokens to mask: T5 uses 0.15, DEPTH 0.3."
+        )
+    if not 1 <= mean_noise_span_length < math.inf:
+        raise ValueError(
+            f"`mean_noise_span_length` must be at least 1 and finite, got {mean_noise_span_length}. It is counted in "
+            "tokens; the T5 default is 3.0."
+        )
 
 
 def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int) -> np.ndarray:

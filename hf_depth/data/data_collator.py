@@ -17,6 +17,7 @@ from .corruption import (
     ExampleRandom,
     Rows,
     SpecialIds,
+    check_noise,
     corrupt_depth,
     corrupt_t5,
     depth_input_and_target_lengths,
@@ -132,16 +133,7 @@ class _CorruptionCollator:
         for name in ("eos_token", "pad_token"):
             if getattr(self.tokenizer, name) is None:
                 raise ValueError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(
-                f"`mlm_probability` must lie between 0 and 1, got {self.mlm_probability}. It is the share of the "
-                "words to hide; T5 hides 0.15, DEPTH 0.3."
-            )
-        if self.mean_noise_span_length < 1:
-            raise ValueError(
-                f"`mean_noise_span_length` must be at least 1, got {self.mean_noise_span_length}. It is counted in "
-                "tokens; the T5 default is 3.0."
-            )
+        check_noise(self.mlm_probability, self.mean_noise_span_length)
         if self.padding not in (True, "longest", "max_length"):
             raise ValueError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
         if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
