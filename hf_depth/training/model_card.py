@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, TrainingArguments
 
 from ..evaluation.metrics import METRICS
-from ..evaluation.outputs import _title, results_table
+from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult
 from ..models.modeling_depth import has_sentence_tokens
 
@@ -164,8 +164,8 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
         EvalResult(
             task_type="text-classification" if result.spec.labels is not None else "text-generation",
             task_name=result.spec.name,
-            dataset_type=result.spec.path if result.spec.path in datasets else _title(result.spec),
-            dataset_name=_title(result.spec),
+            dataset_type=result.spec.path if result.spec.path in datasets else result.spec.full_name,
+            dataset_name=result.spec.full_name,
             dataset_config=result.spec.config_name if result.spec.path in datasets else None,
             dataset_split=result.split,
             metric_type=METRICS[name].hub_name or name,
@@ -205,7 +205,7 @@ def fine_tuning_card(
         model_name=model_name,
         eval_results=scores or None,
     )
-    tasks = ", ".join(dict.fromkeys(_title(result.spec) for result in results))
+    tasks = ", ".join(dict.fromkeys(result.spec.full_name for result in results))
     trust = ", trust_remote_code=True" if model_type == "depth" else ""
     source = f" from {Path(base_model).name if is_folder else base_model}" if base_model else ""
     body = [

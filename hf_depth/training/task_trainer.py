@@ -9,7 +9,7 @@ import torch
 from transformers.trainer_utils import speed_metrics
 
 from ..evaluation.label_scoring import score_labels
-from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score, parse_answers
+from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
 from ..tasks.dataset import TaskDataset
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
@@ -162,7 +162,7 @@ class TaskTrainer(DepthTrainer):
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         answers = self._texts(outputs)
-        return TaskPredictions(answers, None if dataset.spec.labels is None else parse_answers(dataset.spec, answers))
+        return TaskPredictions(answers, None if dataset.spec.labels is None else dataset.spec.parse_all(answers))
 
     def _texts(self, generated: np.ndarray) -> list[str]:
         """
