@@ -288,7 +288,7 @@ class SentinelsTest(parameterized.TestCase):
 
     def test_more_spans_than_sentinels_are_an_error_with_numbers_and_remedies(self):
         batch = [list(range(10, 1034))]
-        message = "Row 0 .* 102 hidden spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
+        message = "Row 0 .* 102 masked spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
         special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
         with self.assertRaisesRegex(ValueError, message):
             t5(batch, density=0.3, special_ids=special_ids)
