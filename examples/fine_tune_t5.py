@@ -47,6 +47,8 @@ from hf_depth.training.training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
 
+ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+
 
 def check(model_args, training_args, tasks):
     """Stop on arguments that contradict each other, before anything is loaded."""
@@ -317,9 +319,7 @@ def load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args):
 
 
 def main(args=None):
-    model_args, task_args, training_args = parse_arguments(
-        (FineTuningModelArguments, TaskArguments, TaskTrainingArguments), args
-    )
+    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args)
     set_up(training_args)
     tasks = chosen_tasks(task_args)
     check(model_args, training_args, tasks)

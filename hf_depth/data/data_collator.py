@@ -88,7 +88,7 @@ class _CorruptionCollator:
 
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
-    ) -> tuple[Rows, Ragged]:
+    ) -> tuple[Ragged, Ragged]:
         """Inputs and targets of the rows."""
         raise NotImplementedError
 

@@ -20,7 +20,7 @@ from transformers import (
     TrainerState,
 )
 
-from ..evaluation.outputs import results_table
+from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset, name_datasets

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 from hf_depth.evaluation.scoring import TaskResult
 from hf_depth.tasks.registry import get_task
-from hf_depth.training.model_card import fine_tuning_card, model_index
+from hf_depth.training.model_card import CardContent, fine_tuning_card, model_index
 from tiny_tasks import task_results
 
 
@@ -20,9 +20,11 @@ class FineTuningCardTest(parameterized.TestCase):
                 "my-model",
                 "depth",
                 task_results(),
-                {"Data": {"train": "rte.jsonl", "rows": 32}, "Settings": {"learning_rate": 1e-4}},
-                base_model="google/t5-v1_1-base",
-                datasets=["nyu-mll/glue"],
+                CardContent(
+                    {"Data": {"train": "rte.jsonl", "rows": 32}, "Settings": {"learning_rate": 1e-4}},
+                    base_model="google/t5-v1_1-base",
+                    datasets=["nyu-mll/glue"],
+                ),
             )
         )
         data = yaml.safe_load(card.data.to_yaml())
@@ -51,12 +53,12 @@ class FineTuningCardTest(parameterized.TestCase):
     def test_card_names_no_folder_of_this_machine(self):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory())) / "t5-run"
         folder.mkdir()
-        text = fine_tuning_card("m", "t5", task_results(), {}, base_model=str(folder))
+        text = fine_tuning_card("m", "t5", task_results(), CardContent(base_model=str(folder)))
         self.assertNotIn(str(folder.parent), text)
         self.assertIn("from t5-run on", text)
         self.assertNotIn("base_model", text)
         self.assertNotIn("trust_remote_code", text)
-        text = fine_tuning_card("m", "t5", task_results(), {}, base_model="/not/here/t5-run")
+        text = fine_tuning_card("m", "t5", task_results(), CardContent(base_model="/not/here/t5-run"))
         self.assertNotIn("/not/here", text)
 
     def test_examples_from_files_do_not_pass_for_those_of_the_hub(self):
@@ -66,7 +68,7 @@ class FineTuningCardTest(parameterized.TestCase):
         self.assertEqual((score.dataset_type, score.dataset_config), ("nyu-mll/glue", "rte"))
 
     def test_card_without_results_is_valid(self):
-        card = ModelCard(fine_tuning_card("m", "t5", [TaskResult(get_task("rte"), "test", {})], {}))
+        card = ModelCard(fine_tuning_card("m", "t5", [TaskResult(get_task("rte"), "test", {})], CardContent()))
         self.assertNotIn("model-index", card.data.to_dict())
 
     def test_scores_that_are_no_numbers_are_left_out_of_the_index(self):
