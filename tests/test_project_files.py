@@ -274,7 +274,7 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual((launch.main_process_ip, launch.rdzv_backend), ("node7", "c10d"))
         self.assertBetween(launch.main_process_port, 20_000, 30_000)
         self.assertTrue((ROOT / launch.training_script).is_file())
-        model_args, data_args, training_args = parse_arguments(
+        model_args, data_args, _, training_args = parse_arguments(
             script_types(), [*launch.training_script_args, "--use_cpu", "true"]
         )
         self.assertEqual((model_args.model_type, data_args.dataset_name), ("depth", "allenai/c4"))
