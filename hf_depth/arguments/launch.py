@@ -3,7 +3,7 @@
 import logging
 import os
 
-DEFAULT_OUTPUT_DIR = "trainer_output"  # of the host
+DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
 
 
 def check_launch(training_args) -> None:
@@ -36,7 +36,7 @@ def set_up(training_args):
         training_args (`transformers.TrainingArguments`): already set up for the launched processes.
 
     Raises:
-        `ValueError`: if no `output_dir` was named. Runs that share the host's default would continue each other.
+        `ValueError`: if no `output_dir` was named. Runs that share the default would continue each other.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise ValueError("Name the folder of the run by `--output_dir`.")
