@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -124,6 +125,20 @@ class PackagingTest(parameterized.TestCase):
         text = (ROOT / "LICENSE").read_text(encoding="utf-8")
         self.assertIn("Apache License", text.lstrip().splitlines()[0])
         self.assertIn("END OF TERMS AND CONDITIONS", text)
+
+    def test_the_wheel_holds_every_module_and_the_marker_of_annotations(self):
+        ignored = shutil.ignore_patterns("__pycache__")
+        with TemporaryDirectory() as folder:
+            shutil.copytree(ROOT / "hf_depth", Path(folder, "hf_depth"), ignore=ignored)
+            for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+                shutil.copy(ROOT / name, folder)
+            # In a process of its own: setuptools, which torch requires, reads the working directory.
+            build = "from setuptools import build_meta; build_meta.build_wheel('.')"
+            subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hf_depth/")}
+        modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hf_depth").rglob("*.py")}
+        self.assertEqual(packed, modules | {"hf_depth/py.typed"})
 
     def test_pre_commit_runs_the_pinned_linter(self):
         config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
