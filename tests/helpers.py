@@ -36,12 +36,7 @@ def load_script(path: str) -> ModuleType:
 @functools.cache
 def script_arguments(path: str) -> tuple[type, ...]:
     """The dataclasses that a script of examples/ reads its arguments into."""
-    names = {
-        "examples/pretrain_t5.py": ("ModelArguments", "DataArguments", "DepthTrainingArguments"),
-        "examples/fine_tune_t5.py": ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments"),
-    }[path]
-    script = load_script(path)
-    return tuple(getattr(script, name) for name in names)
+    return load_script(path).ARGUMENTS
 
 
 # The beginning of Jane Austen's "Pride and Prejudice" (1813) and of Herman Melville's "Moby-Dick" (1851): dialogue,

@@ -1,21 +1,23 @@
 """
 Noise functions for pre-training: pure numpy, a whole batch per call, no Python loop over tokens or examples.
 
-Rows of different lengths are a pair `(values, lengths)`: `values` of shape `(lengths.sum(),)` holds the rows one after
-the other without padding, `lengths` of shape `(batch_size,)` says how long each is. Ids and lengths are int64.
+Sequences of different lengths are a ragged batch, a pair `(values, lengths)`: `values` of shape `(lengths.sum(),)`
+holds the sequences one after the other without padding, `lengths` of shape `(batch_size,)` says how long each is. Ids
+and lengths are int64. "Tokens" are those of the text; special tokens are called by their names, and are never masked.
 
 Randomness comes in as an [`ExampleRandom`], which draws for every example from a key of its own. What happens to an
 example depends neither on the other examples of the batch nor on their number.
 """
 
+import math
 from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-# A batch of rows one after the other, and their lengths.
-Rows = tuple[np.ndarray, np.ndarray]
+# A ragged batch: the values of all sequences one after the other, and the length of each sequence.
+Ragged = tuple[np.ndarray, np.ndarray]
 # Lengths and counts: one number, or one per example.
 Count = int | np.ndarray
 
@@ -28,21 +30,24 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _KNUTH = 6364136223846793005
 _LARGEST_DRAW = np.uint32(2**32 - 1)
 
+# Beyond these, hardly any token would be masked, or hardly any left to go by.
+MIN_NOISE_DENSITY, MAX_NOISE_DENSITY = 0.001, 0.999
+
 
 class SpecialIds(NamedTuple):
-    """Ids of the tokens that corruption adds to the words; the last two are for DEPTH alone."""
+    """Ids of the special tokens that corruption adds to a text; the last two are for DEPTH alone."""
 
-    eos: int
-    sentinels: np.ndarray  # (num_sentinels,)
-    sentences: np.ndarray = np.array([], np.int64)  # (num_sentence_tokens,)
-    eosen: int = -1
+    eos: int  # `</s>`
+    sentinels: np.ndarray  # (num_sentinels,): `<extra_id_0>`, `<extra_id_1>`, …
+    sentences: np.ndarray = np.array([], np.int64)  # (num_sentence_tokens,): `<sent_0>`, …
+    eosen: int = -1  # `<eosen>`
 
 
 class Draw(IntEnum):
     """What random bits are for. Each purpose has a stream of its own, so that no draw shifts another."""
 
     KEPT_SPANS = 1
-    HIDDEN_SPANS = 2
+    NOISE_SPANS = 2
     SENTINELS = 3
     SENTENCE_TOKENS = 4
     IS_SHUFFLED = 5
@@ -66,34 +71,63 @@ class ExampleRandom:
         self.keys = keys
 
     def bits(self, purpose: Draw, width: int) -> np.ndarray:
-        """uint32, shape `(batch_size, width)`. A larger `width` adds columns and changes none."""
+        """Random bits: uint32, shape `(batch_size, width)`. A larger `width` adds columns and changes none."""
         streams = _mix(self.keys + np.uint64(purpose * _KNUTH % 2**64))  # (batch_size,)
-        steps = np.arange(1, (width + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN_GAMMA  # two numbers of 32 bits in each
+        steps = np.arange(1, (width + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN_GAMMA  # ((width + 1) // 2,)
+        # Each number of 64 bits is two of 32 bits.
         return _mix(streams[:, None] + steps).view(np.uint32)[:, :width]
 
     def uniform(self, purpose: Draw) -> np.ndarray:
-        """float64 in [0, 1), shape `(batch_size,)`."""
+        """Uniform random numbers: float64 in [0, 1), shape `(batch_size,)`."""
         return self.bits(purpose, 1)[:, 0] * 2.0**-32
 
     def permutations(self, purpose: Draw, size: int) -> np.ndarray:
         """Random orders of the numbers below `size`: uint32, shape `(batch_size, size)`."""
         # Sorting (random high bits | number) is faster than argsort, and no two of the sorted numbers are equal.
         low_bits = np.uint32(2 ** (size - 1).bit_length() - 1)
-        numbers = np.arange(size, dtype=np.uint32)
+        numbers = np.arange(size, dtype=np.uint32)  # (size,)
         return np.sort(self.bits(purpose, size) & ~low_bits | numbers, axis=1) & low_bits
+
+
+def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
+    """
+    Check the two parameters of span corruption.
+
+    Args:
+        mlm_probability (`float`): share of the tokens to mask, from 0.001 to 0.999.
+        mean_noise_span_length (`float`): mean length of a masked span in tokens; finite, at least 1.
+
+    Raises:
+        `ValueError`: if one of them is out of range. The message names the argument, its value and the range.
+
+    >>> check_noise(mlm_probability=0.15, mean_noise_span_length=3.0)
+    >>> check_noise(mlm_probability=15, mean_noise_span_length=3.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is the share of the tokens to mask: ...
+    """
+    if not MIN_NOISE_DENSITY <= mlm_probability <= MAX_NOISE_DENSITY:
+        raise ValueError(
+            f"`mlm_probability` must be between {MIN_NOISE_DENSITY} and {MAX_NOISE_DENSITY}, got {mlm_probability}. "
+            "It is the share of the tokens to mask: T5 uses 0.15, DEPTH 0.3."
+        )
+    if not 1 <= mean_noise_span_length < math.inf:
+        raise ValueError(
+            f"`mean_noise_span_length` must be at least 1 and finite, got {mean_noise_span_length}. It is counted in "
+            "tokens; the T5 default is 3.0."
+        )
 
 
 def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int) -> np.ndarray:
     """
-    One key per example, a hash of seed, epoch and the example's own words.
+    One key per example, a hash of seed, epoch and the example's own tokens.
 
-    An example is known by its content, so that map-style data sets, streams, shards, workers and processes agree on it
-    without an index column. Two examples with the same words get the same noise within an epoch.
+    An example is identified by its content, so that map-style data sets, streams, shards, workers and processes agree
+    on its key without an index column. Two examples with the same tokens get the same noise within an epoch.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of all rows.
-        lengths (`np.ndarray` of shape `(batch_size,)`): words per row, at least 1.
-        seed (`int`): of the run.
+        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
+        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 1.
+        seed (`int`): the seed of the run.
         epoch (`int`): how often the data set has been read before.
 
     Returns:
@@ -101,10 +135,11 @@ def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: i
 
     Source: polynomial hashing (Carter and Wegman, 1979), modulo 2^64 and scrambled.
     """
-    # The sum of token * base^place runs over places in the batch. Dividing by base^(first place of the row), which an
-    # odd base allows modulo 2^64, turns them into places in the row.
-    powers, inverse_powers = _powers(2 ** len(token_ids).bit_length())  # of few different sizes
-    starts = _starts(lengths)
+    # The sum of token * base^place runs over places in the batch. Dividing by base^(first place of the example), which
+    # an odd base allows modulo 2^64, turns them into places in the example.
+    # Rounded up to powers of two, there are few different tables to keep.
+    powers, inverse_powers = _powers(2 ** len(token_ids).bit_length())  # (>= len(token_ids),) each
+    starts = _starts(lengths)  # (batch_size,)
     sums = np.add.reduceat(token_ids.view(np.uint64) * powers[: len(token_ids)], starts) * inverse_powers[starts]
     run = _mix(np.array([seed % 2**64], np.uint64)) + np.array([epoch % 2**64], np.uint64) * _GOLDEN_GAMMA  # (1,)
     return _mix(_mix(sums + lengths.astype(np.uint64) * _GOLDEN_GAMMA) ^ _mix(run))
@@ -114,18 +149,19 @@ def noise_counts(
     num_tokens: Count, noise_density: float, mean_noise_span_length: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    How many words of a T5 example are hidden, and in how many spans.
+    How many tokens of a T5 example are masked, and in how many spans.
 
     Args:
-        num_tokens (`int` or `np.ndarray`): words of the example, at least 1. A lone word is not hidden.
-        noise_density (`float`): share of the words to hide, between 0 and 1.
-        mean_noise_span_length (`float`): words per hidden span, at least 1.
+        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 1. A lone token is not masked.
+        noise_density (`float`): share of the tokens to mask, see [`check_noise`].
+        mean_noise_span_length (`float`): mean length of a masked span in tokens, at least 1.
 
     Returns:
-        Two integers or arrays: hidden words, hidden spans (at least 1, which may be empty for a lone word).
+        Two arrays of the shape of `num_tokens`, int64: the number of masked tokens, and of masked spans (at least 1,
+        which is empty for a lone token).
 
     Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code. Unlike there, spans never
-    outnumber the kept words that set them apart.
+    outnumber the kept tokens that set them apart.
     """
     num_tokens = np.asarray(num_tokens)
     num_noise = np.rint(num_tokens * noise_density).astype(np.int64)
@@ -137,20 +173,21 @@ def depth_noise_counts(
     num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
-    How many words of a DEPTH example are hidden, in how many spans, and how many of these can be cut.
+    How many tokens of a DEPTH example are masked, in how many spans, and how many of these can be cut.
 
     A span that runs into the next sentence is cut in two there. `num_noise - num_spans` of the `num_tokens - 1` places
-    between two words are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
-    num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the asked mean length after cutting.
+    between two tokens are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
+    num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the requested mean length after cutting.
 
     Args:
-        num_tokens (`int` or `np.ndarray`): words of the example, at least 1. A lone word is not hidden.
-        num_sentences (`int` or `np.ndarray`): from 1 to `num_tokens`.
-        noise_density (`float`): share of the words to hide, between 0 and 1.
-        mean_noise_span_length (`float`): words per hidden span after cutting, at least 1.
+        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 1. A lone token is not masked.
+        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
+        noise_density (`float`): share of the tokens to mask, see [`check_noise`].
+        mean_noise_span_length (`float`): mean length of a masked span after cutting, at least 1.
 
     Returns:
-        Three integers or arrays: hidden words, spans before cutting, the most cuts that can happen.
+        Three arrays of the same shape, int64: the number of masked tokens, of spans before cutting, and of the most
+        cuts that can happen.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
@@ -167,11 +204,11 @@ def t5_input_and_target_lengths(
     Exact lengths of a T5 example after corruption, `</s>` included in both.
 
     Args:
-        num_tokens (`int` or `np.ndarray`): raw words, at least 2.
+        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 2.
         noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
 
     Returns:
-        Two integers or arrays: input length, target length.
+        Two arrays of the shape of `num_tokens`, int64: input length, target length.
 
     >>> [int(length) for length in t5_input_and_target_lengths(568, 0.15, 3.0)]
     [512, 114]
@@ -187,7 +224,7 @@ def t5_raw_length(
     max_target_length: int | None = None,
 ) -> int:
     """
-    The largest number of raw words whose corrupted input fits, and whose target fits if a maximum is given.
+    The largest number of tokens before corruption whose input fits, and whose target fits if a maximum is given.
 
     Args:
         max_source_length (`int`): tokens of the input, `</s>` included.
@@ -195,12 +232,12 @@ def t5_raw_length(
         max_target_length (`int`, *optional*): tokens of the target, `</s>` included.
 
     Raises:
-        `ValueError`: if not even two words fit.
+        `ValueError`: if not even two tokens fit.
 
     >>> t5_raw_length(512, 0.15, 3.0), t5_raw_length(512, 0.3, 3.0)
     (568, 639)
     """
-    # The input keeps `1 - noise_density` of the words.
+    # The input keeps `1 - noise_density` of the tokens.
     candidates = np.arange(2, int(max_source_length / (1 - noise_density)) + 3)
     input_lengths, target_lengths = t5_input_and_target_lengths(candidates, noise_density, mean_noise_span_length)
     fits = input_lengths <= max_source_length
@@ -209,7 +246,7 @@ def t5_raw_length(
     if not fits.any():
         raise ValueError(
             f"No text fits into `max_source_length`={max_source_length} and `max_target_length`={max_target_length}: "
-            "two words need 3 tokens in each. Raise them."
+            "two tokens of text need 3 in each. Raise them."
         )
     return int(candidates[fits][-1])
 
@@ -218,19 +255,19 @@ def depth_input_and_target_lengths(
     num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    The most tokens that a DEPTH example can have after corruption. How many spans are cut at the end of a sentence is
-    left to chance; these bounds hold always.
+    The largest lengths that a DEPTH example can have after corruption, special tokens included. How many spans are cut
+    at the end of a sentence is random; these bounds always hold.
 
-    An input is `<eosen>`, the kept words, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
-    target is the same without the first `<eosen>` and with the hidden words.
+    An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
+    target is the same without the first `<eosen>` and with the masked tokens in place of the kept ones.
 
     Args:
-        num_tokens (`int` or `np.ndarray`): words of the example, at least 1.
-        num_sentences (`int` or `np.ndarray`): from 1 to `num_tokens`.
+        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 1.
+        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
         noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
 
     Returns:
-        Two integers or arrays: input length, target length.
+        Two arrays of the same shape, int64: input length, target length.
     """
     num_noise, num_spans, most_cuts = depth_noise_counts(
         num_tokens, num_sentences, noise_density, mean_noise_span_length
@@ -243,22 +280,23 @@ def random_spans(
     lengths: np.ndarray, num_noise: np.ndarray, num_spans: np.ndarray, random: ExampleRandom
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    Choose which words are hidden: kept and hidden spans take turns in every row, beginning with a kept one. All ways
-    to do so with the given numbers are equally likely.
+    Choose which tokens are masked: kept and masked spans alternate in every example, beginning with a kept one. All
+    ways to do so with the given numbers are equally likely.
 
     Args:
-        lengths (`np.ndarray` of shape `(batch_size,)`): words per row.
-        num_noise (`np.ndarray` of shape `(batch_size,)`): hidden words per row.
-        num_spans (`np.ndarray` of shape `(batch_size,)`): hidden spans per row, at least 1.
-        random ([`ExampleRandom`]): of these rows.
+        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example.
+        num_noise (`np.ndarray` of shape `(batch_size,)`, int64): masked tokens per example.
+        num_spans (`np.ndarray` of shape `(batch_size,)`, int64): masked spans per example, at least 1.
+        random ([`ExampleRandom`]): of these examples.
 
     Returns:
-        Two `np.ndarray` of shape `(num_spans.sum(),)`: words of the kept spans, words of the hidden spans after them.
+        Two `np.ndarray` of shape `(num_spans.sum(),)`, int64: the length of each kept span, and of the masked span
+        after it.
 
     Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code.
     """
     kept = _random_segmentation(lengths - num_noise, num_spans, random, Draw.KEPT_SPANS)
-    return kept, _random_segmentation(num_noise, num_spans, random, Draw.HIDDEN_SPANS)
+    return kept, _random_segmentation(num_noise, num_spans, random, Draw.NOISE_SPANS)
 
 
 def corrupt_t5(
@@ -268,30 +306,31 @@ def corrupt_t5(
     mean_noise_span_length: float,
     special_ids: SpecialIds,
     random: ExampleRandom,
-) -> tuple[Rows, Rows]:
+) -> tuple[Ragged, Ragged]:
     """
-    T5 span corruption: in the input a sentinel stands for every hidden span, the target lists sentinels and spans.
+    T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of all rows.
-        lengths (`np.ndarray` of shape `(batch_size,)`): words per row, at least 2.
+        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
+        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
         noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
-        special_ids ([`SpecialIds`]): the sentinels are used in their order in every row.
-        random ([`ExampleRandom`]): of these rows.
+        special_ids ([`SpecialIds`]): the sentinels are used in their order in every example.
+        random ([`ExampleRandom`]): of these examples.
 
     Returns:
-        Inputs and targets, each as `(values, lengths)`.
+        Inputs and targets, each as a ragged batch `(values, lengths)`.
 
     Raises:
-        `ValueError`: if a row has more spans than there are sentinels.
+        `ValueError`: if an example has more spans than there are sentinels.
     """
     num_noise, num_spans = noise_counts(lengths, noise_density, mean_noise_span_length)
     _check_enough_sentinels(num_spans, special_ids)
-    kept, hidden = random_spans(lengths, num_noise, num_spans, random)
-    sentinels = special_ids.sentinels[_positions(num_spans)]
-    is_last = np.zeros(len(kept), bool)  # (num_spans.sum(),): the last span of a row has room for `</s>` behind it
+    kept, noise = random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
+    sentinels = special_ids.sentinels[_positions(num_spans)]  # (num_spans.sum(),)
+    # The last span of an example has room for `</s>` behind it.
+    is_last = np.zeros(len(kept), bool)  # (num_spans.sum(),)
     is_last[np.cumsum(num_spans) - 1] = True
-    inputs, targets = _replace_hidden(token_ids, kept, hidden, sentinels, room=is_last)
+    inputs, targets = _replace_noise(token_ids, kept, noise, sentinels, room=is_last)
     input_lengths, target_lengths = lengths - num_noise + num_spans + 1, num_noise + num_spans + 1
     inputs[np.cumsum(input_lengths) - 1] = special_ids.eos
     targets[np.cumsum(target_lengths) - 1] = special_ids.eos
@@ -300,23 +339,24 @@ def corrupt_t5(
 
 def split_prefix(
     token_ids: np.ndarray, lengths: np.ndarray, special_ids: SpecialIds, random: ExampleRandom
-) -> tuple[Rows, Rows]:
+) -> tuple[Ragged, Ragged]:
     """
-    Prefix language modelling: cut every row between two words, every place being equally likely. The input is the part
-    before, the target the part after.
+    Prefix language modelling: cut every example between two tokens, all places being equally likely. The input is the
+    part before, the target the part after.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`): words of all rows.
-        lengths (`np.ndarray` of shape `(batch_size,)`): words per row, at least 2.
-        special_ids ([`SpecialIds`]): `</s>` closes inputs and targets.
-        random ([`ExampleRandom`]): of these rows.
+        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
+        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
+        special_ids ([`SpecialIds`]): `</s>` ends inputs and targets.
+        random ([`ExampleRandom`]): of these examples.
 
     Returns:
-        Inputs and targets, each as `(values, lengths)`.
+        Inputs and targets, each as a ragged batch `(values, lengths)`.
     """
-    prefix_lengths = 1 + (random.uniform(Draw.PREFIX) * (lengths - 1)).astype(np.int64)  # from 1 to length - 1
-    rest_lengths = lengths - prefix_lengths
-    is_prefix = _positions(lengths) < np.repeat(prefix_lengths, lengths)
+    # From 1 to length - 1.
+    prefix_lengths = 1 + (random.uniform(Draw.PREFIX) * (lengths - 1)).astype(np.int64)  # (batch_size,)
+    rest_lengths = lengths - prefix_lengths  # (batch_size,)
+    is_prefix = _positions(lengths) < np.repeat(prefix_lengths, lengths)  # (lengths.sum(),)
     inputs = np.insert(token_ids[is_prefix], np.cumsum(prefix_lengths), special_ids.eos)
     targets = np.insert(token_ids[~is_prefix], np.cumsum(rest_lengths), special_ids.eos)
     return (inputs, prefix_lengths + 1), (targets, rest_lengths + 1)
@@ -331,55 +371,56 @@ def corrupt_depth(
     shuffling_probability: float,
     special_ids: SpecialIds,
     random: ExampleRandom,
-) -> tuple[Rows, Rows]:
+) -> tuple[Ragged, Ragged]:
     """
-    DEPTH corruption: spans of words are hidden, and some rows show their sentences to the encoder in a random order.
+    DEPTH corruption: spans of tokens are masked, and some inputs have their sentences in a random order.
 
-    A shuffled row differs from the same row left in order in nothing but the order of the sentences in its input.
+    A shuffled example differs from the same example left in order only in the order of the sentences in its input.
 
-    The noise mask is laid over the sentences in a random order of its own. T5's mask always keeps the first word and
-    hides the last, and a span that is cut at the end of a sentence goes on in the next one: laid over the document as
-    it stands, it would give the last sentence away, and neighbours.
+    The noise mask is laid over the sentences in a random order of its own. T5's mask always keeps the first token and
+    masks the last, and a span that is cut at the end of a sentence continues in the next one: laid over the document
+    in its true order, it would show which sentence is the last and which are neighbours.
 
     Args:
-        token_ids (`np.ndarray` of shape `(sentence_lengths.sum(),)`): words of all rows.
-        sentence_lengths (`np.ndarray` of shape `(num_sentences.sum(),)`): words per sentence, at least 1.
-        num_sentences (`np.ndarray` of shape `(batch_size,)`): sentences per row, at least 1.
+        token_ids (`np.ndarray` of shape `(sentence_lengths.sum(),)`, int64): tokens of all examples.
+        sentence_lengths (`np.ndarray` of shape `(num_sentences.sum(),)`, int64): tokens per sentence, at least 1.
+        num_sentences (`np.ndarray` of shape `(batch_size,)`, int64): sentences per example, at least 1.
         noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
-        shuffling_probability (`float`): share of the rows to shuffle.
-        special_ids ([`SpecialIds`]): every row uses a random draw of sentinels and of sentence tokens, without
+        shuffling_probability (`float`): share of the examples to shuffle.
+        special_ids ([`SpecialIds`]): every example uses a random draw of sentinels and of sentence tokens, without
             replacement.
-        random ([`ExampleRandom`]): of these rows.
+        random ([`ExampleRandom`]): of these examples.
 
     Returns:
-        Inputs and targets, each as `(values, lengths)`.
+        Inputs and targets, each as a ragged batch `(values, lengths)`.
 
     Raises:
-        `ValueError`: if a row can have more spans than there are sentinels. It is the worst draw that counts, so that
-            a row passes at every visit or at none.
+        `ValueError`: if an example can have more spans than there are sentinels. The worst draw counts, so that an
+            example is accepted in every epoch or in none.
 
     Source: DEPTH (arXiv 2405.07788).
     """
-    first_sentences = _starts(num_sentences)  # (batch_size,): index of each row's first sentence
-    # From here to the end, sentences stand in the order of the noise; `place` finds those of the document among them.
+    first_sentences = _starts(num_sentences)  # (batch_size,): index of each example's first sentence
+    # From here on, sentences are in the order of the noise; `place` finds those of the document among them.
     noise_order = _random_order(num_sentences, len(special_ids.sentences), random, Draw.NOISE_ORDER)
-    place = np.argsort(noise_order)  # (total_sentences,)
+    place = np.argsort(noise_order)  # (num_sentences.sum(),)
     token_ids = _copy_runs(token_ids, _starts(sentence_lengths)[noise_order], sentence_lengths[noise_order])
     sentence_lengths = sentence_lengths[noise_order]
     lengths = np.add.reduceat(sentence_lengths, first_sentences)  # (batch_size,)
     num_noise, num_spans, most_cuts = depth_noise_counts(lengths, num_sentences, noise_density, mean_noise_span_length)
     _check_enough_sentinels(np.minimum(num_spans + most_cuts, num_noise), special_ids)
-    kept, hidden = random_spans(lengths, num_noise, num_spans, random)
-    kept, hidden, first_pieces = _cut_spans(kept, hidden, sentence_lengths)
+    kept, noise = random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
+    # Two counts for each piece, (num_pieces,), and the index of each sentence's first piece, (num_sentences.sum(),).
+    kept, noise, first_pieces = _cut_spans(kept, noise, sentence_lengths)
 
-    span_counts = np.add.reduceat(hidden > 0, first_pieces, dtype=np.int64)  # (total_sentences,)
-    input_counts = np.add.reduceat(kept, first_pieces) + span_counts  # (total_sentences,)
-    target_counts = np.add.reduceat(hidden, first_pieces) + span_counts  # (total_sentences,)
-    row_spans = np.add.reduceat(span_counts, first_sentences)  # (batch_size,)
-    sentinels = _draw_ids(special_ids.sentinels, row_spans, random, Draw.SENTINELS)
-    inputs, targets = _replace_hidden(token_ids, kept, hidden, sentinels)
+    span_counts = np.add.reduceat(noise > 0, first_pieces, dtype=np.int64)  # (num_sentences.sum(),)
+    input_counts = np.add.reduceat(kept, first_pieces) + span_counts  # (num_sentences.sum(),)
+    target_counts = np.add.reduceat(noise, first_pieces) + span_counts  # (num_sentences.sum(),)
+    example_spans = np.add.reduceat(span_counts, first_sentences)  # (batch_size,)
+    sentinels = _draw_ids(special_ids.sentinels, example_spans, random, Draw.SENTINELS)  # (example_spans.sum(),)
+    inputs, targets = _replace_noise(token_ids, kept, noise, sentinels)
 
-    marks = _draw_ids(special_ids.sentences, num_sentences, random, Draw.SENTENCE_TOKENS)  # (total_sentences,)
+    marks = _draw_ids(special_ids.sentences, num_sentences, random, Draw.SENTENCE_TOKENS)  # (num_sentences.sum(),)
     order = place[_sentence_order(num_sentences, len(special_ids.sentences), shuffling_probability, random)]
     input_starts, target_starts = _starts(input_counts), _starts(target_counts)
     inputs = (inputs, input_starts[order], input_counts[order], marks[order])
@@ -393,16 +434,17 @@ def corrupt_depth(
 def _check_enough_sentinels(num_spans, special_ids):
     available = len(special_ids.sentinels)
     if num_spans.max() > available:
-        row = int(num_spans.argmax())
+        index = int(num_spans.argmax())
         raise ValueError(
-            f"Row {row} of the batch can have {num_spans[row]} hidden spans, but the tokenizer has {available} "
-            "sentinels (`<extra_id_0>`, …), and no two spans may share one. Raise `mean_noise_span_length`, lower "
-            "`mlm_probability`, make shorter windows, or use a tokenizer with more sentinels."
+            f"Example {index} of the batch can have {num_spans[index]} masked spans, but the tokenizer has "
+            f"{available} sentinels (`<extra_id_0>`, …), and no two spans may share one. Raise "
+            "`mean_noise_span_length`, lower `mlm_probability`, make shorter windows, or use a tokenizer with more "
+            "sentinels."
         )
 
 
 def _whole_spans(num_spans, num_tokens, num_noise):
-    """Round to whole spans: at least one, and each with a hidden word and a kept word before it."""
+    """Round to whole spans: at least one, and each with a masked token and a kept token before it."""
     most_spans = np.minimum(num_noise, num_tokens - num_noise)
     return np.maximum(np.minimum(np.rint(num_spans).astype(np.int64), most_spans), 1)
 
@@ -419,15 +461,15 @@ def _mix(numbers):
 
 @lru_cache(maxsize=4)
 def _powers(size):
-    """Powers of `_KNUTH` and of its inverse modulo 2^64, from the first: uint64, shape `(2, size)`."""
-    bases = np.array([[_KNUTH], [pow(_KNUTH, -1, 2**64)]], np.uint64)
+    """The first `size` powers of `_KNUTH` and of its inverse modulo 2^64: uint64, shape `(2, size)`."""
+    bases = np.array([[_KNUTH], [pow(_KNUTH, -1, 2**64)]], np.uint64)  # (2, 1)
     powers = np.multiply.accumulate(np.repeat(bases, size, axis=1), axis=1)  # (2, size)
     powers.flags.writeable = False
     return powers
 
 
 def _starts(lengths):
-    """Place of the first element of every run, if the runs stand one after the other."""
+    """Place of the first element of every run, for runs one after the other."""
     return np.cumsum(lengths) - lengths
 
 
@@ -442,7 +484,7 @@ def _copy_runs(values, starts, lengths):
     `values`, for places that the caller fills.
 
     The places to copy from are the running sum of steps: a jump to the start of a run, then ones. (`np.repeat` of the
-    starts would take twice as long for many short runs, whose lengths the processor cannot foresee.)
+    starts would take twice as long for many short runs, whose lengths the processor cannot predict.)
     """
     if len(values) == 0:
         return np.empty(lengths.sum(), values.dtype)
@@ -455,102 +497,107 @@ def _copy_runs(values, starts, lengths):
 
 def _random_segmentation(num_items, num_segments, random, purpose):
     """
-    Cut the items of every row into non-empty segments; all segmentations of a row are equally likely.
+    Cut the items of every example into non-empty segments; all segmentations of an example are equally likely.
 
-    Returns the lengths of the segments, shape `(num_segments.sum(),)`. A row without items has one empty segment.
+    Returns the lengths of the segments, shape `(num_segments.sum(),)`. An example without items has one empty segment.
     """
-    rows = np.arange(len(num_items))
+    batch = np.arange(len(num_items))  # (batch_size,)
     places = np.arange(num_items.max() + 1, dtype=np.int32)  # place j is behind item j, counted from 1
     is_inner = places < num_items.astype(np.int32)[:, None]  # (batch_size, len(places)): between two items
     is_inner[:, 0] = False
-    draws = np.where(is_inner, random.bits(purpose, len(places)), _LARGEST_DRAW)
+    draws = np.where(is_inner, random.bits(purpose, len(places)), _LARGEST_DRAW)  # (batch_size, len(places))
 
-    # A row is cut at those of its inner places that drew the `num_segments - 1` smallest numbers.
-    is_end = draws < np.sort(draws, axis=1)[rows, num_segments - 1][:, None]
-    if np.count_nonzero(is_end) != num_segments.sum() - len(rows):
-        # At a threshold two places drew the same number, which befalls one row in ten million: the first one wins.
+    # An example is cut at those of its inner places that drew the `num_segments - 1` smallest numbers.
+    is_end = draws < np.sort(draws, axis=1)[batch, num_segments - 1][:, None]
+    if np.count_nonzero(is_end) != num_segments.sum() - len(batch):
+        # At a threshold two places drew the same number, as in one example of ten million: the first one is taken.
         order = np.lexsort((draws, ~is_inner), axis=1)
         is_end = np.argsort(order, axis=1) < num_segments[:, None] - 1
-    is_end[rows, num_items] = True
+    is_end[batch, num_items] = True
 
-    ends = np.flatnonzero(is_end)  # (num_segments.sum(),), counted through all rows
-    first_segments = _starts(num_segments)
+    ends = np.flatnonzero(is_end)  # (num_segments.sum(),), counted through the whole batch
+    first_segments = _starts(num_segments)  # (batch_size,)
     lengths = ends.copy()
     lengths[1:] -= ends[:-1]
-    lengths[first_segments] = ends[first_segments] - rows * len(places)
+    lengths[first_segments] = ends[first_segments] - batch * len(places)
     return lengths
 
 
-def _cut_spans(kept, hidden, sentence_lengths):
+def _cut_spans(kept, noise, sentence_lengths):
     """
-    Cut kept and hidden spans at the ends of sentences.
+    Cut kept and masked spans at the ends of sentences.
 
-    Returns the kept and the hidden words of pieces, shape `(num_pieces,)`: a piece is some kept words followed by some
-    hidden words of the same sentence, either of them possibly none; and the index of every sentence's first piece.
+    A piece is some kept tokens followed by some masked tokens of the same sentence, either of them possibly none.
+    Returns how many kept and how many masked tokens each piece has, both of shape `(num_pieces,)`, and the index of
+    every sentence's first piece, shape `(len(sentence_lengths),)`.
     """
-    span_ends, sentence_ends = np.cumsum(kept + hidden), np.cumsum(sentence_lengths)
+    span_ends, sentence_ends = np.cumsum(kept + noise), np.cumsum(sentence_lengths)
     is_span_end, is_sentence_end = np.zeros((2, sentence_ends[-1] + 1), bool)
     is_span_end[span_ends] = True
     is_sentence_end[sentence_ends] = True
     ends = np.flatnonzero(is_span_end | is_sentence_end)  # (num_pieces,)
-    starts = np.concatenate([[0], ends[:-1]])
+    starts = np.concatenate([[0], ends[:-1]])  # (num_pieces,)
 
     spans = np.cumsum(is_span_end[ends]) - is_span_end[ends]  # (num_pieces,): the span that each piece is part of
-    middles = np.clip((span_ends - hidden)[spans], starts, ends)  # where the hidden words begin
+    middles = np.clip((span_ends - noise)[spans], starts, ends)  # (num_pieces,): where the masked tokens begin
     first_pieces = np.concatenate([[0], np.flatnonzero(is_sentence_end[ends])[:-1] + 1])
     return middles - starts, ends - middles, first_pieces
 
 
-def _replace_hidden(token_ids, kept, hidden, sentinels, room=0):
+def _replace_noise(token_ids, kept, noise, sentinels, room=0):
     """
-    Kept words with a sentinel for every hidden span, and hidden spans with their sentinel before them.
+    Kept tokens with a sentinel for every masked span, and masked spans with their sentinel before them.
 
-    `kept` and `hidden` count words that follow each other: kept, hidden, kept, hidden, … After each hidden span `room`
-    places are left to the caller, in both.
+    `kept` and `noise`, both of shape `(num_pieces,)`, count tokens that follow each other: kept, masked, kept, masked,
+    … There is a sentinel for each of the pieces that have masked tokens. After each of these, `room` places are left
+    to the caller, in both results.
     """
-    is_span = hidden > 0
-    ends = np.cumsum(kept + hidden)
-    # In the input, the first word of a span gives its place to the sentinel; in the target, the word before the span.
+    is_span = noise > 0  # (num_pieces,)
+    ends = np.cumsum(kept + noise)  # (num_pieces,)
+    # In the input, the sentinel takes the place of a span's first token; in the target, of the token before the span.
     lengths = kept + is_span + room
-    inputs = _copy_runs(token_ids, ends - hidden - kept, lengths)
+    inputs = _copy_runs(token_ids, ends - noise - kept, lengths)
     inputs[(_starts(lengths) + kept)[is_span]] = sentinels
-    lengths = (1 + hidden + room)[is_span]
-    targets = _copy_runs(token_ids, (ends - hidden - 1)[is_span], lengths)
+    lengths = (1 + noise + room)[is_span]
+    targets = _copy_runs(token_ids, (ends - noise - 1)[is_span], lengths)
     targets[_starts(lengths)] = sentinels
     return inputs, targets
 
 
 def _draw_ids(ids, counts, random, purpose):
-    """For every row `counts` of the `ids`, in random order and without replacement; shape `(counts.sum(),)`."""
+    """For every example `counts` of the `ids`, in random order without replacement; shape `(counts.sum(),)`."""
     is_used = np.arange(len(ids)) < counts[:, None]  # (batch_size, len(ids))
     return ids[random.permutations(purpose, len(ids))[is_used]]
 
 
 def _sentence_order(num_sentences, max_sentences, shuffling_probability, random):
-    """Index of the sentences of all rows in the order of the inputs, shape `(num_sentences.sum(),)`."""
+    """Index of the sentences of all examples in the order of the inputs, shape `(num_sentences.sum(),)`."""
     shuffled = _random_order(num_sentences, max_sentences, random, Draw.SENTENCE_ORDER)
     is_shuffled = random.uniform(Draw.IS_SHUFFLED) < shuffling_probability  # (batch_size,)
     return np.where(np.repeat(is_shuffled, num_sentences), shuffled, np.arange(len(shuffled)))
 
 
 def _random_order(num_sentences, max_sentences, random, purpose):
-    """Index of the sentences of all rows, those of each row in a random order; shape `(num_sentences.sum(),)`."""
-    # Of a random order of `max_sentences` numbers, those below a row's number of sentences are in random order, too.
-    order = random.permutations(purpose, max_sentences)
+    """Index of the sentences of all examples, each example's in a random order; shape `(num_sentences.sum(),)`."""
+    # Of a random order of `max_sentences` numbers, those below an example's number of sentences are in random order.
+    order = random.permutations(purpose, max_sentences)  # (batch_size, max_sentences)
     return np.repeat(_starts(num_sentences), num_sentences) + order[order < num_sentences[:, None]]
 
 
-def _mark_sentences(words, starts, counts, marks, num_sentences, special_ids, leading_eosen):
-    """Rows of the sentences `words[start : start + count]`, each between its mark and `<eosen>`, closed by `</s>`."""
-    last_sentences = np.cumsum(num_sentences) - 1
+def _mark_sentences(token_ids, starts, counts, marks, num_sentences, special_ids, leading_eosen):
+    """
+    A ragged batch of the sentences `token_ids[start : start + count]`, each of them between its mark and `<eosen>`,
+    with `</s>` at the end of an example. `starts`, `counts` and `marks` have the shape `(num_sentences.sum(),)`.
+    """
+    last_sentences = np.cumsum(num_sentences) - 1  # (batch_size,)
     first_sentences = last_sentences - num_sentences + 1
-    before = np.ones_like(counts)
+    before = np.ones_like(counts)  # (num_sentences.sum(),): special tokens before the sentence
     before[first_sentences] += leading_eosen
     lengths = before + counts + 1
     lengths[last_sentences] += 1
 
     begins = _starts(lengths)
-    values = _copy_runs(words, starts - before, lengths)
+    values = _copy_runs(token_ids, starts - before, lengths)
     values[begins[first_sentences]] = special_ids.eosen  # without a leading `<eosen>`, the next line replaces it
     values[begins + before - 1] = marks
     values[begins + before + counts] = special_ids.eosen

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from .corruption import (
     ExampleRandom,
-    Rows,
+    Ragged,
     SpecialIds,
+    check_noise,
     corrupt_depth,
     corrupt_t5,
     depth_input_and_target_lengths,
@@ -87,11 +88,11 @@ class _CorruptionCollator:
 
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
-    ) -> tuple[Rows, Rows]:
+    ) -> tuple[Ragged, Ragged]:
         """Inputs and targets of the rows."""
         raise NotImplementedError
 
-    def _get_words(self, examples: Sequence[Mapping]) -> Rows:
+    def _get_words(self, examples: Sequence[Mapping]) -> Ragged:
         token_ids, lengths = _flatten(examples, "input_ids")
         is_wrong = self._is_special.take(token_ids, mode="clip") | (token_ids < 0)
         if is_wrong.any():
@@ -115,7 +116,7 @@ class _CorruptionCollator:
                     f"`mean_noise_span_length` of the collator (see hf_depth.preprocessing), or raise `{name}`."
                 )
 
-    def _pad(self, rows: Rows, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
+    def _pad(self, rows: Ragged, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows -> matrix of shape `(batch_size, width)`, and a mask that is `True` where it is not padding."""
         values, lengths = rows
         width = int(max_length if self.padding == "max_length" else lengths.max())
@@ -132,16 +133,7 @@ class _CorruptionCollator:
         for name in ("eos_token", "pad_token"):
             if getattr(self.tokenizer, name) is None:
                 raise ValueError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(
-                f"`mlm_probability` must lie between 0 and 1, got {self.mlm_probability}. It is the share of the "
-                "words to hide; T5 hides 0.15, DEPTH 0.3."
-            )
-        if self.mean_noise_span_length < 1:
-            raise ValueError(
-                f"`mean_noise_span_length` must be at least 1, got {self.mean_noise_span_length}. It is counted in "
-                "tokens; the T5 default is 3.0."
-            )
+        check_noise(self.mlm_probability, self.mean_noise_span_length)
         if self.padding not in (True, "longest", "max_length"):
             raise ValueError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
         if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
@@ -250,7 +242,7 @@ class DataCollatorForDepth(_CorruptionCollator):
             random,
         )
 
-    def _get_sentences(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Rows:
+    def _get_sentences(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged:
         if "sentence_lengths" not in examples[0]:
             raise ValueError(
                 f"The rows have no column `sentence_lengths`, only {sorted(examples[0])}. Prepare the data set with "
@@ -284,7 +276,7 @@ class DataCollatorForDepth(_CorruptionCollator):
             )
 
 
-def _flatten(examples: Sequence[Mapping], column: str) -> Rows:
+def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     """One column of the rows, as int64."""
     rows = [example[column] for example in examples]
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))

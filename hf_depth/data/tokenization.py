@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, T5Tokenizer
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
 
 NUM_SENTENCE_TOKENS = 20
 SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
@@ -117,6 +117,61 @@ def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if token_id is None:
         raise ValueError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
     return token_id
+
+
+def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    Check that a model and a tokenizer agree on the sentence tokens, and that each token has a row of the embeddings.
+
+    A DEPTH model that looks for `<sent_0>` under another id than the tokenizer's finds no sentence token at all, and
+    trains as a plain T5.
+
+    Args:
+        model: a DEPTH model, or any other encoder-decoder, of which only the number of embedding rows is checked. Out
+            of the wrapper of a distributed run.
+        tokenizer: what the model will read.
+
+    Raises:
+        `ValueError`: if the configuration of a DEPTH model, of its encoder or of its decoder has other ids than the
+            tokenizer, if the tokenizer has no sentence tokens for it, or if any model has fewer rows than the
+            tokenizer has tokens.
+    """
+    is_depth = hasattr(model.config, "first_sentence_token_id")
+    source = getattr(model, "name_or_path", "") or getattr(model.config, "name_or_path", "")
+    line = (
+        f"`model = load_model({repr(source) if source else 'model.config'}, tokenizer, "
+        f'model_type="{"depth" if is_depth else "t5"}")`'
+    )
+    if is_depth:
+        if not len(_numbered_token_ids(tokenizer, "<sent_{}>")) or _token_id(tokenizer, EOSEN_TOKEN) is None:
+            raise ValueError(
+                "A DEPTH model needs sentence tokens, but the tokenizer has no `<sent_0>` or no `<eosen>`. Add them "
+                f"by `add_sentence_tokens(tokenizer)`, then load a model that fits: {line}."
+            )
+        ids = sentence_token_ids(tokenizer)
+        expected = {
+            "first_sentence_token_id": int(ids[0]),
+            "num_sentence_tokens": len(ids),
+            "eosen_token_id": eosen_token_id(tokenizer),
+        }
+        # The encoder and the decoder have copies of the configuration.
+        for part, config in (
+            ("model", model.config),
+            ("model.encoder", model.encoder.config),
+            ("model.decoder", model.decoder.config),
+        ):
+            for name, value in expected.items():
+                found = getattr(config, name, None)
+                if found != value:
+                    raise ValueError(
+                        f"`{part}.config.{name}` is {found}, but the tokenizer has {value}: the model would not find "
+                        f"the sentence tokens. Load a model that fits the tokenizer: {line}."
+                    )
+    if model.config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"`model.config.vocab_size` is {model.config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens, "
+            f"and each needs a row of the embeddings. Load a model that fits the tokenizer: {line}."
+        )
 
 
 def _numbered_token_ids(tokenizer: PreTrainedTokenizerBase, pattern: str) -> np.ndarray:

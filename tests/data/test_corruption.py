@@ -1,5 +1,6 @@
 """Laws of the noise functions: nothing is lost or repeated, as much noise as asked, no example depends on another."""
 
+import math
 from itertools import permutations
 
 import numpy as np
@@ -11,6 +12,7 @@ from hf_depth.data.corruption import (
     Draw,
     ExampleRandom,
     SpecialIds,
+    check_noise,
     corrupt_depth,
     corrupt_t5,
     depth_input_and_target_lengths,
@@ -203,6 +205,22 @@ class NoiseTest(parameterized.TestCase):
             self.assertTrue((num_spans <= np.arange(2, 600) - num_noise).all())
 
 
+class CheckNoiseTest(parameterized.TestCase):
+    @parameterized.parameters(-0.1, 0, 0.0009, 0.9991, 1, 15, math.inf, math.nan)
+    def test_a_density_out_of_range_is_named_with_the_range(self, density):
+        with self.assertRaisesRegex(ValueError, f"`mlm_probability` must be between 0.001 and 0.999, got {density}"):
+            check_noise(density, 3.0)
+
+    @parameterized.parameters(-3, 0, 0.99, math.inf, math.nan)
+    def test_a_span_length_out_of_range_is_named_with_the_range(self, length):
+        with self.assertRaisesRegex(ValueError, f"`mean_noise_span_length` must be at least 1 .* got {length}"):
+            check_noise(0.15, length)
+
+    @parameterized.product(density=(0.001, 0.15, 0.999), length=(1, 3.0, 1000))
+    def test_the_ends_of_the_ranges_are_allowed(self, density, length):
+        check_noise(density, length)
+
+
 class LengthsTest(parameterized.TestCase):
     @parameterized.parameters((512, 0.15, 568, 114), (512, 0.3, 639, 257))
     def test_t5_raw_text_fills_the_input(self, source, density, raw, target):
@@ -270,7 +288,7 @@ class SentinelsTest(parameterized.TestCase):
 
     def test_more_spans_than_sentinels_are_an_error_with_numbers_and_remedies(self):
         batch = [list(range(10, 1034))]
-        message = "Row 0 .* 102 hidden spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
+        message = "Row 0 .* 102 masked spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
         special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
         with self.assertRaisesRegex(ValueError, message):
             t5(batch, density=0.3, special_ids=special_ids)

@@ -272,9 +272,8 @@ class ReproducibilityTest(parameterized.TestCase):
 
 class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(
-        ({"mlm_probability": 0.0}, "`mlm_probability` must lie between 0 and 1, got 0.0"),
-        ({"mlm_probability": 1.0}, "`mlm_probability` must lie between 0 and 1"),
-        ({"mean_noise_span_length": 0.5}, "`mean_noise_span_length` must be at least 1, got 0.5"),
+        ({"mlm_probability": 0.0}, "`mlm_probability` must be between 0.001 and 0.999, got 0.0"),
+        ({"mean_noise_span_length": 0.5}, "`mean_noise_span_length` must be at least 1 and finite, got 0.5"),
         ({"padding": "shortest"}, '`padding` must be "longest" or "max_length"'),
         ({"padding": False}, '`padding` must be "longest" or "max_length"'),
         ({"padding": "max_length", "max_source_length": 9}, "needs `max_source_length` and `max_target_length`"),

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,14 +10,15 @@ from absl.testing import parameterized
 from datasets.fingerprint import Hasher
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import ByT5Tokenizer, T5Tokenizer
+from transformers import ByT5Tokenizer, T5Config, T5Tokenizer
 
 from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer, write_sentencepiece_model
-from hf_depth import add_sentence_tokens
+from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.data.tokenization import (
     SENTENCE_TOKENS,
     TextEncoder,
+    check_sentence_tokens,
     encode_sentences,
     eosen_token_id,
     layout_document,
@@ -28,6 +30,7 @@ from hf_depth.data.tokenization import (
 SPECIAL_TOKENS = [*SENTENCE_TOKENS, "<eosen>", "</s>", "<pad>", "<unk>", *(f"<extra_id_{i}>" for i in range(100))]
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 ENCODER = TextEncoder(TOKENIZER)
+TINY = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
 
 
 def t5_vocabulary_tokenizer() -> T5Tokenizer:
@@ -117,6 +120,62 @@ class SentenceTokensTest(parameterized.TestCase):
     def test_asking_for_ids_before_they_are_added_names_the_remedy(self, get_ids):
         with self.assertRaisesRegex(ValueError, "call `add_sentence_tokens\\(tokenizer\\)` first"):
             get_ids(tiny_tokenizer())
+
+
+def tiny_depth_model(**changes) -> DepthForConditionalGeneration:
+    """A model that fits `TOKENIZER` but for the changes."""
+    ids = sentence_token_ids(TOKENIZER)
+    fitting = {
+        "vocab_size": len(TOKENIZER),
+        "first_sentence_token_id": int(ids[0]),
+        "num_sentence_tokens": len(ids),
+        "eosen_token_id": eosen_token_id(TOKENIZER),
+    }
+    return DepthForConditionalGeneration(DepthConfig(**{**TINY, **fitting, **changes}))
+
+
+class CheckSentenceTokensTest(parameterized.TestCase):
+    def test_models_that_fit_pass(self):
+        check_sentence_tokens(tiny_depth_model(), TOKENIZER)
+        for tokenizer in (TOKENIZER, tiny_tokenizer()):
+            check_sentence_tokens(T5ForConditionalGeneration(T5Config(**TINY, vocab_size=len(TOKENIZER))), tokenizer)
+
+    @parameterized.product(
+        part=("model", "model.encoder", "model.decoder"),
+        name=("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id"),
+    )
+    def test_another_id_in_any_configuration_is_refused_with_the_line_to_paste(self, part, name):
+        model = tiny_depth_model()
+        config = {"model": model, "model.encoder": model.encoder, "model.decoder": model.decoder}[part].config
+        value = getattr(config, name)
+        setattr(config, name, 7)
+        message = f"`{part}.config.{name}` is 7, but the tokenizer has {value}"
+        with self.assertRaisesRegex(ValueError, re.escape(message)) as raised:
+            check_sentence_tokens(model, TOKENIZER)
+        self.assertIn('`model = load_model(model.config, tokenizer, model_type="depth")`', str(raised.exception))
+        model.name_or_path = "google-t5/t5-small"
+        line = "`model = load_model('google-t5/t5-small', tokenizer, model_type=\"depth\")`"
+        with self.assertRaisesRegex(ValueError, re.escape(line)):
+            check_sentence_tokens(model, TOKENIZER)
+
+    def test_the_default_ids_do_not_fit_another_vocabulary(self):
+        model = DepthForConditionalGeneration(DepthConfig(**TINY, vocab_size=32128))
+        with self.assertRaisesRegex(ValueError, "`model.config.first_sentence_token_id` is 32100, but the tokenizer"):
+            check_sentence_tokens(model, TOKENIZER)
+
+    def test_a_depth_model_needs_a_tokenizer_with_sentence_tokens(self):
+        with self.assertRaisesRegex(
+            ValueError, r"has no `<sent_0>`.*`add_sentence_tokens\(tokenizer\)`.*load_model\("
+        ):
+            check_sentence_tokens(tiny_depth_model(), tiny_tokenizer())
+
+    def test_each_token_needs_a_row_of_the_embeddings(self):
+        size = len(TOKENIZER) - 1
+        model = T5ForConditionalGeneration(T5Config(**TINY, vocab_size=size))
+        message = rf"`model.config.vocab_size` is {size}, .* has {size + 1} tokens, .*model_type=\"t5\""
+        with self.assertRaisesRegex(ValueError, message):
+            check_sentence_tokens(model, TOKENIZER)
+        check_sentence_tokens(model, tiny_tokenizer())
 
 
 class LoadTokenizerTest(parameterized.TestCase):
