@@ -31,7 +31,7 @@ class ModelArguments:
     )
     model_name_or_path: str | None = field(
         default=None,
-        metadata={"help": "T5 or DEPTH checkpoint to continue from (folder or Hub). Default: from scratch."},
+        metadata={"help": "T5 or DEPTH checkpoint to start from (folder or Hub). Default: from scratch."},
     )
     config_name: str | None = field(
         default=None, metadata={"help": "Configuration of a model from scratch (folder or Hub)."}
@@ -49,31 +49,32 @@ class ModelArguments:
         metadata={"help": "`sdpa`, `eager` or `flex_attention`.", "choices": ["sdpa", "eager", "flex_attention"]},
     )
     num_sentence_tokens: int | None = field(
-        default=None, metadata={"help": "Sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."}
+        default=None,
+        metadata={"help": "Number of sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."},
     )
     hierarchical_encoder_mask: bool | None = field(
         default=None,
-        metadata={"help": "Encoder: false: sentence tokens attend to all, not to their own sentence only."},
+        metadata={"help": "Encoder, if false: sentence tokens attend to all tokens, not to their own sentence only."},
     )
     hierarchical_decoder_mask: bool | None = field(
-        default=None, metadata={"help": "Decoder: false: sentence tokens attend to all earlier tokens."}
+        default=None, metadata={"help": "Decoder, if false: sentence tokens attend to all earlier tokens."}
     )
     hierarchical_cross_mask: bool | None = field(
-        default=None, metadata={"help": "Cross-attention: false: sentence tokens attend to all tokens."}
+        default=None, metadata={"help": "Cross-attention, if false: sentence tokens attend to all tokens."}
     )
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
     vocab_size: int | None = field(
         default=None,
-        metadata={"help": "Rows of the embedding; also tokens of a vocabulary trained here, with sentence tokens."},
+        metadata={"help": "Rows of the embeddings; also size of a vocabulary trained here, with sentence tokens."},
     )
-    d_model: int | None = field(default=None, metadata={"help": "Width of the model (default 512)."})
-    d_kv: int | None = field(default=None, metadata={"help": "Width of an attention head (default 64)."})
-    d_ff: int | None = field(default=None, metadata={"help": "Width of the feed-forward layers (default 1024)."})
-    num_layers: int | None = field(default=None, metadata={"help": "Layers of the encoder (default 8)."})
+    d_model: int | None = field(default=None, metadata={"help": "Hidden size of the model (default 512)."})
+    d_kv: int | None = field(default=None, metadata={"help": "Size of an attention head (default 64)."})
+    d_ff: int | None = field(default=None, metadata={"help": "Hidden size of the feed-forward layers (default 1024)."})
+    num_layers: int | None = field(default=None, metadata={"help": "Number of encoder layers (default 8)."})
     num_decoder_layers: int | None = field(
-        default=None, metadata={"help": "Layers of the decoder (default: as encoder)."}
+        default=None, metadata={"help": "Number of decoder layers (default: as the encoder)."}
     )
-    num_heads: int | None = field(default=None, metadata={"help": "Attention heads (default 6)."})
+    num_heads: int | None = field(default=None, metadata={"help": "Number of attention heads (default 6)."})
     dropout_rate: float | None = field(
         default=None, metadata={"help": "Dropout (default: 0.0 from scratch, the checkpoint's otherwise)."}
     )
@@ -82,7 +83,9 @@ class ModelArguments:
     )
     tie_word_embeddings: bool | None = field(
         default=None,
-        metadata={"help": "true: the head is the scaled embedding (v1.0); false (default): its own (v1.1)."},
+        metadata={
+            "help": "true: the head is the scaled embedding (v1.0); false (default): a matrix of its own (v1.1)."
+        },
     )
 
     def __post_init__(self):
@@ -163,12 +166,14 @@ class FineTuningModelArguments(ModelArguments):
 
     model_type: str | None = field(
         default=None,
-        metadata={"help": "`depth` or `t5` (default: what the checkpoint is; depth from scratch)."}
+        metadata={"help": "`depth` or `t5` (default: the type of the checkpoint; `depth` from scratch)."}
         | {"choices": list(MODEL_TYPES)},
     )
     train_from_scratch_if_missing: bool = field(
         default=False,
-        metadata={"help": "If there is no folder `model_name_or_path`, build the model that the sizes describe."},
+        metadata={
+            "help": "If there is no folder `model_name_or_path`, train a model of the given sizes from scratch."
+        },
     )
 
     def __post_init__(self):
