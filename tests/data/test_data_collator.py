@@ -285,9 +285,7 @@ class ModelTest(parameterized.TestCase):
 
     @parameterized.parameters(DataCollatorForT5SpanCorruption, DataCollatorForDepth)
     def test_a_model_with_other_sentence_tokens_is_refused(self, collator):
-        with self.assertRaisesRegex(
-            ValueError, "`model.config.eosen_token_id` is 5, but the tokenizer has .*load_model"
-        ):
+        with self.assertRaisesRegex(ValueError, "`model.config.eosen_token_id` is 5, but .*load_model"):
             collator(TOKENIZER, model=self.depth_model(eosen_token_id=5))
 
     @parameterized.named_parameters(*COLLATORS)
