@@ -24,8 +24,8 @@ from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import FineTuningModelArguments, load_tokenizer, own_tokenizer
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import LOADER_OPTIONS, TaskArguments, chosen_tasks, training_tasks
-from hf_depth.evaluation.outputs import results_table, write_predictions, write_submission
-from hf_depth.evaluation.plots import plot_confusion_matrix, plot_losses
+from hf_depth.evaluation.outputs import results_table, write_outputs
+from hf_depth.evaluation.plots import plot_losses
 from hf_depth.models.loading import load_model
 from hf_depth.tasks.dataset import DataCollatorForTasks, TaskDataset, name_datasets
 from hf_depth.tasks.loading import load_task
@@ -46,6 +46,8 @@ from hf_depth.training.task_trainer import TaskTrainer
 from hf_depth.training.training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
+
+ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
 
 def check(model_args, training_args, tasks):
@@ -253,27 +255,6 @@ def predict(trainer, datasets):
     trainer.save_metrics("predict", metrics)
 
 
-def write_outputs(trainer):
-    """What was predicted for each data set: all rows, what a server reads, and a confusion matrix."""
-    folder = Path(trainer.args.output_dir)
-    one_benchmark = len({benchmark for benchmark, _, _ in trainer.evaluations}) == 1
-    for key, evaluation in trainer.evaluations.items():
-        dataset, predictions = evaluation.dataset, evaluation.predictions
-        spec, rows = dataset.spec, dataset.rows
-        name = "_".join(key[1:] if one_benchmark else key)
-        path = folder / f"predictions_{name}.jsonl"
-        write_predictions(path, spec, rows, predictions.answers, predictions.label_ids, predictions.scores)
-        if spec.labels is None:
-            continue
-        indices = rows["idx"] if "idx" in rows.column_names else None
-        submissions = folder / "submission" if one_benchmark else folder / "submission" / spec.benchmark
-        write_submission(submissions, spec, dataset.split, predictions.label_ids, indices)
-        if dataset.has_targets:
-            label_ids = [spec.label_id({spec.label_column_name: label}) for label in rows[spec.label_column_name]]
-            path, title = folder / f"confusion_matrix_{name}.png", f"{spec.benchmark}/{spec.name}, {dataset.split}"
-            plot_confusion_matrix(path, spec, label_ids, predictions.label_ids, title)
-
-
 def finish(trainer):
     """
     The table of all scores, files of all answers and, of a model that was trained, its losses and its card; then what
@@ -286,7 +267,7 @@ def finish(trainer):
     if args.do_train:
         trainer.save_state()  # once more, with the last evaluation
     if trainer.is_world_process_zero():
-        write_outputs(trainer)
+        write_outputs(args.output_dir, trainer.evaluations.values())
         if args.do_train:
             plot_losses(trainer.state.log_history, Path(args.output_dir, "losses.png"))
             trainer.create_model_card()
@@ -338,9 +319,7 @@ def load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args):
 
 
 def main(args=None):
-    model_args, task_args, training_args = parse_arguments(
-        (FineTuningModelArguments, TaskArguments, TaskTrainingArguments), args
-    )
+    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args)
     set_up(training_args)
     tasks = chosen_tasks(task_args)
     check(model_args, training_args, tasks)

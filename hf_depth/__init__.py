@@ -2,9 +2,12 @@
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
+from .data.corpus import load_corpus
 from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 from .data.tokenization import add_sentence_tokens
 from .models.configuration_depth import DepthConfig
+from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from .tasks.dataset import DataCollatorForTasks, TaskDataset
 from .tasks.preprocessing import TaskPreprocessor
@@ -30,8 +33,12 @@ __all__ = [
     "DataCollatorForTasks",
     "DepthConfig",
     "DepthForConditionalGeneration",
+    "DepthObjective",
     "DepthTrainer",
     "DepthTrainingArguments",
+    "Objective",
+    "PrefixLMObjective",
+    "SpanCorruptionObjective",
     "T5ForConditionalGeneration",
     "TaskDataset",
     "TaskPreprocessor",
@@ -40,5 +47,7 @@ __all__ = [
     "TaskTrainingArguments",
     "add_sentence_tokens",
     "get_task",
+    "load_corpus",
+    "load_model",
     "register_task",
 ]

@@ -84,12 +84,7 @@ def text_files():
 
 def script_types(script="pretrain_t5.py"):
     """The dataclasses of a script, without leaving it among the loaded modules."""
-    names = {
-        "pretrain_t5.py": ("ModelArguments", "DataArguments", "DepthTrainingArguments"),
-        "fine_tune_t5.py": ("FineTuningModelArguments", "TaskArguments", "TaskTrainingArguments"),
-    }[script]
-    loaded = runpy.run_path(str(ROOT / "examples" / script))
-    return [loaded[name] for name in names]
+    return runpy.run_path(str(ROOT / "examples" / script))["ARGUMENTS"]
 
 
 class PackagingTest(parameterized.TestCase):

@@ -16,13 +16,26 @@ from hf_depth import (
     TaskTrainingArguments,
     get_task,
 )
+from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
 from hf_depth.tasks.preprocessing import prepare_task
+from hf_depth.tasks.spec import UNPARSED
 from tiny_training import tiny_model
 
 RTE = get_task("rte", "glue")
 SHORT_SENTENCES = [sentence for sentence in SENTENCES if len(sentence) < 50]
-# Open text with several right answers.
+CLASS_METRICS = ("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation")
+# A free-form task with several references.
 QUESTIONS = TaskSpec("tests", "questions", "question", "answer the question:", label_column_name="answers")
+
+
+def random_classes(
+    seed: int, num_labels: int, unparsed: float = 0.2, number: int = 60
+) -> tuple[np.ndarray, np.ndarray]:
+    """True and predicted classes, some of them unparsed and about half of the others right."""
+    rng = np.random.default_rng(seed)
+    references = rng.integers(0, num_labels, number)
+    predictions = np.where(rng.random(number) < 0.4, references, rng.integers(0, num_labels, number))
+    return references, np.where(rng.random(number) < unparsed, UNPARSED, predictions)
 
 
 def rte_rows(number: int, seed: int = 0) -> Dataset:
@@ -40,6 +53,17 @@ def rte_rows(number: int, seed: int = 0) -> Dataset:
             "idx": list(range(number)),
         }
     )
+
+
+def task_results() -> list[TaskResult]:
+    """Scores of several kinds of tasks."""
+    mrpc, rte, instructions = get_task("mrpc"), get_task("rte"), get_task("natural_instructions")
+    return [
+        TaskResult(rte, "validation", compute_task_metrics(rte, [{"label": 0}] * 3, ["entailment"] * 2 + ["x"])),
+        TaskResult(rte, "test", {"unparsed_fraction": 0.5}),
+        TaskResult(mrpc, "validation", compute_task_metrics(mrpc, [{"label": 1}] * 4, predicted_ids=[1, 1, 1, 0])),
+        TaskResult(instructions, "test", {"rougeL": 41.256, "exact_match": 0.25, "rougeL_title": 12.0}),
+    ]
 
 
 def prepared(rows: Dataset, kind: str, spec: TaskSpec = RTE, **options) -> Dataset:

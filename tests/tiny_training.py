@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -55,6 +56,18 @@ def tiny_model(kind: str, seed: int = 0, **changes):
         config = DepthConfig(**size, first_sentence_token_id=int(ids[0]), eosen_token_id=eosen_token_id(tokenizer))
         return DepthForConditionalGeneration(config)
     return {"t5": T5ForConditionalGeneration, "stock_t5": StockT5}[kind](T5Config(**size))
+
+
+def save_pretraining(folder: Path, *steps: int, kind: str = "t5", final: int | None = None):
+    """Checkpoints of a tiny model as pre-training leaves them; `final`: also a model in the folder itself."""
+    model, tokenizer = tiny_model(kind), tiny_tokenizer(sentence_tokens=kind == "depth")
+    places = {folder / f"checkpoint-{step}": step for step in steps}
+    if final is not None:
+        places[folder] = final
+    for place, step in places.items():
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        (place / "trainer_state.json").write_text(json.dumps({"global_step": step}))
 
 
 def trainer(kind: str, output_dir: str, number_of_rows: int = 32, model=None, **arguments) -> DepthTrainer:

@@ -72,4 +72,7 @@ def check_run_arguments(model_args, training_args) -> None:
         raise ValueError(
             "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
         )
+    if training_args.do_train and training_args.device.type == "cpu":
+        if model_args.attn_implementation == "flex_attention":
+            raise ValueError("PyTorch's flex_attention cannot train on a CPU: use `--attn_implementation sdpa`.")
     training_args.do_eval |= training_args.eval_on_start

@@ -1,7 +1,6 @@
 """Arguments of the scripts: dataclasses filled from a file, from flags, or from a file and flags that override it."""
 
 import argparse
-import difflib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
+from ..suggestions import near_matches
 from .removed_flags import REMOVED_FLAGS
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -161,7 +161,7 @@ class _Parser:
             advice = self.removed_flags.get(".".join(parts[start:]))
             if advice is not None:
                 return f"{message}: {advice}"
-        near = difflib.get_close_matches(last_part, self.actions, n=1)
+        near = near_matches(last_part, self.actions, count=1)
         return f"{message}; did you mean `--{near[0]}`?" if near else f"{message}; `--help` lists all arguments"
 
     def step(self, args: Sequence[str], place: str = "") -> None:

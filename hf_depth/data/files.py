@@ -2,7 +2,6 @@
 
 import codecs
 import csv
-import difflib
 import glob
 import gzip
 import io
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DownloadConfig, DownloadManager, Features, IterableDataset, Value, load_dataset
+
+from ..suggestions import suggestion
 
 Files = str | Sequence[str] | None
 
@@ -74,10 +75,8 @@ def find_files(argument: str, name: str) -> list[str]:
     if not files:
         folder = Path(name).parent
         others = [str(path) for path in folder.iterdir()] if folder.is_dir() else []
-        near = difflib.get_close_matches(name, others, n=3)
         raise FileNotFoundError(
-            f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()})."
-            + (f" Did you mean {' or '.join(map(repr, near))}?" if near else "")
+            f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{suggestion(name, others)}"
         )
     return files
 

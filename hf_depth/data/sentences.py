@@ -1,6 +1,5 @@
 """Sentence splitting by language."""
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +7,8 @@ from dataclasses import dataclass
 import nupunkt
 import sentencex
 from nupunkt.layout import iter_blocks
+
+from ..suggestions import suggestion
 
 # Languages for which sentencex has rules of its own; for any other code it silently applies the English ones.
 SENTENCEX_LANGUAGES = frozenset(
@@ -52,10 +53,8 @@ def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
     """
     known = sorted(SENTENCEX_LANGUAGES | {"en"})
     if language not in known:
-        near = difflib.get_close_matches(language.lower(), known, n=3, cutoff=0.5)
         raise ValueError(
-            f"There are no sentence rules for the language {language!r}."
-            + (f" Did you mean {' or '.join(map(repr, near))}?" if near else "")
-            + f" Known languages: {', '.join(known)}. For another one, take the nearest of them."
+            f"There are no sentence rules for the language {language!r}.{suggestion(language, known, cutoff=0.5)} "
+            f"Known languages: {', '.join(known)}. For another one, take the nearest of them."
         )
     return SentenceSplitter(language)

@@ -1,14 +1,16 @@
 """
 The probability that a model gives to each label of a task, with one run of the encoder per example.
 
-All labels stand in one row of the decoder, one behind the other, and each sees itself only. So the keys and values of
-cross-attention are computed once per example, not once per label. A label's position in the row does not matter: T5
-knows nothing but the distance between two tokens, and a label's tokens stand as they would in a row of their own.
+All labels stand in one decoder sequence, one behind the other, and each attends to itself only. So the keys and values
+of cross-attention are computed once per example, not once per label. A label's position in the sequence does not
+matter: T5 knows nothing but the distance between two tokens, and those of a label are the same as in a sequence of its
+own.
 """
 
 from collections.abc import Iterator, Sequence
 
 import torch
+from transformers import PreTrainedModel
 from transformers.masking_utils import and_masks, causal_mask_function
 
 from ..models.modeling_depth import (
@@ -22,13 +24,13 @@ from ..models.modeling_depth import (
 # Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays from the
 # operating system each time anew, which costs more than what is done with them.
 MAX_LOGITS, MAX_CPU_LOGITS = 2**26, 2**23
-# Tokens of labels in one row: their attention to each other grows with the square.
+# Tokens of labels in one decoder sequence: their attention to each other grows with the square.
 MAX_ROW_LENGTH = 512
 
 
 @torch.no_grad()
 def score_labels(
-    model,
+    model: PreTrainedModel,
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None,
     label_ids: torch.LongTensor,
@@ -41,14 +43,16 @@ def score_labels(
     The model should be in evaluation mode, and out of the wrapper of a distributed run.
 
     Args:
-        model: a DEPTH model, our T5 or that of transformers.
+        model (`PreTrainedModel`): a DEPTH model, our T5 or that of transformers.
         input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`): the encoder input.
         attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*): non-zero on real tokens.
         label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`): the labels, see [`encode_labels`]. Each
             ends in `</s>`, and is padded behind with -100.
-        length_normalized: divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
-        max_logits: how many logits are held at once, unless the labels of one example have more; bounds the memory.
-            By default `MAX_LOGITS`, on a CPU `MAX_CPU_LOGITS`.
+        length_normalized (`bool`, *optional*, defaults to `False`):
+            Divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
+        max_logits (`int`, *optional*):
+            How many logits are held at once, unless the labels of one example have more; bounds the memory. By default
+            `MAX_LOGITS`, on a CPU `MAX_CPU_LOGITS`.
 
     Returns:
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.

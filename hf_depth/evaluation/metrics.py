@@ -1,14 +1,14 @@
 """
-Metrics of answers: those of GLUE, DiscoEval and Natural Instructions as [`evaluate.Metric`]s that need no download,
-and what an answer that names no label counts as.
+Metrics of predictions: those of GLUE, DiscoEval and Natural Instructions as [`evaluate.Metric`]s that need no
+download, and what an unparseable prediction (generated text that is none of the labels) counts as.
 
-An unparsed answer is of the class `UNPARSED`, which no row has, and so is always wrong:
+Such a prediction is of the class `UNPARSED`, which no example has, and so is always wrong:
 
 - accuracy: wrong.
-- F1, precision and recall of two classes: it counts as the class that the row is not, as in T5. Otherwise, in place of
-  a negative answer, it would cost nothing.
-- F1, precision and recall of more classes: missed for the row's class, found for none. Averages are over the classes
-  that occur in the rows or in the answers.
+- F1, precision and recall of two classes: it counts as the class that the example does not have, as in T5. Otherwise,
+  in place of a negative prediction, it would cost nothing.
+- F1, precision and recall of more classes: missed for the example's class, found for none. Averages are over the
+  classes that occur among the labels or the predictions.
 - Matthews correlation: a class of its own.
 - Pearson and Spearman correlation: the number -1, as in T5.
 """
@@ -23,14 +23,14 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-UNPARSED = -1
+from ..tasks.spec import UNPARSED
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class TaskMetric(evaluate.Metric):
     """
-    A metric of this package. Rows stay in memory, so that no two processes write to one file.
+    A metric of this package. Predictions stay in memory, so that no two processes write to one file.
 
     `compute(predictions=…, references=…)` returns a `dict` with the one key `key`.
     """
@@ -69,7 +69,7 @@ class TaskMetric(evaluate.Metric):
 
 
 class Accuracy(TaskMetric):
-    """The fraction of right answers."""
+    """The fraction of right predictions."""
 
     key, kind = "accuracy", "ids"
 
@@ -79,7 +79,7 @@ class Accuracy(TaskMetric):
 
 
 class MatthewsCorrelation(TaskMetric):
-    """The correlation of two labellings: 0 at chance and for a constant answer; of more classes: Gorodkin's R_K."""
+    """The correlation of labels and predictions: 0 at chance and for a constant; of more classes Gorodkin's R_K."""
 
     key, kind = "matthews_correlation", "ids"
 
@@ -138,7 +138,7 @@ class Recall(ClassMetric):
 
 
 class Correlation(TaskMetric):
-    """A correlation of numbers. Of a constant, where it is not defined, 0: it tells nothing about the rows."""
+    """A correlation of numbers. Of a constant, where it is not defined, 0: it tells nothing about the examples."""
 
     kind, function = "values", ""
 
@@ -162,13 +162,13 @@ class Spearman(Correlation):
 
 
 class TextMetric(TaskMetric):
-    """A mean over the rows."""
+    """A mean over the examples."""
 
     kind = "texts"
 
     @staticmethod
     def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-        """The score of each row, at best 1."""
+        """The score of each example, at best 1."""
         raise NotImplementedError
 
     @classmethod
@@ -178,7 +178,7 @@ class TextMetric(TaskMetric):
 
 class ExactMatch(TextMetric):
     """
-    The fraction of answers equal to one of the references, but for case, ASCII punctuation and white space, as in
+    The fraction of predictions equal to one of the references, but for case, ASCII punctuation and white space, as in
     Natural Instructions.
     """
 
@@ -187,7 +187,7 @@ class ExactMatch(TextMetric):
     @staticmethod
     def row_scores(predictions, references):
         pairs = zip(predictions, references, strict=True)
-        return [float(_normalized(answer) in map(_normalized, allowed)) for answer, allowed in pairs]
+        return [float(_normalized(text) in map(_normalized, allowed)) for text, allowed in pairs]
 
 
 class RougeL(TextMetric):
@@ -205,8 +205,8 @@ class RougeL(TextMetric):
 
         scorer = RougeScorer(["rougeL"], use_stemmer=True)
         return [
-            max((scorer.score(reference, answer)["rougeL"].fmeasure for reference in allowed), default=0.0)
-            for answer, allowed in zip(predictions, references, strict=True)
+            max((scorer.score(reference, text)["rougeL"].fmeasure for reference in allowed), default=0.0)
+            for text, allowed in zip(predictions, references, strict=True)
         ]
 
 

@@ -1,45 +1,80 @@
-"""What fine-tuning leaves behind: predictions, files for GLUE's server, confusion matrices, tables, model cards."""
+"""The files of an evaluation (predictions, submissions, confusion matrices), and tables of scores."""
 
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ..tasks.spec import HIDDEN, Row, TaskSpec
-from .metrics import METRICS, UNPARSED
-from .scoring import TaskResult, label_values, parse_answers
+from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
+from .metrics import METRICS
+from .plots import plot_confusion_matrix
+from .scoring import TaskEvaluation, TaskResult
 
 logger = logging.getLogger(__name__)
 
-# Columns of a row that say which one it is, beside the text that the model read.
+# Columns that say which example it is, beside the text that the model read.
 IDENTITY_COLUMNS = ("idx", "id", "task", "category")
+
+
+def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> None:
+    """
+    Write what was predicted for each data set.
+
+    - `predictions_<task>_<split>.jsonl`: every example, see [`write_predictions`].
+    - `submission/<name>.tsv`: what the benchmark's server reads, for its test sets, see [`write_submission`].
+    - `confusion_matrix_<task>_<split>.png`: for tasks with labels, if examples are labeled.
+
+    Where there are several benchmarks, their names stand in front of the tasks', and their submissions in folders.
+
+    Args:
+        folder (`str` or `os.PathLike`): is made.
+        evaluations (`Iterable[TaskEvaluation]`): such as `trainer.evaluations.values()`.
+    """
+    evaluations = list(evaluations)
+    one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
+    for evaluation in evaluations:
+        dataset, predictions = evaluation.dataset, evaluation.predictions
+        spec, rows = dataset.spec, dataset.rows
+        name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
+        path = Path(folder, f"predictions_{name}.jsonl")
+        write_predictions(path, spec, rows, predictions.answers, predictions.label_ids, predictions.scores)
+        if spec.labels is None:
+            continue
+        submissions = Path(folder, "submission", *([] if one_benchmark else [spec.benchmark]))
+        indices = rows["idx"] if "idx" in rows.column_names else None
+        write_submission(submissions, spec, dataset.split, predictions.label_ids, indices)
+        if dataset.has_targets:
+            path, title = Path(folder, f"confusion_matrix_{name}.png"), f"{spec.full_name}, {dataset.split}"
+            plot_confusion_matrix(path, spec, spec.label_ids(rows), predictions.label_ids, title)
 
 
 def write_predictions(
     path: str | os.PathLike,
     spec: TaskSpec,
-    rows: Sequence[Row],
+    rows: Sequence[Example],
     answers: Sequence[str] | None = None,
     predicted_ids: Sequence[int] | None = None,
     scores: Sequence[Sequence[float]] | None = None,
 ) -> None:
     """
-    Write one JSON object per row and line.
+    Write one JSON object per example and line.
 
-    - `index`, and of `idx`, `id`, `task` and `category` those that the row has; `input`: the prompt.
-    - `answer`: what was generated, if it was; `scores`: the log-probability of each label, if they were scored.
-    - `prediction`: the label's text, or its number if the task predicts numbers; `null` if the answer is no label.
-    - `label`: the same of the row, `null` if it is hidden; for open text instead `references`, all right answers.
-    - `correct`: whether the two are the same (open text: up to case and punctuation), `null` if the label is hidden.
+    - `index`, and of `idx`, `id`, `task` and `category` those that the example has; `input`: the prompt.
+    - `answer`: the generated text, if there is one; `scores`: the log-probability of each label, if they were scored.
+    - `prediction`: the label's text, or its number if the task predicts numbers; `null` for unparseable text.
+    - `label`: the same of the example, `null` if it is unlabeled; for a free-form task instead all `references`.
+    - `correct`: whether the two are the same (free-form: up to case and punctuation), `null` if it is unlabeled.
 
     Args:
-        path: file to write; its folder is made.
-        answers: generated texts.
-        predicted_ids: instead of them or beside them, the class of each row.
-        scores (`(number of rows, number of labels)`): as `score_labels` returns them.
+        path (`str` or `os.PathLike`): file to write; its folder is made.
+        spec (`TaskSpec`): the task.
+        rows (`Dataset` or `Sequence[Mapping]`): the examples.
+        answers (`Sequence[str]`, *optional*): generated texts.
+        predicted_ids (`Sequence[int]`, *optional*): instead of them or beside them, the class of each example.
+        scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*): as `score_labels` returns them.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +85,7 @@ def write_predictions(
 
 def _predictions(spec, rows, answers, predicted_ids, scores) -> Iterator[dict]:
     if predicted_ids is None and spec.labels is not None:
-        predicted_ids = parse_answers(spec, answers)
+        predicted_ids = spec.parse_all(answers)
     for index, row in enumerate(rows):
         line = {"index": index} | {name: row[name] for name in IDENTITY_COLUMNS if name in row}
         line["input"] = spec.prompt(row)
@@ -65,16 +100,16 @@ def _predictions(spec, rows, answers, predicted_ids, scores) -> Iterator[dict]:
         else:
             predicted, label = int(predicted_ids[index]), spec.label_id(row)
             line |= {"prediction": _label(spec, predicted), "label": _label(spec, label)}
-            if spec.is_regression and label != HIDDEN:
+            if spec.is_regression and label != UNLABELED:
                 line["label"] = spec.label_value(row)
-            line["correct"] = predicted == label if label != HIDDEN else None
+            line["correct"] = predicted == label if label != UNLABELED else None
         yield line
 
 
 def _label(spec: TaskSpec, label_id: int) -> str | float | None:
     if label_id not in spec.labels:
         return None
-    return float(label_values(spec, [label_id])[0]) if spec.is_regression else spec.labels[label_id]
+    return float(spec.label_values([label_id])[0]) if spec.is_regression else spec.labels[label_id]
 
 
 def write_submission(
@@ -85,20 +120,22 @@ def write_submission(
     indices: Sequence[int] | None = None,
 ) -> Path | None:
     """
-    Write the answers to a test set as the server of the benchmark reads them: the header `index<TAB>prediction`, then
-    a row per example, ordered by index.
+    Write the predictions for a test set as the server of the benchmark reads them: the header
+    `index<TAB>prediction`, then a row per example, ordered by index.
 
-    A server rejects a file with anything but labels, so an answer that is none becomes the first label (the lowest
+    A server rejects a file with anything but labels, so an unparseable prediction becomes the first label (the lowest
     number). How many there were is logged.
 
     Args:
-        folder: is made.
-        split: one of the task's `test_splits`.
-        predicted_ids: the class of each row.
-        indices: the index of each row (GLUE's column `idx`); by default they count up from 0.
+        folder (`str` or `os.PathLike`): is made.
+        spec (`TaskSpec`): the task.
+        split (`str`): one of the task's `test_splits`.
+        predicted_ids (`Sequence[int]`): the class of each example.
+        indices (`Sequence[int]`, *optional*):
+            The index of each example (GLUE's column `idx`); by default they count up from 0.
 
     Returns:
-        The file, named by the task; `None` if there is no such file for this split.
+        `Path`, *optional*: the file, named by the task; `None` if there is no such file for this split.
 
     Raises:
         `ValueError`: if an index is missing, given twice or belongs to no prediction, or a prediction is no class.
@@ -128,7 +165,7 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
         raise ValueError(f"{task}: {len(indices)} `indices` for {len(predicted_ids)} predictions. Give one for each.")
     values, counts = np.unique(indices, return_counts=True)
     if (counts > 1).any():
-        raise ValueError(f"{task}: the index {values[counts > 1][0]} is given twice. Predict each row once.")
+        raise ValueError(f"{task}: the index {values[counts > 1][0]} is given twice. Predict each example once.")
     strange = set(predicted_ids.tolist()) - set(spec.labels) - {UNPARSED}
     if strange:
         raise ValueError(
@@ -137,7 +174,7 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
     unparsed = int((predicted_ids == UNPARSED).sum())
     if unparsed:
         first = spec.labels[min(spec.labels)]
-        logger.warning("%s: %d answers are no label; the file has %r for them.", task, unparsed, first)
+        logger.warning("%s: %d predictions are unparseable; the file has %r for them.", task, unparsed, first)
     expected = dict(zip(spec.test_splits, spec.submission_rows, strict=False)).get(split)
     if expected and expected != len(predicted_ids):
         logger.warning(
@@ -151,10 +188,11 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
 
 def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
     """
-    The scores as lines of text: task, split, metric, model, majority class, chance, fraction of unparsed answers.
+    The scores as lines of text: task, split, metric, model, majority class, chance, unparsed fraction.
 
     Args:
-        markdown: write a Markdown table.
+        results (`Sequence[TaskResult]`): a line for each of their metrics.
+        markdown (`bool`, *optional*, defaults to `False`): write a Markdown table.
     """
     head = ["task", "split", "metric", "model", "majority", "chance", "unparsed"]
     lines = []
@@ -164,7 +202,7 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
                 keys = (name, f"majority_{name}", f"chance_{name}", "unparsed_fraction")
                 digits = 4 if METRICS[name].scale == 1 else 2
                 texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
-                lines.append([_title(result.spec), result.split, name, *texts])
+                lines.append([result.spec.full_name, result.split, name, *texts])
     if not any(line[-1] for line in lines):  # labels were scored, or there are none
         head, lines = head[:-1], [line[:-1] for line in lines]
     if markdown:
@@ -178,7 +216,3 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
         ).rstrip()
         for row in [head, *lines]
     )
-
-
-def _title(spec: TaskSpec) -> str:
-    return f"{spec.benchmark}/{spec.name}"

@@ -1,14 +1,16 @@
-"""Loss curves, confusion matrices."""
+"""Loss curves and confusion matrices."""
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..tasks.spec import HIDDEN, TaskSpec
-from .metrics import UNPARSED
-from .outputs import _title
+from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "") -> None:
@@ -16,8 +18,9 @@ def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "
     Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture.
 
     Args:
-        log_history: `trainer.state.log_history`.
-        path: file to write, `.png`.
+        log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
+        path (`str` or `Path`): file to write, `.png`.
+        title (`str`, *optional*): of the picture.
     """
     from matplotlib.figure import Figure
 
@@ -41,13 +44,24 @@ def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "
 
 def confusion_matrix(spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int]) -> np.ndarray:
     """
-    How often each class was answered by each: int64, `(num_labels, num_labels + 1)`, rows are the true classes, the
-    last column counts answers that are no label. Rows of the data whose label is hidden are left out.
+    How often each class was predicted as each. Unlabeled examples are left out.
+
+    Args:
+        spec (`TaskSpec`): a task with labels.
+        label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example.
+
+    Returns:
+        `np.ndarray` of shape `(num_labels, num_labels + 1)`, int64: rows are the true classes, columns the predicted
+        ones; the last column counts unparseable predictions.
+
+    >>> spec = TaskSpec("mine", "tone", "review", "", labels=("sad", "glad"))
+    >>> confusion_matrix(spec, label_ids=[0, 1, 1, -1], predicted_ids=[0, 0, -1, 1]).tolist()
+    [[1, 0, 0], [1, 0, 1]]
     """
     position = {label_id: index for index, label_id in enumerate(spec.labels)} | {UNPARSED: spec.num_labels}
     counts = np.zeros((spec.num_labels, spec.num_labels + 1), dtype=np.int64)
     for label_id, predicted in zip(label_ids, predicted_ids, strict=True):
-        if label_id != HIDDEN:
+        if label_id != UNLABELED:
             counts[position[int(label_id)], position[int(predicted)]] += 1
     return counts
 
@@ -63,17 +77,19 @@ def plot_confusion_matrix(
     Draw the confusion matrix, with counts in the cells, each row coloured by its fractions, and save it as a picture.
 
     Args:
-        path: file to write, `.png`; its folder is made.
-        label_ids, predicted_ids: the true and the predicted class of each row.
+        path (`str` or `os.PathLike`): file to write, `.png`; its folder is made.
+        spec (`TaskSpec`): a task with labels.
+        label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example.
+        title (`str`, *optional*): by default the name of the task.
     """
     counts = confusion_matrix(spec, label_ids, predicted_ids)
     if not counts[:, -1].any():
-        counts = counts[:, :-1]  # all answers are labels
+        counts = counts[:, :-1]  # all predictions are labels
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    confusion_figure(spec, counts, title or _title(spec)).savefig(path, dpi=110)
+    confusion_figure(spec, counts, title or spec.full_name).savefig(path, dpi=110)
 
 
-def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
+def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str) -> "Figure":
     """The picture of [`plot_confusion_matrix`] as a matplotlib figure, from the counts of [`confusion_matrix`]."""
     from matplotlib.figure import Figure
 
@@ -86,15 +102,15 @@ def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str):
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)
     names = list(spec.labels.values())
-    answers = [*names, "no label"][: counts.shape[1]]
-    axes.set_xticks(range(len(answers)), answers, rotation=90 if 0.1 * max(longest, 8) > cell else 0)
+    predicted = [*names, "unparsed"][: counts.shape[1]]
+    axes.set_xticks(range(len(predicted)), predicted, rotation=90 if 0.1 * max(longest, 8) > cell else 0)
     axes.set_yticks(range(len(names)), names)
-    axes.set(xlabel="answer", ylabel="label", title=title)
-    if len(answers) > len(names):
+    axes.set(xlabel="prediction", ylabel="label", title=title)
+    if len(predicted) > len(names):
         axes.axvline(len(names) - 0.5, color="gray", linewidth=0.8)
     for row, column in zip(*counts.nonzero(), strict=True):
         color = "white" if fractions[row, column] > 0.6 else "black"
         size = 9 if spec.num_labels <= 12 else 6
         axes.text(column, row, counts[row, column], ha="center", va="center", color=color, fontsize=size)
-    figure.colorbar(image, ax=axes, label="fraction of the label's rows", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="fraction of the label's examples", shrink=0.8)
     return figure

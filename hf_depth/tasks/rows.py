@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, List, Value
 
 from ..suggestions import suggestion
-from .spec import HIDDEN, TaskSpec, is_hidden, whole_number
+from .spec import UNLABELED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -68,14 +68,14 @@ def read_class(spec: TaskSpec, label: Any) -> int:
     Raises:
         `ValueError`: if the label is none of the task's.
     """
-    if is_hidden(label):
-        return HIDDEN
+    if is_unlabeled(label):
+        return UNLABELED
     number = whole_number(label)
     label_id = max(spec.parse(str(label)), spec.parse(str(number)))
     texts_are_numbers = any(whole_number(text) is not None for text in spec.labels.values())
-    if label_id == HIDDEN and number in spec.labels and not texts_are_numbers:
+    if label_id == UNLABELED and number in spec.labels and not texts_are_numbers:
         label_id = number
-    if label_id == HIDDEN:
+    if label_id == UNLABELED:
         raise spec.bad_label(label)
     return label_id
 
@@ -119,13 +119,13 @@ class _RowChecker:
                 value = spec.label_value(row) if spec.is_regression else read_class(spec, label)
         except ValueError as error:
             raise self._error(index, str(error)) from None
-        if value in ([], HIDDEN) and self.needs_labels:
+        if value in ([], UNLABELED) and self.needs_labels:
             raise self._error(index, f"the column {spec.label_column_name!r} holds {label!r}, hence no label.")
         return value
 
     def _answers(self, label: Any) -> list[str]:
         is_text = isinstance(label, str)
-        if label is None or label == HIDDEN or (is_text and not label.strip()):
+        if label is None or label == UNLABELED or (is_text and not label.strip()):
             return []
         answers = [label] if is_text else label
         if not isinstance(answers, list) or not all(isinstance(answer, str) and answer.strip() for answer in answers):

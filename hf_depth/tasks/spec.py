@@ -1,49 +1,63 @@
-"""TaskSpec: example -> prompt, targets, label id."""
+"""[`TaskSpec`]: example -> prompt, targets, label id; predicted text -> label id."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+from datasets import Dataset
+
 from ..suggestions import listed
 from .checks import METRIC_ALIASES, check_task
 
-Row = Mapping[str, Any]
+Example = Mapping[str, Any]
 
-HIDDEN = -1  # the class of a row whose label is not published
+UNLABELED = -1  # the label id of an example whose label is not published
+UNPARSED = -1  # the label id of a predicted text that is none of the labels
 
 
 @dataclass(frozen=True)
 class TaskSpec:
     """
-    One task: how a row becomes a prompt and an answer, how answers are scored, and where the rows come from.
+    One task: how an example becomes a prompt and a target, how predictions are scored, and where the examples are.
 
     Args:
-        benchmark, name: the keys of the task in `DATASET_VALS`.
-        text_column_name: the columns with text, in the order of the prompt. One name is taken for one column.
-        prefix: what stands before the text of each column, one per column.
-        labels: the text of each class by its number from 0, or a sequence in the order of the numbers; `None` for open
-            text. A class `-1`, which earlier registries had for hidden labels, is left out.
-        label_column_name: the column with the class (its number or its text), or with the answer or answers if the
-            text is open. `-1`, `None` or an empty text stand for a label that is not published.
-        metric_names: among `tasks.checks.METRIC_NAMES`. By default accuracy for classes, ROUGE-L and exact match for
-            open text, the two correlations for numbers.
-        metric_to_optimize: the one of them by which the best model is chosen; by default the first.
-        greater_is_better: whether more of it is better.
-        label_step: for a number to predict, the distance between two neighbouring `labels`, which are then texts of
-            equally spaced numbers; a row's number is rounded to the nearest (ties to the even multiple).
-        path, config_name: the data set on the Hub.
-        train_split, validation_splits, test_splits: the names of its splits. An empty `train_split` is for a task that
-            is only tested.
-        train_on: the task of the same benchmark whose training and validation data it uses.
-        submission_names: the file of each test split for the benchmark's server; none if it has no server.
-        submission_labels: what such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
-        submission_rows: how many rows the server expects for each test split; empty if unknown.
-        loader: what reads the rows, a key of `tasks.loading.LOADERS`.
-        column_aliases: other names that files have for the columns, and the names used here.
-        file_columns: the columns of .tsv files without a header line.
-        max_source_length, max_target_length: tokens at most.
-        version: raised when a score may change.
+        benchmark, name (`str`): the keys of the task in `DATASET_VALS`.
+        text_column_name (`tuple[str, ...]`):
+            The columns with text, in the order of the prompt. One name is taken for one column.
+        prefix (`tuple[str, ...]`): what stands before the text of each column, one per column.
+        labels (`Mapping[int, str]` or `Sequence[str]`, *optional*):
+            The text of each class by its number from 0, or a sequence in the order of the numbers; `None` for a
+            free-form task. A class `-1`, which earlier registries had for unlabeled examples, is left out.
+        label_column_name (`str`, *optional*, defaults to `"label"`):
+            The column with the class (its number or its text), or with the reference or references of a free-form
+            task. `-1`, `None` or an empty text stand for a label that is not published.
+        metric_names (`tuple[str, ...]`, *optional*):
+            Among `tasks.checks.METRIC_NAMES`. By default accuracy for classes, ROUGE-L and exact match for free-form
+            tasks, the two correlations for numbers.
+        metric_to_optimize (`str`, *optional*):
+            The one of them by which the best model is chosen; by default the first.
+        greater_is_better (`bool`, *optional*, defaults to `True`): whether more of it is better.
+        label_step (`float`, *optional*):
+            For a number to predict, the distance between two neighbouring `labels`, which are then texts of equally
+            spaced numbers; an example's number is rounded to the nearest (ties to the even multiple).
+        path, config_name (`str`, *optional*): the data set on the Hub.
+        train_split (`str`), validation_splits, test_splits (`tuple[str, ...]`):
+            The names of its splits. An empty `train_split` is for a task that is only tested.
+        train_on (`str`, *optional*): the task of the same benchmark whose training and validation data it uses.
+        submission_names (`tuple[str, ...]`, *optional*):
+            The file of each test split for the benchmark's server; none if it has no server.
+        submission_labels (`str`, *optional*, defaults to `"text"`):
+            What such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
+        submission_rows (`tuple[int, ...]`, *optional*):
+            How many rows the server expects for each test split; empty if unknown.
+        loader (`str`, *optional*, defaults to `"table"`): what reads the examples, a key of `tasks.loading.LOADERS`.
+        column_aliases (`Mapping[str, str]`, *optional*):
+            Other names that files have for the columns, and the names used here.
+        file_columns (`tuple[str, ...]`, *optional*): the columns of .tsv files without a header line.
+        max_source_length, max_target_length (`int`): tokens at most.
+        version (`int`, *optional*, defaults to 1): raised when a score may change.
 
     Raises:
         `ValueError`: naming the task, the field, its value and what is accepted.
@@ -51,6 +65,8 @@ class TaskSpec:
     >>> task = TaskSpec("mine", "tone", "review", "tone review:", labels=("sad", "glad"))
     >>> task.prompt({"review": "A fine film.", "label": 1}), task.targets({"label": 1})
     ('tone review: A fine film.', ['glad'])
+    >>> task.parse(" glad"), task.parse("rather glad")
+    (1, -1)
     """
 
     benchmark: str
@@ -89,7 +105,7 @@ class TaskSpec:
         elif isinstance(self.labels, Mapping):
             labels = {whole_number(key): text for key, text in self.labels.items()}
             if None not in labels:  # else `check_task` says what is wrong
-                self._set("labels", {number: labels[number] for number in sorted(labels) if number != HIDDEN})
+                self._set("labels", {number: labels[number] for number in sorted(labels) if number != UNLABELED})
         # As text, for what is given may be anything until `check_task` has seen it.
         metrics = tuple(METRIC_ALIASES.get(str(name), name) for name in self.metric_names)
         optimized = METRIC_ALIASES.get(str(self.metric_to_optimize), self.metric_to_optimize)
@@ -107,6 +123,11 @@ class TaskSpec:
         return ("accuracy",) if self.label_step is None else ("pearson", "spearman")
 
     @property
+    def full_name(self) -> str:
+        """Benchmark and name, such as `"glue/rte"`, by which `get_task` finds the task."""
+        return f"{self.benchmark}/{self.name}"
+
+    @property
     def num_labels(self) -> int:
         return len(self.labels or ())
 
@@ -118,56 +139,61 @@ class TaskSpec:
     def is_classification(self) -> bool:
         return self.labels is not None and not self.is_regression
 
-    def input_texts(self, row: Row) -> list[str]:
+    def input_texts(self, example: Example) -> list[str]:
         """The parts of the prompt, one per text column: its prefix and its text."""
         parts = []
         for column, prefix in zip(self.text_column_name, self.prefix, strict=True):
-            text = row.get(column)
+            text = example.get(column)
             if not isinstance(text, str):
                 raise ValueError(
                     f"Task {self.name!r}: the column {column!r} must hold text, but holds {text!r:.80}"
-                    + (f". The columns are: {listed(row)}." if column not in row else ".")
+                    + (f". The columns are: {listed(example)}." if column not in example else ".")
                 )
             parts.append(f"{prefix.strip()} {text.lstrip()}" if prefix.strip() else text)
         return parts
 
-    def prompt(self, row: Row) -> str:
+    def prompt(self, example: Example) -> str:
         """What the model reads."""
-        return " ".join(self.input_texts(row))
+        return " ".join(self.input_texts(example))
 
-    def targets(self, row: Row) -> list[str]:
-        """What the model should write: all right answers; none if they are hidden."""
+    def targets(self, example: Example) -> list[str]:
+        """What the model should write: all references, of which there are none if the example is unlabeled."""
         if self.labels is None:
-            answers = row.get(self.label_column_name) or []
-            return [answers] if isinstance(answers, str) else list(answers)
-        label_id = self.label_id(row)
-        return [] if label_id == HIDDEN else [self.labels[label_id]]
+            references = example.get(self.label_column_name) or []
+            return [references] if isinstance(references, str) else list(references)
+        label_id = self.label_id(example)
+        return [] if label_id == UNLABELED else [self.labels[label_id]]
 
-    def label_id(self, row: Row) -> int:
+    def label_id(self, example: Example) -> int:
         """
-        The class of a row by its number or its text, or by the number to predict; `-1` if it is hidden. In rows that
-        [`tasks.rows.check_rows`] has read, it is the number.
+        The class of an example by its number or its text, or by the number to predict; `-1` if it is unlabeled. In
+        examples that [`tasks.rows.check_rows`] has read, it is the number.
 
         Raises:
             `ValueError`: if the label is none of the task's.
         """
-        label = row.get(self.label_column_name)
+        label = example.get(self.label_column_name)
         if self.labels is None:
-            raise ValueError(f"Task {self.name!r} has open answers, hence no classes.")
-        if is_hidden(label):
-            return HIDDEN
+            raise ValueError(f"Task {self.name!r} is free-form, hence has no classes.")
+        if is_unlabeled(label):
+            return UNLABELED
         if self.is_regression:
-            return self._nearest(self.label_value(row))
+            return self._nearest(self.label_value(example))
         label_id = self.parse(label) if isinstance(label, str) else label
         if label_id not in range(self.num_labels):
             raise self.bad_label(label)
         return int(label_id)
 
-    def label_value(self, row: Row) -> float:
-        """The number of a row as it is in the data, not rounded; `-1.0` if it is hidden."""
-        label = row.get(self.label_column_name)
-        if is_hidden(label):
-            return float(HIDDEN)
+    def label_ids(self, examples: Dataset) -> list[int]:
+        """The classes of all examples of a data set, see [`~TaskSpec.label_id`]; only the label column is read."""
+        column = self.label_column_name
+        return [self.label_id({column: label}) for label in examples[column][:]]
+
+    def label_value(self, example: Example) -> float:
+        """The number of an example as it is in the data, not rounded; `-1.0` if it is unlabeled."""
+        label = example.get(self.label_column_name)
+        if is_unlabeled(label):
+            return float(UNLABELED)
         try:
             value = float(label)
         except (TypeError, ValueError):
@@ -177,10 +203,25 @@ class TaskSpec:
             raise self.bad_label(label)
         return value
 
-    def parse(self, answer: str) -> int:
-        """The class whose text an answer is, white space at its ends aside; `-1` if it is none."""
-        answer = answer.strip()
-        return next((label_id for label_id, text in (self.labels or {}).items() if text == answer), HIDDEN)
+    def parse(self, text: str) -> int:
+        """The class that a predicted text names, white space at its ends aside; `-1` if it is none of the labels."""
+        text = text.strip()
+        return next((label_id for label_id, label in (self.labels or {}).items() if label == text), UNPARSED)
+
+    def parse_all(self, texts: Sequence[str]) -> np.ndarray:
+        """The class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
+        return np.array([self.parse(text) for text in texts], dtype=np.int64)
+
+    def label_values(self, label_ids: Sequence[int]) -> np.ndarray:
+        """
+        The numbers that classes stand for, -1 for `UNPARSED`: those of the labels' texts if the task predicts a
+        number, else the ids themselves; float64, `(number of classes,)`.
+        """
+        ids = np.asarray(label_ids, dtype=np.int64)
+        if not self.is_regression:
+            return ids.astype(np.float64)
+        value_of = {label_id: float(text) for label_id, text in self.labels.items()} | {UNPARSED: float(UNPARSED)}
+        return np.array([value_of[label_id] for label_id in ids.tolist()], dtype=np.float64)
 
     def _nearest(self, value: float) -> int:
         """The class whose number is nearest."""
@@ -196,12 +237,12 @@ class TaskSpec:
             shown = ", ".join(f"{number} ({text})" for number, text in labels[:12]) + (", …" if labels[12:] else "")
         return ValueError(
             f"Task {self.name!r}: the column {self.label_column_name!r} holds {label!r:.80}, which is none of its "
-            f"labels: {shown}; -1 stands for a hidden one."
+            f"labels: {shown}; -1 stands for an unlabeled example."
         )
 
 
-def is_hidden(label: Any) -> bool:
-    """Whether a label, in the data or of a row, stands for one that is not published."""
+def is_unlabeled(label: Any) -> bool:
+    """Whether a value of the label column stands for a label that is not published."""
     return label is None or label == -1 or (isinstance(label, str) and label.strip() in ("", "-1", "-1.0"))
 
 

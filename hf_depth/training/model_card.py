@@ -1,18 +1,22 @@
-"""What a person reads: an example in text, a document put in order, the loss curves, a model card."""
+"""Model cards: the README of a folder or a repository on the Hub, with data, settings and results."""
 
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import PreTrainedModel, TrainingArguments
 
 from ..evaluation.metrics import METRICS
-from ..evaluation.outputs import _title, results_table
+from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult
+from ..models.modeling_depth import has_sentence_tokens
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -34,6 +38,23 @@ TRAINING_SETTINGS = (
     "optim",
     "seed",
 )
+
+
+@dataclass
+class CardContent:
+    """
+    What a model card states beside the results.
+
+    Args:
+        sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`; values must be
+            JSON-serialisable.
+        base_model: what was fine-tuned: a name on the Hub, or a folder.
+        datasets: the names on the Hub of the data, if they are from there.
+    """
+
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    base_model: str | None = None
+    datasets: Sequence[str] = ()
 
 
 def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]) -> str:
@@ -72,23 +93,53 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
     return "\n".join(head + [line for title, values in sections.items() for line in card_section(title, values)])
 
 
-def run_settings(model_args, training_args, model) -> dict:
-    """What a model card states about how a model was trained."""
+def run_settings(
+    training_args: TrainingArguments, model: PreTrainedModel, base_model: str | None = None
+) -> dict[str, Any]:
+    """
+    What a model card states about how a model was trained.
+
+    Args:
+        base_model: the checkpoint that training started from; of a folder, only the name is told.
+    """
     settings = {}
     for name in TRAINING_SETTINGS:
         value = getattr(training_args, name)
         settings[name] = getattr(value, "value", value)  # of an enumeration
-    source = model_args.model_name_or_path
-    if source is not None and Path(source).exists():
-        source = Path(source).resolve().name  # the way to it is nobody's business
+    if base_model is not None and Path(base_model).exists():
+        base_model = Path(base_model).resolve().name
     batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
     return settings | {
         "global batch size": batch_size,
         "parameters": model.num_parameters(),
-        "initialised from": source or "scratch",
+        "initialised from": base_model or "scratch",
         "transformers": transformers.__version__,
         "torch": torch.__version__,
     }
+
+
+def pretraining_content(
+    source: str,
+    statistics: Mapping[str, Mapping[str, int]],
+    objective_settings: Mapping[str, Any],
+    training_args: TrainingArguments,
+    model: PreTrainedModel,
+    base_model: str | None = None,
+) -> CardContent:
+    """
+    What the card of a pre-trained model states about data and settings.
+
+    Args:
+        source: where the text is from.
+        statistics: what the preparation counted, of each split.
+        objective_settings: see [`Objective.settings`].
+        base_model: the checkpoint that training started from.
+    """
+    settings = dict(objective_settings)
+    if has_sentence_tokens(model.config):
+        settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
+    settings |= run_settings(training_args, model, base_model)
+    return CardContent({"Data": {"source": source, **statistics}, "Settings": settings}, base_model)
 
 
 def card_section(title: str, values: Mapping) -> list[str]:
@@ -113,8 +164,8 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
         EvalResult(
             task_type="text-classification" if result.spec.labels is not None else "text-generation",
             task_name=result.spec.name,
-            dataset_type=result.spec.path if result.spec.path in datasets else _title(result.spec),
-            dataset_name=_title(result.spec),
+            dataset_type=result.spec.path if result.spec.path in datasets else result.spec.full_name,
+            dataset_name=result.spec.full_name,
             dataset_config=result.spec.config_name if result.spec.path in datasets else None,
             dataset_split=result.split,
             metric_type=METRICS[name].hub_name or name,
@@ -131,9 +182,7 @@ def fine_tuning_card(
     model_name: str,
     model_type: str,
     results: Sequence[TaskResult],
-    sections: Mapping[str, Mapping],
-    base_model: str | None = None,
-    datasets: Sequence[str] = (),
+    content: CardContent,
 ) -> str:
     """
     A README for the Hub of a fine-tuned model, with its scores as the Hub's `model-index`.
@@ -142,10 +191,9 @@ def fine_tuning_card(
         model_name: title.
         model_type: `depth` or `t5`.
         results: the scores, those of validation and test sets.
-        sections: title -> what to list there, such as data and settings; values must be JSON-serialisable.
-        base_model: what was fine-tuned; a folder is named in the text only, without the way to it.
-        datasets: the names on the Hub of the data, if it is from there.
+        content: what else to state. A base model that is a folder is named in the text only, without its path.
     """
+    base_model, datasets = content.base_model, content.datasets
     is_folder = base_model is not None and (Path(base_model).exists() or not _HUB_NAME.fullmatch(base_model))
     scores = model_index(results, datasets)
     data = ModelCardData(
@@ -157,7 +205,7 @@ def fine_tuning_card(
         model_name=model_name,
         eval_results=scores or None,
     )
-    tasks = ", ".join(dict.fromkeys(_title(result.spec) for result in results))
+    tasks = ", ".join(dict.fromkeys(result.spec.full_name for result in results))
     trust = ", trust_remote_code=True" if model_type == "depth" else ""
     source = f" from {Path(base_model).name if is_folder else base_model}" if base_model else ""
     body = [
@@ -173,6 +221,6 @@ def fine_tuning_card(
         "```",
         "",
         *(RESULTS_SECTION.format(table=results_table(results, markdown=True)).splitlines() if results else ()),
-        *(line for title, values in sections.items() for line in card_section(title, values)),
+        *(line for title, values in content.sections.items() for line in card_section(title, values)),
     ]
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(body)))

@@ -1,41 +1,86 @@
-"""What a person reads during a run."""
+"""What a run prints: examples as text, a document put in order, metrics before and after training."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .statistics import order_statistics, sentence_sequence
+from .statistics import is_shuffled, order_statistics, sentence_sequence
+
+logger = logging.getLogger(__name__)
+
+REPORTED_METRICS = (
+    "eval_loss",
+    "eval_sentence_loss",
+    "eval_reconstruction_loss",
+    "eval_sentence_accuracy",
+    "eval_sentence_accuracy_chance",
+    "eval_sentence_accuracy_shuffled",
+    "eval_sentence_accuracy_shuffled_chance",
+    "eval_sentence_accuracy_unshuffled",
+    "eval_sentence_accuracy_unshuffled_chance",
+    "eval_reconstruction_accuracy",
+    "eval_order_exact_shuffled",
+    "eval_order_exact_shuffled_chance",
+    "eval_order_kendall_tau_shuffled",
+)
 
 
-def describe_example(row: Mapping, data_collator, tokenizer: PreTrainedTokenizerBase) -> str:
+def print_examples(texts: Iterable[str]) -> None:
+    """Print examples as text, see [`describe_example`] and [`describe_task_example`]."""
+    print("\nWhat the model reads and writes:")
+    for text in texts:
+        print(text + "\n", flush=True)
+
+
+def describe_example(
+    example: Mapping[str, Any],
+    data_collator: Callable[[list], Mapping[str, torch.Tensor]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> str:
     """
-    One row of the data as a person reads it: the document, what the encoder reads, what the decoder is to write.
+    One example as text: the document, what the encoder reads, what the decoder is to write.
 
     Args:
-        row: a row of the prepared data set.
+        example: of the prepared data set.
         data_collator: what corrupts it.
+        tokenizer: what decodes it.
     """
-    batch = data_collator([row])
+    batch = data_collator([example])
     labels = batch["labels"][0]
-    words = [int(i) for i in row["input_ids"]]
+    token_ids = [int(i) for i in example["input_ids"]]
     return "\n".join(
         [
-            f"document: {tokenizer.decode(words)}",
+            f"document: {tokenizer.decode(token_ids)}",
             f"input:    {tokenizer.decode(batch['input_ids'][0][batch['attention_mask'][0]])}",
             f"target:   {tokenizer.decode(labels[labels >= 0])}",
         ]
     )
 
 
+def describe_task_example(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> str:
+    """One prepared example of a task as text: what the encoder reads and what the decoder is to write."""
+    return f"input:  {tokenizer.decode(example['input_ids'])}\ntarget: {tokenizer.decode(example['labels'])}"
+
+
 @torch.no_grad()
-def unshuffle(model, tokenizer: PreTrainedTokenizerBase, row: Mapping, batch: Mapping, **generate_kwargs) -> dict:
+def unshuffle(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    example: Mapping[str, Any],
+    batch: Mapping[str, torch.Tensor],
+    **generate_kwargs: Any,
+) -> dict[str, Any]:
     """
     Let a DEPTH model put the sentences of one example in order by `generate()`.
 
     Args:
-        row: the prepared row: `input_ids` (words) and `sentence_lengths`.
-        batch: what the collator made of that row alone.
+        example: the prepared example: `input_ids` (no special tokens) and `sentence_lengths`.
+        batch: what the collator made of that example alone.
         generate_kwargs: passed on to `generate()`.
 
     Returns:
@@ -47,14 +92,14 @@ def unshuffle(model, tokenizer: PreTrainedTokenizerBase, row: Mapping, batch: Ma
     generated = model.eval().generate(**inputs, **generate_kwargs)
     labels = batch["labels"].to(device)
 
-    words, sentences, start = [int(i) for i in row["input_ids"]], [], 0
-    for length in row["sentence_lengths"]:
-        sentences.append(tokenizer.decode(words[start : start + int(length)]))
+    token_ids, sentences, start = [int(i) for i in example["input_ids"]], [], 0
+    for length in example["sentence_lengths"]:
+        sentences.append(tokenizer.decode(token_ids[start : start + int(length)]))
         start += int(length)
     true_order = sentence_sequence(labels, config)[0].tolist()
     sentence_of = dict(zip(true_order, sentences, strict=False))
 
-    def in_order(ids):
+    def in_order(ids: torch.Tensor) -> list[str]:
         return [sentence_of[i] for i in dict.fromkeys(sentence_sequence(ids, config)[0].tolist()) if i in sentence_of]
 
     scores = order_statistics(generated, inputs["input_ids"], labels, config)[0]
@@ -67,8 +112,42 @@ def unshuffle(model, tokenizer: PreTrainedTokenizerBase, row: Mapping, batch: Ma
     }
 
 
+def print_unshuffled(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Iterable[Mapping[str, Any]],
+    data_collator: Callable[[list], Mapping[str, torch.Tensor]],
+    max_length: int | None = None,
+) -> None:
+    """
+    Let a DEPTH model put one held-out document in order, and print the orders given, predicted and true.
+
+    Args:
+        examples: of the prepared data set; the first one that can be shuffled is taken.
+        data_collator: what corrupts them.
+        max_length: of the generated ids.
+    """
+    collator = replace(data_collator, sentence_shuffling_probability=1.0)
+    for example in islice(examples, 100):
+        batch = collator([example])
+        if is_shuffled(batch["input_ids"], batch["labels"], model.config).item():
+            break
+    else:
+        logger.warning("No evaluation example has several sentences: there is nothing to un-shuffle.")
+        return
+    result = unshuffle(model, tokenizer, example, batch, max_length=max_length)
+    print("\nUn-shuffling a held-out document by generate():")
+    for title in ("given", "predicted", "true"):
+        print(f"  {title} order:")
+        print("".join(f"    {number}. {sentence}\n" for number, sentence in enumerate(result[title], 1)), end="")
+    if not result["predicted"]:
+        print("  The model wrote no sentence token of this document.")
+    print(f"  Kendall's tau {result['kendall_tau']:.2f} (1: the true order, 0: chance, -1: reversed)")
+    print(f"  generated: {result['generated']}", flush=True)
+
+
 def metrics_table(before: Mapping[str, float] | None, after: Mapping[str, float], names: Sequence[str]) -> str:
-    """The metrics `names`, before and after training, one a line; those not measured are left out."""
+    """The metrics `names`, before and after training, one per line; those not measured are left out."""
     lines = [f"{'':40}{'before':>10}{'after':>10}"]
     for name in names:
         if name in after:

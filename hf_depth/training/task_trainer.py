@@ -9,7 +9,7 @@ import torch
 from transformers.trainer_utils import speed_metrics
 
 from ..evaluation.label_scoring import score_labels
-from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score, parse_answers
+from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
 from ..tasks.dataset import TaskDataset
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
@@ -45,8 +45,6 @@ class TaskTrainer(DepthTrainer):
             self.add_callback(EarlyStopping(patience, threshold))
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
-        # What the model card names beside `card_sections`.
-        self.base_model, self.card_datasets = None, ()
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
@@ -164,7 +162,7 @@ class TaskTrainer(DepthTrainer):
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         answers = self._texts(outputs)
-        return TaskPredictions(answers, None if dataset.spec.labels is None else parse_answers(dataset.spec, answers))
+        return TaskPredictions(answers, None if dataset.spec.labels is None else dataset.spec.parse_all(answers))
 
     def _texts(self, generated: np.ndarray) -> list[str]:
         """
@@ -182,13 +180,11 @@ class TaskTrainer(DepthTrainer):
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def create_model_card(self, model_name=None, **kwargs):
-        """Write `README.md` with the latest scores on each data set, once `card_sections` is set; else the host's."""
-        if self.card_sections is None:
+        """Write `README.md` with the latest scores on each data set, or without `card` that of `Trainer`."""
+        if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)
         if self.is_world_process_zero():
             name = getattr(self, "hub_model_id", None) or model_name or Path(self.args.output_dir).name
             results = [evaluation.result for evaluation in self.evaluations.values()]
-            text = fine_tuning_card(
-                name, self.model.config.model_type, results, self.card_sections, self.base_model, self.card_datasets
-            )
+            text = fine_tuning_card(name, self.model.config.model_type, results, self.card)
             Path(self.args.output_dir, "README.md").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""[`DepthTrainer`]: the host's trainer with a weighted loss, its components in the logs, and un-shuffling scores."""
+"""[`DepthTrainer`]: a `Seq2SeqTrainer` with a weighted loss, its components in the logs, and un-shuffling scores."""
 
 import contextlib
 import copy
@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import torch
-from transformers import Seq2SeqTrainer
+from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer
 
+from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from ..data.tokenization import check_sentence_tokens
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
 from .callbacks import CollatorEpochCallback
-from .model_card import model_card
+from .model_card import CardContent, model_card
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
 from .training_args import DepthTrainingArguments
 
@@ -39,14 +41,29 @@ class DepthTrainer(Seq2SeqTrainer):
       `generate()`; exact order and Kendall's tau are reported.
     - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
 
-    Args: those of [`Seq2SeqTrainer`], with `args` a [`DepthTrainingArguments`].
+    Args:
+        args, kwargs: those of [`Seq2SeqTrainer`], with `args` a [`DepthTrainingArguments`] and `data_collator` that
+            of an objective.
+        card ([`CardContent`], *optional*): what the model card states beside the results; by default it is the card of
+            `Trainer`.
+
+    Raises:
+        `ValueError`: if the model, the tokenizer and the collator do not fit each other: training would go on without
+            sentence tokens.
     """
 
     args: DepthTrainingArguments
+    args_class = DepthTrainingArguments
     training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, card: CardContent | None = None, **kwargs):
         super().__init__(*args, **kwargs)
+        self._check_parts()
+        self.card = card
+        if self.args.generation_max_length is None:
+            # `generate()` stops after 20 tokens by default, and counts the start token.
+            longest_target = getattr(self.data_collator, "max_target_length", None)
+            self.args.generation_max_length = None if longest_target is None else longest_target + 1
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.eval_data_collator = self.data_collator
@@ -58,8 +75,32 @@ class DepthTrainer(Seq2SeqTrainer):
         self._returns_generated = False
         self._log_clock = None
         self._last_good_step = 0
-        # What the model card states beside the results, e.g. {"Data": {...}, "Settings": {...}}; see `model_card`.
-        self.card_sections = None
+
+    def _check_parts(self):
+        """Stop on a model, a tokenizer and a collator that would train something else than it seems."""
+        if not isinstance(self.args, self.args_class):
+            raise ValueError(
+                f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got `{type(self.args).__name__}`: "
+                f"{type(self).__name__} reads settings that it does not have."
+            )
+        if self.args.n_gpu > 1 and not self.args.average_tokens_across_devices:
+            raise ValueError(
+                "Under `nn.DataParallel`, `average_tokens_across_devices=False` would multiply the loss by the number "
+                "of devices. Leave it at True, or start one process per GPU by `accelerate launch`."
+            )
+        model = self.accelerator.unwrap_model(self.model)
+        for tokenizer in (self.processing_class, getattr(self.data_collator, "tokenizer", None)):
+            if isinstance(tokenizer, PreTrainedTokenizerBase):
+                check_sentence_tokens(model, tokenizer)
+        for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
+            if isinstance(self.data_collator, collator) and has_sentence_tokens(model.config) != needs_depth:
+                objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
+                model_type = "depth" if needs_depth else "t5"
+                raise ValueError(
+                    f"{collator.__name__} writes {'' if needs_depth else 'no '}sentence tokens, which does not fit a "
+                    f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the "
+                    f'other kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
+                )
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
@@ -131,7 +172,7 @@ class DepthTrainer(Seq2SeqTrainer):
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
     def predict(self, *args, **kwargs):
-        """As the host's; with `predict_with_generate`, `predictions` are the generated ids."""
+        """As [`Seq2SeqTrainer.predict`]; with `predict_with_generate`, `predictions` are the generated ids."""
         self._returns_generated = True
         try:
             return super().predict(*args, **kwargs)
@@ -139,7 +180,7 @@ class DepthTrainer(Seq2SeqTrainer):
             self._returns_generated = False
 
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
-        """The host's loop, without the examples that fill up the last batch of several processes, and our metrics."""
+        """As `Trainer.evaluation_loop`, without the examples that fill up the last batch of several processes."""
         started = time.perf_counter()
         self.gather_function = self.accelerator.gather_for_metrics
         device = "cpu" if self.accelerator.device.type == "mps" else self.accelerator.device
@@ -157,11 +198,14 @@ class DepthTrainer(Seq2SeqTrainer):
         return output
 
     def _evaluation_metrics(self) -> dict[str, float]:
-        """What was added up during an evaluation."""
+        """The metrics from the sums of an evaluation."""
         return {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
-        """The host's step; without `compute_metrics` no logits leave it, and un-shuffling is scored on the spot."""
+        """
+        As [`Seq2SeqTrainer.prediction_step`]. Without `compute_metrics` it returns no logits, which would pile up, and
+        adds the un-shuffling scores of the batch to the sums of the evaluation.
+        """
         if self.compute_metrics is not None:
             inputs = {name: value for name, value in inputs.items() if name != "num_cut_tokens"}
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
@@ -186,7 +230,10 @@ class DepthTrainer(Seq2SeqTrainer):
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
 
     def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
-        """What the model writes (B, G), of which the host must not see the labels."""
+        """
+        Generated ids (B, G). The labels are left out: otherwise [`Seq2SeqTrainer.prediction_step`] would run a second
+        forward pass for their loss.
+        """
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
 
@@ -202,13 +249,13 @@ class DepthTrainer(Seq2SeqTrainer):
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def create_model_card(self, model_name=None, **kwargs):
-        """Write `README.md`: ours, with data, settings and results, once `card_sections` is set; else the host's."""
-        if self.card_sections is None:
+        """Write `README.md` with data, settings and results, or without `card` that of `Trainer`."""
+        if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
             evaluations = [log for log in self.state.log_history if "eval_loss" in log]
-            sections = {**self.card_sections, "Results": evaluations[-1] if evaluations else {}}
+            sections = {**self.card.sections, "Results": evaluations[-1] if evaluations else {}}
             name = getattr(self, "hub_model_id", None) or model_name or folder.name
             text = model_card(name, self.model.config.model_type, sections)
             (folder / "README.md").write_text(text, encoding="utf-8")

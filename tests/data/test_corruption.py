@@ -1,4 +1,4 @@
-"""Laws of the noise functions: nothing is lost or repeated, the noise is as dense as requested, no example depends on another."""
+"""Laws of the noise functions: nothing is lost or repeated, noise is as requested, no example depends on another."""
 
 import math
 from itertools import permutations
@@ -264,7 +264,7 @@ class LengthsTest(parameterized.TestCase):
             self.assertEqual((len(inputs), len(targets)), depth_input_and_target_lengths(length, 1, 0.3, 3.0))
 
     def test_depth_noise_tells_nothing_of_the_order_of_sentences(self):
-        # T5's mask always has the last token of a document, and a span that runs over a sentence's end shows neighbours.
+        # T5's mask always has the last token of a document, and a span over the end of a sentence shows neighbours.
         batch = [[[100 * n + 10 * s + t + 1000 for t in range(10)] for s in range(4)] for n in range(6000)]
         shown = [set(inputs) for inputs, _ in depth(batch)]
         is_masked = np.array(
@@ -288,7 +288,7 @@ class SentinelsTest(parameterized.TestCase):
 
     def test_more_spans_than_sentinels_are_an_error_with_numbers_and_remedies(self):
         batch = [list(range(10, 1034))]
-        message = "Row 0 .* 102 masked spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
+        message = "Example 0 .* 102 masked spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
         special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
         with self.assertRaisesRegex(ValueError, message):
             t5(batch, density=0.3, special_ids=special_ids)
@@ -342,9 +342,7 @@ class SentencesTest(parameterized.TestCase):
 
     @parameterized.parameters(0.0, 0.2, 0.5, 1.0)
     def test_examples_are_shuffled_at_the_requested_rate(self, probability):
-        batch = [
-            [[token], *([[10]] * 9)] for token in range(100, 4100)
-        ]  # ten sentences: hardly ever in order by chance
+        batch = [[[token], *([[10]] * 9)] for token in range(100, 4100)]  # hardly ever in order by chance
         shuffled = [shown != true for shown, true in map(orders, depth(batch, shuffling=probability))]
         self.assertAlmostEqual(np.mean(shuffled), probability, delta=0.02)
 

@@ -6,11 +6,9 @@ import torch
 from absl.testing import parameterized
 from transformers import T5ForConditionalGeneration as StockT5
 
-from helpers import tiny_tokenizer
 from hf_depth.evaluation import label_scoring
 from hf_depth.evaluation.label_scoring import score_labels
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-from hf_depth.tasks.preprocessing import encode_labels
 from tiny_models import V1_0, random_batch, tiny_config, tiny_model, tiny_t5_config, uncompiled_flex_attention
 
 # Labels of different lengths, some with a common beginning, one the beginning of another, some with sentence tokens.
@@ -168,34 +166,6 @@ class ScoresTest(parameterized.TestCase):
         batch = random_batch(seed=0)
         with self.assertRaisesRegex(ValueError, message):
             score_labels(model_of("t5"), batch["input_ids"], batch["attention_mask"], torch.tensor(label_ids))
-
-
-class EncodedLabelsTest(parameterized.TestCase):
-    def test_labels_end_in_the_end_token_and_are_padded_behind(self):
-        tokenizer = tiny_tokenizer()
-        labels = ["entailment", "no", "First sentence"]
-        encoded = encode_labels(tokenizer, labels)
-        self.assertEqual(encoded.dtype, torch.int64)
-        for ids, label in zip(encoded, labels, strict=True):
-            real = ids[ids != -100]
-            self.assertEqual(ids[: len(real)].tolist(), real.tolist())
-            self.assertEqual((tokenizer.decode(real[:-1]), int(real[-1])), (label, tokenizer.eos_token_id))
-
-    def test_a_special_token_in_a_label_is_text(self):
-        tokenizer = tiny_tokenizer(sentence_tokens=True)
-        encoded = encode_labels(tokenizer, ["<sent_0>", "</s> <extra_id_0>"])
-        special = [i for i in tokenizer.all_special_ids if i != tokenizer.eos_token_id]
-        self.assertFalse(torch.isin(encoded, torch.tensor(special)).any())
-        self.assertEqual((encoded == tokenizer.eos_token_id).sum(dim=1).tolist(), [1, 1])
-
-    @parameterized.named_parameters(
-        ("unknown", ["yes", "да"], "cannot write the label 'да'"),
-        ("empty", ["yes", ""], "cannot write the label ''"),
-        ("same", ["yes", "no", "yes "], "'yes' and 'yes ' have the same ids"),
-    )
-    def test_labels_that_cannot_be_told_apart_are_named(self, labels, message):
-        with self.assertRaisesRegex(ValueError, message):
-            encode_labels(tiny_tokenizer(), labels)
 
 
 def patched(name, value):

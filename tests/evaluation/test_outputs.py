@@ -1,23 +1,20 @@
-"""Files of fine-tuning: predictions, submissions in the form of GLUE's server, confusion matrices, tables, cards."""
+"""Files of an evaluation: predictions, submissions in the form of GLUE's server; tables of scores."""
 
 import json
 import logging
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 from absl.testing import parameterized
-from huggingface_hub import ModelCard
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.image import imread
+from datasets import Dataset
 
-from hf_depth.evaluation.metrics import UNPARSED
-from hf_depth.evaluation.outputs import results_table, write_predictions, write_submission
-from hf_depth.evaluation.plots import confusion_figure, confusion_matrix, plot_confusion_matrix
-from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
+from hf_depth.evaluation.outputs import results_table, write_outputs, write_predictions, write_submission
+from hf_depth.evaluation.scoring import TaskEvaluation, TaskPredictions, TaskResult
 from hf_depth.tasks.registry import get_task, task_names
-from hf_depth.training.model_card import fine_tuning_card, model_index
+from hf_depth.tasks.spec import UNPARSED
+from tiny_tasks import QUESTIONS, rte_rows, task_dataset, task_results
 
 # GLUE's server: the name of each file, and what may stand in its second column.
 SERVER = {
@@ -66,14 +63,14 @@ class SubmissionTest(FilesTest):
                 expected = spec.labels[label_id] if spec.submission_labels != "id" else str(label_id)
                 self.assertEqual(written[index], expected)
 
-    def test_an_answer_that_is_no_label_becomes_the_first_one_and_is_reported(self):
+    def test_an_unparseable_prediction_becomes_the_first_one_and_is_reported(self):
         with self.assertLogs("hf_depth.evaluation.outputs", logging.WARNING) as logs:
             path = write_submission(self.folder, get_task("rte"), "test", [1, UNPARSED, UNPARSED])
         lines = ["index\tprediction", "0\tnot_entailment", "1\tentailment", "2\tentailment"]
         self.assertEqual(path.read_text().splitlines(), lines)
-        self.assertIn("'test': 2 answers are no label; the file has 'entailment'", logs.output[0])
+        self.assertIn("'test': 2 predictions are unparseable; the file has 'entailment'", logs.output[0])
 
-    def test_a_wrong_number_of_rows_is_reported(self):
+    def test_a_wrong_number_of_examples_is_reported(self):
         with self.assertLogs("hf_depth.evaluation.outputs", logging.WARNING) as logs:
             write_submission(self.folder, get_task("wnli"), "test", [0] * 145)
         self.assertIn("145 predictions, but the server expects 146", logs.output[0])
@@ -101,7 +98,7 @@ class PredictionsTest(FilesTest):
         write_predictions(path, *args, **kwargs)
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
-    def test_generated_answers_beside_labels(self):
+    def test_generated_texts_beside_labels(self):
         rows = [
             {"sentence1": "Ä", "sentence2": "B", "label": 0, "idx": 7},
             {"sentence1": "C", "sentence2": "D", "label": 1, "idx": 8},
@@ -139,7 +136,7 @@ class PredictionsTest(FilesTest):
         self.assertEqual([line["label"] for line in lines], [3.75, 0.0])
         self.assertEqual([line["correct"] for line in lines], [True, False])
 
-    def test_open_text_has_all_its_references(self):
+    def test_a_free_form_task_has_all_its_references(self):
         rows = [{"prompt": "Say yes.", "references": ["yes", "sure"], "task": "t", "category": "c", "id": "t-1"}]
         (line,) = self.read(get_task("natural_instructions"), rows, ["Sure!"])
         self.assertEqual((line["references"], line["correct"]), (["yes", "sure"], True))
@@ -147,50 +144,9 @@ class PredictionsTest(FilesTest):
         self.assertNotIn("label", line)
 
 
-class ConfusionMatrixTest(FilesTest):
-    def test_counts_have_a_column_for_answers_that_are_no_label(self):
-        labels, predicted = [0, 0, 1, 2, 2, -1], [0, 1, UNPARSED, 2, UNPARSED, 0]
-        counts = confusion_matrix(get_task("mnli"), labels, predicted)
-        self.assertEqual(counts.tolist(), [[1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 1]])
-
-    def test_matrix_is_saved_as_a_picture(self):
-        path = self.folder / "new" / "matrix.png"
-        plot_confusion_matrix(path, get_task("rte"), [0, 1, 1], [0, UNPARSED, 1])
-        self.assertGreater(imread(path).std(), 0.01)
-
-    @parameterized.parameters("rte", "SParxiv", "PDTB-E", "RST", "stsb")
-    def test_no_text_is_cut_off_or_written_over_another(self, name):
-        spec = get_task(name)
-        counts = np.full((spec.num_labels, spec.num_labels + 1), 888)
-        figure = confusion_figure(spec, counts, "title")
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()
-        renderer = canvas.get_renderer()
-        axes = figure.axes[0]
-        self.assertLen(axes.texts, counts.size)
-        picture = figure.bbox
-        for texts in (axes.get_xticklabels(), axes.get_yticklabels(), axes.texts[: spec.num_labels + 1]):
-            boxes = [text.get_window_extent(renderer) for text in texts]
-            for box, following in zip(boxes, boxes[1:], strict=False):
-                self.assertFalse(box.overlaps(following), f"{name}: text over text")
-            for box in boxes:
-                self.assertTrue(picture.x0 <= box.x0 and box.x1 <= picture.x1, f"{name}: cut off")
-                self.assertTrue(picture.y0 <= box.y0 and box.y1 <= picture.y1, f"{name}: cut off")
-
-
-def results():
-    mrpc, rte, instructions = get_task("mrpc"), get_task("rte"), get_task("natural_instructions")
-    return [
-        TaskResult(rte, "validation", compute_task_metrics(rte, [{"label": 0}] * 3, ["entailment"] * 2 + ["x"])),
-        TaskResult(rte, "test", {"unparsed_fraction": 0.5}),
-        TaskResult(mrpc, "validation", compute_task_metrics(mrpc, [{"label": 1}] * 4, predicted_ids=[1, 1, 1, 0])),
-        TaskResult(instructions, "test", {"rougeL": 41.256, "exact_match": 0.25, "rougeL_title": 12.0}),
-    ]
-
-
 class TablesTest(parameterized.TestCase):
     def test_table_shows_scores_beside_baselines(self):
-        lines = [line.split() for line in results_table(results()).splitlines()]
+        lines = [line.split() for line in results_table(task_results()).splitlines()]
         self.assertEqual(lines[0], ["task", "split", "metric", "model", "majority", "chance", "unparsed"])
         self.assertEqual(lines[1], ["glue/rte", "validation", "accuracy", "0.6667", "1.0000", "0.5000", "0.3333"])
         self.assertEqual(lines[2], ["glue/mrpc", "validation", "f1", "0.8571", "1.0000", "0.6667"])
@@ -198,62 +154,11 @@ class TablesTest(parameterized.TestCase):
         self.assertLen(lines, 6)
 
     def test_markdown_has_as_many_cells_in_each_line(self):
-        lines = results_table(results(), markdown=True).splitlines()
+        lines = results_table(task_results(), markdown=True).splitlines()
         self.assertEqual({line.count("|") for line in lines}, {8})
         self.assertLen(lines, 7)
 
-    def test_card_states_results_in_the_form_of_the_hub(self):
-        card = ModelCard(
-            fine_tuning_card(
-                "my-model",
-                "depth",
-                results(),
-                {"Data": {"train": "rte.jsonl", "rows": 32}, "Settings": {"learning_rate": 1e-4}},
-                base_model="google/t5-v1_1-base",
-                datasets=["nyu-mll/glue"],
-            )
-        )
-        data = yaml.safe_load(card.data.to_yaml())
-        self.assertEqual((data["base_model"], data["datasets"]), ("google/t5-v1_1-base", ["nyu-mll/glue"]))
-        (index,) = data["model-index"]
-        self.assertEqual(index["name"], "my-model")
-        found = {
-            (entry["dataset"].get("config"), entry["dataset"]["split"], metric["type"]): metric["value"]
-            for entry in index["results"]
-            for metric in entry["metrics"]
-        }
-        self.assertEqual(
-            found,
-            {
-                ("rte", "validation", "accuracy"): 0.666667,
-                ("mrpc", "validation", "f1"): 0.857143,
-                ("mrpc", "validation", "accuracy"): 0.75,
-                (None, "test", "rouge"): 41.256,
-                (None, "test", "exact_match"): 0.25,
-            },
-        )
-        self.assertEqual([score.metric_value for score in card.data.eval_results], list(found.values()))
-        for text in ("trust_remote_code=True", "| rows | 32 |", "| learning_rate | 0.0001 |", "| majority |"):
-            self.assertIn(text, card.text)
-
-    def test_card_names_no_folder_of_this_machine(self):
-        folder = Path(self.enterContext(tempfile.TemporaryDirectory())) / "t5-run"
-        folder.mkdir()
-        text = fine_tuning_card("m", "t5", results(), {}, base_model=str(folder))
-        self.assertNotIn(str(folder.parent), text)
-        self.assertIn("from t5-run on", text)
-        self.assertNotIn("base_model", text)
-        self.assertNotIn("trust_remote_code", text)
-        text = fine_tuning_card("m", "t5", results(), {}, base_model="/not/here/t5-run")
-        self.assertNotIn("/not/here", text)
-
-    def test_rows_from_files_do_not_pass_for_those_of_the_hub(self):
-        score, *_ = model_index(results())
-        self.assertEqual((score.dataset_type, score.dataset_config), ("glue/rte", None))
-        score, *_ = model_index(results(), ["nyu-mll/glue"])
-        self.assertEqual((score.dataset_type, score.dataset_config), ("nyu-mll/glue", "rte"))
-
-    def test_scores_of_labels_leave_no_column_for_unparsed_answers(self):
+    def test_scores_of_labels_leave_no_column_for_unparsed_predictions(self):
         spec = get_task("rte", "glue")
         result = TaskResult(spec, "validation", {"accuracy": 0.5})
         self.assertNotIn("unparsed", results_table([result]))
@@ -261,9 +166,42 @@ class TablesTest(parameterized.TestCase):
             "unparsed", results_table([result, TaskResult(spec, "test", {"accuracy": 1, "unparsed_fraction": 0})])
         )
 
-    def test_card_without_results_is_valid(self):
-        card = ModelCard(fine_tuning_card("m", "t5", [TaskResult(get_task("rte"), "test", {})], {}))
-        self.assertNotIn("model-index", card.data.to_dict())
 
-    def test_scores_that_are_no_numbers_are_left_out_of_the_index(self):
-        self.assertEmpty(model_index([TaskResult(get_task("rte"), "test", {"accuracy": float("nan")})]))
+class OutputsTest(FilesTest):
+    def evaluation(self, spec, rows, answers):
+        label_ids = None if spec.labels is None else spec.parse_all(answers)
+        return TaskEvaluation(task_dataset(rows, "t5", spec=spec), TaskPredictions(answers, label_ids), {})
+
+    def files(self):
+        return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
+
+    def test_each_data_set_leaves_its_files(self):
+        rows, questions = rte_rows(3), Dataset.from_dict({"question": ["Who?"], "answers": [["me"]]})
+        test = TaskEvaluation(
+            replace(task_dataset(rows, "t5"), split="test"), TaskPredictions(label_ids=np.array([0, 1, 1])), {}
+        )
+        rte = get_task("rte", "glue")
+        in_glue = replace(QUESTIONS, benchmark="glue")
+        write_outputs(
+            self.folder,
+            [self.evaluation(rte, rows, ["entailment"] * 3), test, self.evaluation(in_glue, questions, ["me"])],
+        )
+        names = {"rte_validation", "rte_test"}
+        expected = {f"predictions_{name}.jsonl" for name in names} | {f"confusion_matrix_{name}.png" for name in names}
+        expected |= {"predictions_questions_validation.jsonl", "submission/RTE.tsv"}
+        self.assertEqual(self.files(), expected)
+
+    def test_unlabeled_examples_have_no_confusion_matrix(self):
+        rows = rte_rows(3).remove_columns("label").add_column("label", [-1] * 3)
+        write_outputs(self.folder, [self.evaluation(get_task("rte", "glue"), rows, ["entailment"] * 3)])
+        self.assertEqual(self.files(), {"predictions_rte_validation.jsonl"})
+
+    def test_tasks_of_one_name_leave_files_of_their_own(self):
+        specs = [replace(get_task("rte", "glue"), benchmark=benchmark) for benchmark in ("glue", "mine")]
+        evaluations = [self.evaluation(spec, rte_rows(3), ["entailment"] * 3) for spec in specs]
+        for evaluation in evaluations:
+            evaluation.dataset.split = "test"
+        write_outputs(self.folder, evaluations)
+        names = [f"{benchmark}_rte_test" for benchmark in ("glue", "mine")]
+        expected = {f"predictions_{name}.jsonl" for name in names} | {f"confusion_matrix_{name}.png" for name in names}
+        self.assertEqual(self.files(), expected | {"submission/glue/RTE.tsv", "submission/mine/RTE.tsv"})

@@ -6,9 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -19,10 +17,9 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
-from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, get_task
-from hf_depth.evaluation.scoring import TaskEvaluation, TaskPredictions
+from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
 from hf_depth.training.checkpoints import best_checkpoint
-from tiny_tasks import SHORT_SENTENCES, rte_rows, task_dataset
+from tiny_tasks import SHORT_SENTENCES, rte_rows
 from tiny_training import tiny_model
 
 SCRIPT = ROOT / "examples" / "fine_tune_t5.py"
@@ -311,18 +308,6 @@ class OtherTasksTest(ScriptTest):
         decode = trainer.processing_class.decode
         names = {decode(row["input_ids"]).split("sentence1")[0].split()[-1] for row in trainer.train_dataset}
         self.assertEqual(names, {"rte", "wnli"})
-
-    def test_tasks_of_one_name_leave_files_of_their_own(self):
-        predictions = TaskPredictions(["entailment"] * 3, np.array([0, 0, 0]))
-        evaluations = {}
-        for benchmark in ("glue", "mine"):
-            spec = replace(get_task("rte", "glue"), benchmark=benchmark)
-            evaluation = TaskEvaluation(task_dataset(rte_rows(3), "t5", spec=spec), predictions, {})
-            evaluations[benchmark, "rte", "validation"] = evaluation
-        arguments = SimpleNamespace(output_dir=self.folder)
-        self.script.write_outputs(SimpleNamespace(args=arguments, evaluations=evaluations))
-        files = {path.name for path in self.folder.glob("predictions_*")}
-        self.assertEqual(files, {"predictions_glue_rte_validation.jsonl", "predictions_mine_rte_validation.jsonl"})
 
     def test_the_card_names_data_of_the_hub_but_not_files_for_it(self):
         rows = {"train": rte_rows(8), "validation": rte_rows(4), "test": rte_rows(4)}

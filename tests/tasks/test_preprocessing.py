@@ -9,7 +9,7 @@ from datasets.fingerprint import Hasher
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DataCollatorForTasks, TaskPreprocessor, TaskSpec
 from hf_depth.data.tokenization import TextEncoder
-from hf_depth.tasks.preprocessing import task_statistics
+from hf_depth.tasks.preprocessing import encode_labels, task_statistics
 from hf_depth.tasks.registry import DATASET_VALS, get_task
 from hf_depth.tasks.splits import mix_tasks, mixing_rates
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows
@@ -153,6 +153,34 @@ class TargetTest(parameterized.TestCase):
         spec = TaskSpec("tests", "labels", "text", "", labels=labels)
         with self.assertRaisesRegex(ValueError, message):
             TaskPreprocessor(TOKENIZER, spec, **options)
+
+
+class EncodedLabelsTest(parameterized.TestCase):
+    def test_labels_end_in_the_end_token_and_are_padded_behind(self):
+        tokenizer = tiny_tokenizer()
+        labels = ["entailment", "no", "First sentence"]
+        encoded = encode_labels(tokenizer, labels)
+        self.assertEqual(encoded.dtype, torch.int64)
+        for ids, label in zip(encoded, labels, strict=True):
+            real = ids[ids != -100]
+            self.assertEqual(ids[: len(real)].tolist(), real.tolist())
+            self.assertEqual((tokenizer.decode(real[:-1]), int(real[-1])), (label, tokenizer.eos_token_id))
+
+    def test_a_special_token_in_a_label_is_text(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        encoded = encode_labels(tokenizer, ["<sent_0>", "</s> <extra_id_0>"])
+        special = [i for i in tokenizer.all_special_ids if i != tokenizer.eos_token_id]
+        self.assertFalse(torch.isin(encoded, torch.tensor(special)).any())
+        self.assertEqual((encoded == tokenizer.eos_token_id).sum(dim=1).tolist(), [1, 1])
+
+    @parameterized.named_parameters(
+        ("unknown", ["yes", "да"], "cannot write the label 'да'"),
+        ("empty", ["yes", ""], "cannot write the label ''"),
+        ("same", ["yes", "no", "yes "], "'yes' and 'yes ' have the same ids"),
+    )
+    def test_labels_that_cannot_be_told_apart_are_named(self, labels, message):
+        with self.assertRaisesRegex(ValueError, message):
+            encode_labels(tiny_tokenizer(), labels)
 
 
 class DatasetTest(parameterized.TestCase):

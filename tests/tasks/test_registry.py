@@ -10,7 +10,7 @@ from helpers import tiny_tokenizer
 from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks.registry import DATASET_VALS, as_task, get_task, load_task_file, register_task, task_names
 from hf_depth.tasks.rows import read_class
-from hf_depth.tasks.spec import HIDDEN, TaskSpec
+from hf_depth.tasks.spec import UNLABELED, TaskSpec
 
 ALL_TASKS = [(benchmark, name) for benchmark in DATASET_VALS for name in DATASET_VALS[benchmark]]
 ENTRY = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
@@ -134,7 +134,7 @@ class NumbersTest(TasksTestCase):
         task = get_task("stsb")
         self.assertEqual(task.label_value({"label": "3.333"}), 3.333)
         self.assertEqual(task.label_value({"label": -1.0}), -1.0)
-        self.assertEqual(task.label_id({"label": -1.0}), HIDDEN)
+        self.assertEqual(task.label_id({"label": -1.0}), UNLABELED)
 
     @parameterized.parameters(5.1, -0.5, "high", float("nan"))
     def test_a_number_outside_the_scale_is_an_error(self, value):
@@ -212,13 +212,13 @@ class RowsTest(TasksTestCase):
     def test_answers_outside_the_labels_are_of_class_minus_one(self):
         task = get_task("rte")
         for answer in ("", "Entailment", "entailment.", "1", "not"):
-            self.assertEqual(task.parse(answer), HIDDEN)
+            self.assertEqual(task.parse(answer), UNLABELED)
 
     @parameterized.parameters(-1, None, "", "-1", -1.0)
     def test_hidden_labels_have_no_answer(self, label):
         task = get_task("rte")
-        self.assertEqual(task.label_id({"label": label}), HIDDEN)
-        self.assertEqual(read_class(task, label), HIDDEN)
+        self.assertEqual(task.label_id({"label": label}), UNLABELED)
+        self.assertEqual(read_class(task, label), UNLABELED)
         self.assertEqual(task.targets({"label": label}), [])
         self.assertEqual(task.targets({}), [])
 

@@ -19,7 +19,7 @@ from ...data.files import Files, find_files, open_file
 from ...suggestions import listed
 from ..rows import INDEX, check_rows, read_class
 from ..sources import TABLE_SUFFIXES, file_argument, read_rows, read_tables, split_files, text_lines
-from ..spec import HIDDEN, TaskSpec
+from ..spec import UNLABELED, TaskSpec
 
 SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".pkl")
 
@@ -194,7 +194,7 @@ def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, 
     if spec.is_classification:
         try:
             # As text, which means the same when `check_rows` reads it again; a number might be another class.
-            label = spec.labels.get(read_class(spec, label), str(HIDDEN))
+            label = spec.labels.get(read_class(spec, label), str(UNLABELED))
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
     return {**dict(zip(columns, texts, strict=True)), spec.label_column_name: str(label)}

@@ -1,0 +1,392 @@
+"""
+What a model is pre-trained on. An objective is given its noise, lengths and sentence settings once; it prepares
+documents and makes the collator that fits them.
+
+A new objective is one class here: a subclass of [`Objective`] with its settings as fields, a `preprocessor` and a
+`collator`, listed in `OBJECTIVES`. The flags of the pre-training script reach it by the names of its fields.
+"""
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from datasets import Dataset, IterableDataset
+from transformers import PreTrainedTokenizerBase
+
+from .corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
+from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from .preprocessing import (
+    DepthPreprocessor,
+    SpanCorruptionPreprocessor,
+    check_enough_sentinels,
+    dataset_statistics,
+    prepare_dataset,
+)
+from .tokenization import sentence_token_ids
+
+logger = logging.getLogger(__name__)
+
+Documents = Dataset | IterableDataset
+Statistics = dict[str, int]
+
+
+@dataclass
+class Objective(ABC):
+    """
+    Base class of the pre-training objectives.
+
+    Args:
+        tokenizer: what the model reads; a T5 tokenizer, for DEPTH with sentence tokens.
+        max_source_length (`int`, defaults to 512): longest encoder input in tokens.
+        max_target_length (`int`, *optional*): longest target in tokens; by default what the longest input needs.
+    """
+
+    # Which models it trains (a key of `models.loading.MODEL_TYPES`), and its name for that kind of model.
+    model_type: ClassVar[str]
+    name: ClassVar[str]
+    # Subclasses that have these settings make fields of them. (A field cannot take the place of a `ClassVar`.)
+    min_sentences = 1
+    pack_examples = False
+
+    tokenizer: PreTrainedTokenizerBase
+    max_source_length: int = 512
+    max_target_length: int | None = None
+
+    def __post_init__(self):
+        if self.max_target_length is None:
+            self.max_target_length = self.max_source_length
+
+    @abstractmethod
+    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor | DepthPreprocessor:
+        """The function for `datasets.map` that cuts documents into windows of token ids."""
+
+    @abstractmethod
+    def collator(
+        self,
+        seed: int = 42,
+        padding: bool | str = "longest",
+        pad_to_multiple_of: int | None = None,
+    ) -> DataCollatorForT5SpanCorruption | DataCollatorForDepth:
+        """
+        The collator that corrupts what [`prepare`] returns.
+
+        Args:
+            seed: together with the epoch and the tokens of an example it decides what is drawn for that example.
+            padding: `"longest"`, or `"max_length"` for static shapes.
+            pad_to_multiple_of: makes both widths of a batch a multiple of this number.
+        """
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by their names, without the tokenizer."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tokenizer"}
+        return {"objective": self.name} | values
+
+    def prepare(
+        self,
+        documents: Documents,
+        *,
+        text_column: str = "text",
+        max_samples: int | None = None,
+        num_proc: int | None = None,
+        overwrite_cache: bool = False,
+        desc: str = "Preparing text",
+    ) -> Documents:
+        """
+        Cut documents into examples of token ids. They are not corrupted yet: the collator draws that at every visit.
+
+        Args:
+            documents: one document per row, map-style or streamed.
+            text_column: the column that holds them.
+            max_samples: stop at so many examples, without preparing many more documents than that takes.
+            num_proc: processes, for map-style data.
+            overwrite_cache: prepare anew even if `datasets` has cached the result.
+            desc: for the progress bar.
+
+        Returns:
+            A data set of the same kind with the columns `input_ids`, `num_cut_tokens` and, for DEPTH,
+            `sentence_lengths`; map-style data in numpy format, which the collators read fastest.
+
+        Raises:
+            `ValueError`: if the column is missing or holds something else than text, or if no example is left.
+        """
+        preprocessor = self.preprocessor(text_column)
+        if isinstance(documents, IterableDataset):
+            examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
+            return examples if max_samples is None else examples.take(max_samples)
+        number = len(documents)
+        if max_samples is not None and not self.pack_examples:
+            number = min(max_samples, number)
+        while True:
+            examples = prepare_dataset(
+                documents.select(range(number)),
+                preprocessor,
+                num_proc=num_proc,
+                overwrite_cache=overwrite_cache,
+                desc=desc,
+                min_sentences=self.min_sentences,
+            )
+            if max_samples is None or len(examples) >= max_samples or number == len(documents):
+                break
+            number = min(2 * number, len(documents))  # some documents gave no example
+        if max_samples is not None:
+            examples = examples.select(range(min(max_samples, len(examples))))
+        return examples.with_format("numpy")
+
+    def prepare_splits(
+        self,
+        corpus: Mapping[str, Documents],
+        *,
+        text_column: str = "text",
+        max_samples: Mapping[str, int | None] | None = None,
+        num_proc: int | None = None,
+        overwrite_cache: bool = False,
+        main_process_first: Callable[..., contextlib.AbstractContextManager] = contextlib.nullcontext,
+    ) -> tuple[dict[str, Documents], dict[str, Statistics]]:
+        """
+        [`prepare`] each split of a corpus for a run. What comes of it is logged and checked.
+
+        A stream to train on starts over at its end, so that processes with shards of unequal size never wait for each
+        other. A stream to evaluate on is read into memory: only then do several processes know which examples just
+        fill up their last batch.
+
+        Args:
+            corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
+            text_column, num_proc, overwrite_cache: as for [`prepare`].
+            max_samples: the most examples of each split.
+            main_process_first: makes the context in which one process prepares before the others, such as
+                `training_args.main_process_first`.
+
+        Returns:
+            The prepared splits, and the [`dataset_statistics`] of those whose length is known.
+
+        Raises:
+            `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
+        """
+        data, statistics = {}, {}
+        for split, documents in corpus.items():
+            with main_process_first(f"preparing the {split} split"):
+                examples = self.prepare(
+                    documents,
+                    text_column=text_column,
+                    max_samples=(max_samples or {}).get(split),
+                    num_proc=num_proc,
+                    overwrite_cache=overwrite_cache,
+                    desc=f"Preparing {split}",
+                )
+                if isinstance(examples, IterableDataset):
+                    examples = examples.repeat(None) if split == "train" else self._in_memory(examples, text_column)
+            data[split] = examples
+            if not isinstance(examples, IterableDataset):
+                statistics[split] = dataset_statistics(examples, self.tokenizer.unk_token_id)
+                self.report(statistics[split], split)
+        return data, statistics
+
+    def report(self, statistics: Statistics, split: str) -> None:
+        """
+        Log what the preparation made of the documents of a split, and warn of many unknown tokens.
+
+        Args:
+            statistics: from [`dataset_statistics`].
+            split: its name.
+        """
+        logger.info(
+            f"{split}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items())
+        )
+        unknown = statistics.get("unknown_tokens", 0) / max(statistics["tokens"], 1)
+        if unknown > 0.01:
+            logger.warning(
+                f"{unknown:.1%} of the {split} tokens are unknown to the tokenizer (`<unk>`): does it fit the "
+                "language? Name another one by `--tokenizer_name`."
+            )
+
+    def _in_memory(self, examples: IterableDataset, text_column: str) -> Dataset:
+        features = self.preprocessor(text_column).features
+        return Dataset.from_list(list(examples), features=features).with_format("numpy")
+
+
+@dataclass
+class DepthObjective(Objective):
+    """
+    DEPTH's objective (arXiv 2405.07788): span corruption and sentence un-shuffling.
+
+    Args:
+        tokenizer: with sentence tokens, see [`add_sentence_tokens`].
+        max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long) in
+            tokens, special tokens included. A longer document becomes several examples, cut between sentences.
+        mlm_probability (`float`, defaults to 0.3): the noise density, the share of the tokens to mask.
+        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
+        sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples whose sentences are shuffled.
+        max_sentences (`int`, *optional*): most sentences of an example; by default the number of sentence tokens.
+        min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. One sentence has no order.
+        sentence_language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
+
+    Raises:
+        `ValueError`: for values out of range, or if the tokenizer has no sentence tokens.
+    """
+
+    model_type = "depth"
+    name = "span_corruption"
+
+    mlm_probability: float = 0.3
+    mean_noise_span_length: float = 3.0
+    sentence_shuffling_probability: float = 0.5
+    max_sentences: int | None = None
+    min_sentences: int = 1
+    sentence_language: str = "en"
+
+    def __post_init__(self):
+        super().__post_init__()
+        available = len(sentence_token_ids(self.tokenizer))
+        if self.max_sentences is None:
+            self.max_sentences = available
+        if not 2 <= self.max_sentences <= available:
+            raise ValueError(
+                f"`max_sentences` must lie between 2 and {available}, the number of sentence tokens, got "
+                f"{self.max_sentences}. For more, raise `num_sentence_tokens`."
+            )
+        self.collator()  # checks the noise
+
+    def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
+        return DepthPreprocessor(
+            self.tokenizer,
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            mlm_probability=self.mlm_probability,
+            mean_noise_span_length=self.mean_noise_span_length,
+            max_sentences=self.max_sentences,
+            text_column=text_column,
+            language=self.sentence_language,
+        )
+
+    def collator(
+        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
+    ) -> DataCollatorForDepth:
+        return DataCollatorForDepth(
+            self.tokenizer,
+            mlm_probability=self.mlm_probability,
+            mean_noise_span_length=self.mean_noise_span_length,
+            sentence_shuffling_probability=self.sentence_shuffling_probability,
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            padding=padding,
+            pad_to_multiple_of=pad_to_multiple_of,
+            seed=seed,
+        )
+
+    def report(self, statistics: Statistics, split: str) -> None:
+        """As [`Objective.report`]; training examples of one sentence each are an error, others a warning."""
+        super().report(statistics, split)
+        if statistics["one_sentence_examples"] < statistics["examples"]:
+            return
+        message = (
+            f"No example of the {split} data has more than one sentence, so there is nothing to un-shuffle. DEPTH "
+            "needs documents of several sentences: check `--text_column` (one document per row, not one sentence) and "
+            "`--sentence_language`, raise `--max_source_length`, or train a `--model_type t5`."
+        )
+        if split == "train":
+            raise ValueError(message)
+        logger.warning(message)
+
+
+@dataclass
+class SpanCorruptionObjective(Objective):
+    """
+    T5's span corruption (Raffel et al. 2020, section 3.1.4), the baseline of [`DepthObjective`].
+
+    Args:
+        tokenizer: any T5 tokenizer.
+        max_source_length, max_target_length (`int`): longest encoder input (512) and target in tokens; the target by
+            default as long as the longest input needs.
+        mlm_probability (`float`, defaults to 0.15): the noise density, the share of the tokens to mask.
+        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens.
+        pack_examples (`bool`, defaults to `False`): join documents, so that all inputs have `max_source_length`
+            tokens.
+
+    Raises:
+        `ValueError`: for values out of range, or if an example can have more masked spans than there are sentinels.
+    """
+
+    model_type = "t5"
+    name = "span_corruption"
+
+    mlm_probability: float = 0.15
+    mean_noise_span_length: float = 3.0
+    pack_examples: bool = False
+
+    def __post_init__(self):
+        self.collator()  # checks the noise
+        if self.max_target_length is None:
+            raw_length = t5_raw_length(self.max_source_length, *self._noise)
+            self.max_target_length = int(t5_input_and_target_lengths(raw_length, *self._noise)[1])
+
+    @property
+    def _noise(self) -> tuple[float, float]:
+        return self.mlm_probability, self.mean_noise_span_length
+
+    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
+        raw_length = t5_raw_length(self.max_source_length, *self._noise, self.max_target_length)
+        check_enough_sentinels(int(noise_counts(raw_length, *self._noise)[1]), self.tokenizer)
+        return SpanCorruptionPreprocessor(
+            self.tokenizer, raw_length, text_column=text_column, pack_examples=self.pack_examples
+        )
+
+    def collator(
+        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
+    ) -> DataCollatorForT5SpanCorruption:
+        return DataCollatorForT5SpanCorruption(
+            self.tokenizer,
+            mlm_probability=self.mlm_probability,
+            mean_noise_span_length=self.mean_noise_span_length,
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            padding=padding,
+            pad_to_multiple_of=pad_to_multiple_of,
+            seed=seed,
+        )
+
+
+@dataclass
+class PrefixLMObjective(Objective):
+    """
+    Prefix language modelling (Raffel et al. 2020, section 3.1.2): a text is cut at a random place; the model reads
+    what is before it and writes what follows.
+
+    Args:
+        tokenizer: any T5 tokenizer.
+        max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long).
+        pack_examples (`bool`, defaults to `False`): join documents, so that every example is as long as it can be.
+    """
+
+    model_type = "t5"
+    name = "prefix_lm"
+
+    pack_examples: bool = False
+
+    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
+        raw_length = min(self.max_source_length, self.max_target_length)
+        return SpanCorruptionPreprocessor(
+            self.tokenizer, raw_length, text_column=text_column, pack_examples=self.pack_examples
+        )
+
+    def collator(
+        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
+    ) -> DataCollatorForT5SpanCorruption:
+        return DataCollatorForT5SpanCorruption(
+            self.tokenizer,
+            objective="prefix_lm",
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            padding=padding,
+            pad_to_multiple_of=pad_to_multiple_of,
+            seed=seed,
+        )
+
+
+OBJECTIVES: dict[tuple[str, str], type[Objective]] = {
+    (objective.model_type, objective.name): objective
+    for objective in (DepthObjective, SpanCorruptionObjective, PrefixLMObjective)
+}

@@ -1,0 +1,252 @@
+"""Scores of several checkpoints after fine-tuning: results, tables and figures over the steps of pre-training."""
+
+import csv
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..tasks.spec import TaskSpec
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """
+    A model to fine-tune.
+
+    Args:
+        series (`str`): name of the pre-training run, a line in the figure and a column in the table.
+        path (`str`): folder, or name on the Hub.
+        step (`int`, *optional*): number of pre-training steps, `None` if unknown.
+    """
+
+    series: str
+    path: str
+    step: int | None
+
+
+@dataclass(frozen=True)
+class ComparisonRun:
+    """
+    The fine-tuning of one checkpoint on one task with one seed.
+
+    Args:
+        checkpoint ([`Checkpoint`]): the model.
+        spec ([`TaskSpec`]): the task.
+        seed (`int`): the seed.
+        folder (`Path`): the run's own folder.
+        arguments (`tuple[str, ...]`): the arguments of the fine-tuning script; the first is a configuration file.
+    """
+
+    checkpoint: Checkpoint
+    spec: TaskSpec
+    seed: int
+    folder: Path
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        series, step = self.checkpoint.series, self.checkpoint.step
+        model = series if step is None else f"{series} at step {step}"
+        return f"{model} on {_task_name(self.spec)}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """
+    The score of one run, a row of results.csv.
+
+    Args:
+        model (`str`): the `series` of the checkpoint.
+        checkpoint (`str`): the `path` of the checkpoint.
+        step (`int`, *optional*): number of pre-training steps, `None` if unknown.
+        task (`str`): `benchmark/name` of the task.
+        split (`str`): the data that the score is from.
+        metric (`str`): the `metric_to_optimize` of the task.
+        seed (`int`): seed of fine-tuning.
+        score (`float`): value of the metric.
+        majority (`float`, *optional*): the metric if the class most frequent in training were always predicted.
+        chance (`float`, *optional*): the metric of random guesses.
+        unparsed_fraction (`float`, *optional*): fraction of the predictions that are no label.
+        folder (`str`): folder of the run.
+    """
+
+    model: str
+    checkpoint: str
+    step: int | None
+    task: str
+    split: str
+    metric: str
+    seed: int
+    score: float
+    majority: float | None
+    chance: float | None
+    unparsed_fraction: float | None
+    folder: str
+
+
+def read_result(run: ComparisonRun, metrics: Mapping[str, float]) -> Result:
+    """
+    The score of a run by its task's `metric_to_optimize`: on the test data if they are labeled, else on the validation
+    data. Of a task with several splits, the first counts.
+
+    Args:
+        run ([`ComparisonRun`]): the run.
+        metrics (`Mapping[str, float]`): what the run left in all_results.json.
+
+    Returns:
+        [`Result`]
+
+    Raises:
+        `ValueError`: if the metric is in neither of them.
+    """
+    metric = run.spec.metric_to_optimize
+    for start, kind, splits in (
+        ("predict", "test", run.spec.test_splits),
+        ("eval", "validation", run.spec.validation_splits),
+    ):
+        for split in ("", *splits[:1]):
+            prefix = f"{start}_{split}_" if split else f"{start}_"
+            if prefix + metric in metrics:
+                return Result(
+                    model=run.checkpoint.series,
+                    checkpoint=run.checkpoint.path,
+                    step=run.checkpoint.step,
+                    task=_task_name(run.spec),
+                    split=split or kind,
+                    metric=metric,
+                    seed=run.seed,
+                    score=metrics[prefix + metric],
+                    majority=metrics.get(f"{prefix}majority_{metric}"),
+                    chance=metrics.get(f"{prefix}chance_{metric}"),
+                    unparsed_fraction=metrics.get(f"{prefix}unparsed_fraction"),
+                    folder=str(run.folder),
+                )
+    raise ValueError(
+        f"{run}: no {metric} in {run.folder / 'all_results.json'}, which has {', '.join(sorted(metrics))}. The "
+        "configuration needs `do_eval: true`."
+    )
+
+
+def _task_name(spec: TaskSpec) -> str:
+    return f"{spec.benchmark}/{spec.name}"
+
+
+def report(results: Sequence[Result], folder: str | Path) -> None:
+    """
+    Write results.csv, results.md and scores.png.
+
+    Args:
+        results (`Sequence[Result]`): at least one.
+        folder (`str` or `Path`): must exist.
+    """
+    folder = Path(folder)
+    with (folder / "results.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([entry.name for entry in fields(Result)])
+        writer.writerows(astuple(result) for result in results)
+    (folder / "results.md").write_text(markdown(results), encoding="utf-8")
+    score_figure(results).savefig(folder / "scores.png", dpi=150)
+
+
+def grouped(results: Iterable[Result]) -> dict[str, dict[str, dict[int | None, list[Result]]]]:
+    """The results by task, model and step: a list with one result per seed for each."""
+    groups: dict[str, dict[str, dict[int | None, list[Result]]]] = {}
+    for result in results:
+        groups.setdefault(result.task, {}).setdefault(result.model, {}).setdefault(result.step, []).append(result)
+    return groups
+
+
+def markdown(results: Sequence[Result]) -> str:
+    """A Markdown table with a row for each number of steps and a column for each task and model."""
+    groups = grouped(results)
+    models = dict.fromkeys(result.model for result in results)
+    columns = [(task, model) for task in groups for model in models]
+    table = [["steps", *(f"{task}<br>{model}" for task, model in columns)], ["---:"] * (1 + len(columns))]
+    for step in sorted({result.step for result in results}, key=lambda step: (step is None, step)):
+        cells = [_cell(groups[task].get(model, {}).get(step, ())) for task, model in columns]
+        table.append(["" if step is None else f"{step:,}", *cells])
+    firsts = {task: next(result for result in results if result.task == task) for task in groups}
+    for name in ("majority", "chance"):
+        values = [getattr(firsts[task], name) for task, _ in columns]
+        if set(values) != {None}:
+            table.append([name, *("" if value is None else f"{value:.4f}" for value in values)])
+    lines = [f"| {' | '.join(row)} |" for row in table]
+    lines += ["", *(f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items())]
+    if len({result.seed for result in results}) > 1:
+        lines.append("- Mean and standard deviation of several seeds.")
+    return "\n".join(["Scores after fine-tuning, by steps of pre-training.", "", *lines, ""])
+
+
+def _cell(results: Sequence[Result]) -> str:
+    scores = [result.score for result in results]
+    if not scores:
+        return ""
+    spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.4f}{spread}"
+
+
+def score_figure(results: Sequence[Result]) -> "Figure":
+    """
+    A panel for each task with the score over the steps of pre-training (logarithmic axis): a line for each model, with
+    bars from the worst to the best seed. A model at step 0 or with an unknown step is a horizontal dashed line.
+
+    Returns:
+        `matplotlib.figure.Figure`
+    """
+    from matplotlib.figure import Figure
+
+    groups = grouped(results)
+    steps = sorted({result.step for result in results if result.step})
+    colors = {model: f"C{index}" for index, model in enumerate(dict.fromkeys(result.model for result in results))}
+    width = min(3, len(groups))
+    height = -(-len(groups) // width)
+    figure = Figure(figsize=(4.2 * width, 3.4 * height + 0.4), layout="constrained")
+    panels = list(figure.subplots(height, width, squeeze=False).flat)
+    handles = {}
+    for panel, (task, models) in zip(panels, groups.items(), strict=False):
+        for model, results_by_step in models.items():
+            _plot_model(panel, results_by_step, color=colors[model], label=model)
+        first = next(result for result in results if result.task == task)
+        _plot_baselines(panel, first)
+        panel.set(title=task, xlabel="steps of pre-training", ylabel=f"{first.metric} ({first.split})")
+        _format_steps(panel, steps)
+        handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    for panel in panels[len(groups) :]:
+        panel.remove()
+    labels = [label for label in (*colors, "majority", "chance") if label in handles]
+    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
+def _plot_model(panel: "Axes", results_by_step: Mapping[int | None, Sequence[Result]], **style: Any) -> None:
+    scores = {step: [result.score for result in results] for step, results in results_by_step.items()}
+    steps = sorted(step for step in scores if step)
+    if steps:
+        means = [statistics.fmean(scores[step]) for step in steps]
+        below = [mean - min(scores[step]) for step, mean in zip(steps, means, strict=True)]
+        above = [max(scores[step]) - mean for step, mean in zip(steps, means, strict=True)]
+        panel.errorbar(steps, means, yerr=[below, above], marker="o", capsize=3, **style)
+    for step in (0, None):  # a logarithmic axis has no place for them
+        if step in scores:
+            panel.axhline(statistics.fmean(scores[step]), linestyle="--", **style)
+
+
+def _plot_baselines(panel: "Axes", result: Result) -> None:
+    for name, linestyle in (("majority", "-."), ("chance", ":")):
+        if getattr(result, name) is not None:
+            panel.axhline(getattr(result, name), color="grey", linestyle=linestyle, label=name)
+
+
+def _format_steps(panel: "Axes", steps: Sequence[int]) -> None:
+    from matplotlib.ticker import EngFormatter, NullLocator
+
+    panel.set_xscale("log")
+    panel.set_xticks(steps[:: -(-len(steps) // 8) or 1])  # at most 8, which fit beside each other
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))  # 256k
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.grid(alpha=0.3)

@@ -1,0 +1,220 @@
+"""
+[`Run`]: the steps of a training run in one folder: find what it continues, train, evaluate, predict, save, card.
+
+Both example scripts are made of these steps: [`PretrainingRun`] and [`FineTuningRun`] say what is particular to each.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerState,
+)
+
+from ..evaluation.outputs import results_table, write_outputs
+from ..evaluation.plots import plot_losses
+from ..models.modeling_depth import has_sentence_tokens
+from ..tasks.dataset import TaskDataset, name_datasets
+from .callbacks import RunRecorder
+from .checkpoints import best_checkpoint, check_same_model, check_same_run, checkpoint_to_resume, is_finished
+from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
+from .task_trainer import TaskTrainer
+from .trainer import DepthTrainer
+from .training_args import DepthTrainingArguments
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """
+    A training run in `args.output_dir`.
+
+    Args:
+        args: of the trainer.
+        description: what identifies the run, see [`describe_run`]; written into each checkpoint.
+        checkpoint: the one that the run continues.
+
+    Use [`Run.find`], which looks for that checkpoint and checks that it fits.
+    """
+
+    def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):
+        self.args = args
+        self.description = dict(description)
+        self.checkpoint = checkpoint
+        self.best_checkpoint = None if checkpoint is None else best_checkpoint(checkpoint, args)
+
+    @classmethod
+    def find(cls, args: DepthTrainingArguments, describe: Mapping[str, Any]) -> "Run":
+        """
+        The run of `args.output_dir`, new or to be continued. If its training is finished, `args.do_train` becomes
+        `False`.
+
+        Args:
+            args: of the trainer; `resume_from_checkpoint` names a checkpoint, or is false to start anew.
+            describe: what identifies the run, such as its objective and base model.
+
+        Raises:
+            `ValueError`: if there is a checkpoint of another run, or not the one asked for.
+        """
+        checkpoint = checkpoint_to_resume(args)
+        if checkpoint is None:
+            return cls(args, describe)
+        check_same_run(checkpoint, dict(describe))
+        run = cls(args, describe, checkpoint)
+        if is_finished(checkpoint, args):
+            logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
+            args.do_train = False
+        return run
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.args.do_train or self.args.do_eval or self.args.do_predict)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer of the checkpoint to continue from, `None` for a new run."""
+        return None if self.checkpoint is None else AutoTokenizer.from_pretrained(self.checkpoint)
+
+    def restore(self, model: PreTrainedModel) -> PreTrainedModel:
+        """
+        The model that the run works with: `model`, or of a run whose training is finished its best weights.
+
+        Raises:
+            `ValueError`: if the checkpoint is of a model of another kind or size.
+        """
+        if self.checkpoint is not None:
+            check_same_model(self.checkpoint, model)
+            if not self.args.do_train:
+                model = type(model).from_pretrained(self.best_checkpoint, dtype=torch.float32)
+        logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
+        return model
+
+    def execute(
+        self,
+        trainer: DepthTrainer,
+        test_dataset: Any = None,
+        statistics: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        """
+        Train, evaluate and predict as far as `args` ask for it, and save the model, the results, plots and the card.
+
+        Args:
+            trainer: with the data for training and evaluation.
+            test_dataset: for `args.do_predict`.
+            statistics: of the splits `train` and `validation`, to stand beside their metrics.
+        """
+        statistics = statistics or {}
+        trainer.add_callback(RunRecorder(self.description))
+        if self.checkpoint is not None and not self.args.do_train:
+            trainer.state = TrainerState.load_from_json(Path(self.checkpoint, "trainer_state.json"))
+        if self.args.do_train:
+            self.train(trainer, statistics.get("train", {}))
+        if self.args.do_eval:
+            self.evaluate(trainer, statistics.get("validation", {}))
+        if self.args.do_predict:
+            self.predict(trainer, test_dataset)
+        self.finish(trainer)
+
+    def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
+        """Train, from the checkpoint on if there is one, and save model, state and metrics."""
+        result = trainer.train(resume_from_checkpoint=self.checkpoint)
+        trainer.save_model()
+        trainer.save_state()
+        self.save_metrics(trainer, "train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
+
+    def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
+        """The metrics of the final model: with `load_best_model_at_end`, of the best one."""
+        self.save_metrics(trainer, "eval", trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()})
+
+    def predict(self, trainer: DepthTrainer, test_dataset: Any) -> None:
+        """The metrics of the test data."""
+        self.save_metrics(trainer, "predict", trainer.predict(test_dataset, metric_key_prefix="predict").metrics)
+
+    def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
+        """Print the metrics of a split, and write them to `{split}_results.json` and `all_results.json`."""
+        trainer.log_metrics(split, metrics)
+        trainer.save_metrics(split, metrics)
+
+    def finish(self, trainer: DepthTrainer) -> None:
+        """Of a model that was trained the plot of its losses and its card; then what goes to the Hub."""
+        if self.args.do_train:
+            trainer.save_state()  # once more, with the last evaluation
+            if trainer.is_world_process_zero():
+                plot_losses(trainer.state.log_history, Path(self.args.output_dir, "losses.png"))
+                trainer.create_model_card()
+        self.report(trainer)
+        if self.args.push_to_hub:
+            trainer.push_to_hub()
+
+    def report(self, trainer: DepthTrainer) -> None:
+        """What else a run shows and writes at its end."""
+
+
+class PretrainingRun(Run):
+    """A [`Run`] of pre-training: metrics before and after, and for DEPTH a held-out document put in order."""
+
+    def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
+        metrics = trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()}
+        trainer.save_metrics("eval", metrics)
+        first_log = next((log for log in trainer.state.log_history if "eval_loss" in log), None)
+        before = first_log if first_log is not None and first_log["step"] == 0 and trainer.state.global_step else None
+        if self.args.should_log:
+            print("\n" + metrics_table(before, metrics, REPORTED_METRICS), flush=True)
+
+    def predict(self, trainer: DepthTrainer, test_dataset: Dataset) -> None:
+        """The metrics of the test data; with `predict_with_generate` also `predictions.jsonl`."""
+        output = trainer.predict(test_dataset, metric_key_prefix="predict")
+        self.save_metrics(trainer, "predict", output.metrics)
+        if trainer.is_world_process_zero() and self.args.predict_with_generate:
+            decode, pad = trainer.processing_class.decode, trainer.processing_class.pad_token_id
+            path = Path(self.args.output_dir, "predictions.jsonl")
+            with path.open("w", encoding="utf-8") as file:
+                for prediction, target in zip(output.predictions, output.label_ids, strict=True):
+                    texts = {
+                        "prediction": decode(prediction[(prediction >= 0) & (prediction != pad)]),
+                        "target": decode(target[target >= 0]),
+                    }
+                    file.write(json.dumps(texts, ensure_ascii=False) + "\n")
+            logger.info(f"Predictions are in {path}")
+
+    def report(self, trainer: DepthTrainer) -> None:
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # then no process has a model of its own
+        if not self.args.do_eval or sharded or not trainer.is_world_process_zero():
+            return
+        if has_sentence_tokens(trainer.model.config):
+            # What was saved, as a user would load it.
+            saved = self.args.do_train
+            model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
+            print_unshuffled(
+                model,
+                trainer.processing_class,
+                trainer.eval_dataset,
+                trainer.eval_data_collator,
+                max_length=self.args.generation_max_length,
+            )
+
+
+class FineTuningRun(Run):
+    """A [`Run`] on tasks: predictions for every test set, files of what was predicted, a table of all scores."""
+
+    def predict(self, trainer: TaskTrainer, test_dataset: Sequence[TaskDataset]) -> None:
+        """Predictions for the test sets, and scores where their labels are known."""
+        metrics = trainer.evaluate_tasks(name_datasets(test_dataset), metric_key_prefix="predict")
+        self.save_metrics(trainer, "predict", metrics)
+
+    def report(self, trainer: TaskTrainer) -> None:
+        evaluations = list(trainer.evaluations.values())
+        if self.args.should_log and evaluations:
+            print("\n" + results_table([evaluation.result for evaluation in evaluations]) + "\n", flush=True)
+        if trainer.is_world_process_zero():
+            write_outputs(self.args.output_dir, evaluations)

@@ -1,0 +1,130 @@
+"""Metrics are those of scikit-learn, scipy and rouge-score, and an unparseable prediction is always wrong."""
+
+import random
+
+import evaluate
+import numpy as np
+from absl.testing import parameterized
+from rouge_score.rouge_scorer import RougeScorer
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from hf_depth.evaluation.metrics import METRICS
+from hf_depth.tasks.checks import METRIC_NAMES
+from hf_depth.tasks.spec import UNPARSED
+from tiny_tasks import CLASS_METRICS, random_classes
+
+SEEDS = [0, 1, 2]
+WORDS = "the cat cats sat running on a mat, mats! Running 12 dogs dog's café".split()
+
+
+def random_texts(seed, number=20):
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS, k=generator.randint(0, 7))) for _ in range(number)]
+
+
+class MetricsTest(parameterized.TestCase):
+    def test_every_metric_of_the_registry_is_a_metric_of_evaluate(self):
+        self.assertEqual(set(METRICS), set(METRIC_NAMES))
+        for name, metric in METRICS.items():
+            self.assertTrue(issubclass(metric, evaluate.Metric))
+            self.assertEqual(metric.key, name)
+            self.assertNotEmpty(metric().description)
+
+    @parameterized.product(seed=SEEDS, name=CLASS_METRICS, num_labels=[2, 3, 12])
+    def test_classes_without_unparsed_predictions_are_scored_as_by_scikit_learn(self, seed, name, num_labels):
+        references, predictions = random_classes(seed, num_labels, unparsed=0.0)
+        average = {"average": "binary" if num_labels == 2 and name != "f1_macro" else "macro"}
+        expected = {
+            "accuracy": sklearn_metrics.accuracy_score(references, predictions),
+            "f1": sklearn_metrics.f1_score(references, predictions, **average),
+            "f1_macro": sklearn_metrics.f1_score(references, predictions, average="macro"),
+            "precision": sklearn_metrics.precision_score(references, predictions, **average, zero_division=0),
+            "recall": sklearn_metrics.recall_score(references, predictions, **average),
+            "matthews_correlation": sklearn_metrics.matthews_corrcoef(references, predictions),
+        }[name]
+        result = METRICS[name]().compute(predictions=predictions, references=references, num_labels=num_labels)
+        self.assertEqual(list(result), [name])
+        self.assertAlmostEqual(result[name], expected, places=12)
+
+    @parameterized.product(seed=SEEDS, name=["f1", "precision", "recall"])
+    def test_an_unparsed_prediction_counts_as_the_other_of_two_classes(self, seed, name):
+        references, predictions = random_classes(seed, 2)
+        wrong = np.where(predictions == UNPARSED, 1 - references, predictions)
+        expected = getattr(sklearn_metrics, f"{name}_score")(references, wrong)
+        self.assertGreater((predictions == UNPARSED).sum(), 0)
+        result = METRICS[name]().compute(predictions=predictions, references=references)
+        self.assertAlmostEqual(result[name], expected, places=12)
+
+    @parameterized.product(seed=SEEDS, name=["f1", "precision", "recall"])
+    def test_an_unparsed_prediction_finds_none_of_several_classes(self, seed, name):
+        references, predictions = random_classes(seed, 4)
+        function = getattr(sklearn_metrics, f"{name}_score")
+        expected = function(references, predictions, labels=range(4), average="macro", zero_division=0)
+        result = METRICS[name]().compute(predictions=predictions, references=references, num_labels=4)
+        self.assertAlmostEqual(result[name], expected, places=12)
+
+    @parameterized.product(seed=SEEDS, num_labels=[2, 3])
+    def test_an_unparsed_prediction_is_a_class_of_its_own_for_the_matthews_correlation(self, seed, num_labels):
+        references, predictions = random_classes(seed, num_labels)
+        expected = sklearn_metrics.matthews_corrcoef(references, np.where(predictions == UNPARSED, 99, predictions))
+        result = METRICS["matthews_correlation"]().compute(predictions=predictions, references=references)
+        self.assertAlmostEqual(result["matthews_correlation"], expected, places=12)
+
+    @parameterized.product(name=[name for name in CLASS_METRICS if name != "recall"], num_labels=[2, 4])
+    def test_an_unparsed_prediction_in_place_of_a_right_one_lowers_the_score(self, name, num_labels):
+        references, predictions = random_classes(0, num_labels, unparsed=0.0)
+        right = np.flatnonzero(references == predictions)
+        before = METRICS[name].score(predictions, references, num_labels)
+        for index in right:
+            changed = predictions.copy()
+            changed[index] = UNPARSED
+            self.assertLess(METRICS[name].score(changed, references, num_labels), before)
+
+    @parameterized.product(seed=SEEDS, name=["pearson", "spearman"])
+    def test_numbers_are_correlated_as_by_scipy(self, seed, name):
+        rng = np.random.default_rng(seed)
+        references = rng.random(30) * 5
+        predictions = np.round(references + rng.normal(size=30))  # with ties
+        predictions[rng.random(30) < 0.2] = -1.0
+        expected = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[name](predictions, references).statistic
+        result = METRICS[name]().compute(predictions=predictions, references=references)
+        self.assertAlmostEqual(result[name], expected, places=12)
+
+    @parameterized.parameters("pearson", "spearman")
+    def test_a_constant_is_not_correlated(self, name):
+        for predictions, references in (([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0], [1.0])):
+            self.assertEqual(METRICS[name]().compute(predictions=predictions, references=references), {name: 0.0})
+
+    @parameterized.parameters(*SEEDS)
+    def test_rouge_l_is_that_of_rouge_score_against_the_best_reference(self, seed):
+        answers = random_texts(seed)
+        references = [random_texts(1000 * seed + number, 1 + number % 3) for number in range(len(answers))]
+        scorer = RougeScorer(["rougeL"], use_stemmer=True)
+        expected = [
+            max(scorer.score(reference, answer)["rougeL"].fmeasure for reference in allowed)
+            for answer, allowed in zip(answers, references, strict=True)
+        ]
+        np.testing.assert_allclose(METRICS["rougeL"].row_scores(answers, references), expected)
+        result = METRICS["rougeL"]().compute(predictions=answers, references=references)
+        self.assertAlmostEqual(result["rougeL"], 100 * np.mean(expected))
+
+    def test_rouge_l_of_equal_texts_is_one_hundred(self):
+        result = METRICS["rougeL"]().compute(predictions=["Two dogs."], references=[["a cat", "two dog"]])
+        self.assertEqual(result, {"rougeL": 100.0})
+
+    @parameterized.parameters(
+        ("A  cat.", ["dog", "a cat"], 1.0), ("cats", ["cat"], 0.0), ("", ["."], 1.0), ("cafe", ["café"], 0.0)
+    )
+    def test_exact_match_is_up_to_case_punctuation_and_spaces(self, answer, references, expected):
+        result = METRICS["exact_match"]().compute(predictions=[answer], references=[references])
+        self.assertEqual(result, {"exact_match": expected})
+
+    @parameterized.parameters("accuracy", "f1", "pearson", "rougeL")
+    def test_metrics_take_batches_and_many_examples(self, name):
+        metric = METRICS[name]()
+        predictions = {"ids": [0, 1, 1], "values": [0.0, 1.0, 2.0], "texts": ["a b", "a", "b"]}[metric.kind]
+        references = [[text] for text in predictions] if metric.kind == "texts" else predictions
+        for _ in range(1000):
+            metric.add_batch(predictions=predictions, references=references)
+        self.assertAlmostEqual(metric.compute()[name], metric.scale)

@@ -1,0 +1,44 @@
+"""Pictures: confusion matrices."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from absl.testing import parameterized
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.image import imread
+
+from hf_depth.evaluation.plots import confusion_figure, confusion_matrix, plot_confusion_matrix
+from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.spec import UNPARSED
+
+
+class ConfusionMatrixTest(parameterized.TestCase):
+    def test_counts_have_a_column_for_unparseable_predictions(self):
+        labels, predicted = [0, 0, 1, 2, 2, -1], [0, 1, UNPARSED, 2, UNPARSED, 0]
+        counts = confusion_matrix(get_task("mnli"), labels, predicted)
+        self.assertEqual(counts.tolist(), [[1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 1, 1]])
+
+    def test_matrix_is_saved_as_a_picture(self):
+        path = Path(self.enterContext(tempfile.TemporaryDirectory()), "new", "matrix.png")
+        plot_confusion_matrix(path, get_task("rte"), [0, 1, 1], [0, UNPARSED, 1])
+        self.assertGreater(imread(path).std(), 0.01)
+
+    @parameterized.parameters("rte", "SParxiv", "PDTB-E", "RST", "stsb")
+    def test_no_text_is_cut_off_or_written_over_another(self, name):
+        spec = get_task(name)
+        counts = np.full((spec.num_labels, spec.num_labels + 1), 888)
+        figure = confusion_figure(spec, counts, "title")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        renderer = canvas.get_renderer()
+        axes = figure.axes[0]
+        self.assertLen(axes.texts, counts.size)
+        picture = figure.bbox
+        for texts in (axes.get_xticklabels(), axes.get_yticklabels(), axes.texts[: spec.num_labels + 1]):
+            boxes = [text.get_window_extent(renderer) for text in texts]
+            for box, following in zip(boxes, boxes[1:], strict=False):
+                self.assertFalse(box.overlaps(following), f"{name}: text over text")
+            for box in boxes:
+                self.assertTrue(picture.x0 <= box.x0 and box.x1 <= picture.x1, f"{name}: cut off")
+                self.assertTrue(picture.y0 <= box.y0 and box.y1 <= picture.y1, f"{name}: cut off")

@@ -1,0 +1,48 @@
+"""The nearest known names that error messages offer for a mistyped one."""
+
+from absl.testing import parameterized
+
+from hf_depth.suggestions import listed, near_matches, suggestion
+
+TASKS = ("cola", "rte", "mnli", "qnli", "wnli")
+
+
+class NearMatchesTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("a_letter_missing", "cla", ["cola"]),
+        ("two_letters_swapped", "ret", ["rte"]),
+        ("another_case", "COLA", ["cola"]),
+        ("the_nearest_first", "wnlii", ["wnli", "qnli", "mnli"]),
+        ("nothing_near", "squad", []),
+        ("empty", "", []),
+        ("not_a_string", 3, []),
+    )
+    def test_the_names_that_resemble_a_mistyped_one(self, name, expected):
+        self.assertEqual(near_matches(name, iter(TASKS)), expected)
+
+    def test_names_that_differ_in_case_only_are_all_offered(self):
+        self.assertCountEqual(near_matches("corpus.tx", ["corpus.txt", "Corpus.txt"]), ["corpus.txt", "Corpus.txt"])
+
+    @parameterized.parameters((1, ["wnli"]), (2, ["wnli", "qnli"]))
+    def test_there_are_at_most_as_many_as_asked_for(self, count, expected):
+        self.assertEqual(near_matches("wnlii", TASKS, count=count), expected)
+
+    @parameterized.parameters((0.6, []), (0.5, ["en"]))
+    def test_a_lower_cutoff_finds_less_similar_names(self, cutoff, expected):
+        self.assertEqual(near_matches("ex", ["en", "da"], cutoff=cutoff), expected)
+
+
+class SuggestionTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("cla", "tasks", " Did you mean 'cola'?"),
+        ("wnlii", "tasks", " Did you mean 'wnli' or 'qnli' or 'mnli'?"),
+        ("squad", "tasks", " The tasks are: 'cola', 'rte', 'mnli', 'qnli', 'wnli'."),
+        ("squad", None, ""),
+        ("cla", None, " Did you mean 'cola'?"),
+    )
+    def test_near_names_come_before_a_list_of_all(self, name, kind, expected):
+        self.assertEqual(suggestion(name, iter(TASKS), kind), expected)
+
+    def test_that_there_are_no_names_is_said(self):
+        self.assertEqual(suggestion("cola", [], "tasks"), " The tasks are: none.")
+        self.assertEqual(listed(["a", 1]), "'a', 1")
