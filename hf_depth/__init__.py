@@ -5,7 +5,8 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from .data.corpus import load_corpus
 from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
-from .data.tokenization import add_sentence_tokens
+from .data.tokenization import add_sentence_tokens, load_tokenizer
+from .data.vocabulary import train_tokenizer
 from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
@@ -51,5 +52,7 @@ __all__ = [
     "get_task",
     "load_corpus",
     "load_model",
+    "load_tokenizer",
     "register_task",
+    "train_tokenizer",
 ]

@@ -2,10 +2,12 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
+from absl.testing import parameterized
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
@@ -20,6 +22,20 @@ from hf_depth import (
     T5ForConditionalGeneration,
 )
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
+
+
+class TrainingTestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def assert_close(self, actual, expected, tolerance=1e-5):
+        """Equal to `tolerance`, for dicts of tensors; the plain difference, as gradients here are of order 1."""
+        self.assertEqual(actual.keys(), expected.keys())
+        for name, value in actual.items():
+            self.assertLess((value - expected[name]).abs().max().item(), tolerance, name)
 
 
 def rows(number: int) -> list[dict]:

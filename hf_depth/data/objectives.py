@@ -42,6 +42,9 @@ class Objective(ABC):
         tokenizer: what the model reads; a T5 tokenizer, for DEPTH with sentence tokens.
         max_source_length (`int`, defaults to 512): longest encoder input in tokens.
         max_target_length (`int`, *optional*): longest target in tokens; by default what the longest input needs.
+
+    >>> sorted(name for _, name in OBJECTIVES), all(issubclass(kind, Objective) for kind in OBJECTIVES.values())
+    (['prefix_lm', 'span_corruption', 'span_corruption'], True)
     """
 
     # Which models it trains (a key of `models.loading.MODEL_TYPES`), and its name for that kind of model.
@@ -226,6 +229,18 @@ class DepthObjective(Objective):
 
     Raises:
         `ValueError`: for values out of range, or if the tokenizer has no sentence tokens.
+
+    >>> from datasets import Dataset
+    >>> from hf_depth import DepthObjective, add_sentence_tokens, train_tokenizer
+    >>> documents = Dataset.from_dict({"text": ["The dog barked. The cat slept.", "It rained. We stayed in."]})
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True))
+    >>> objective = DepthObjective(tokenizer, max_source_length=64, sentence_shuffling_probability=1.0)
+    >>> examples = objective.prepare(documents)
+    >>> [int(length) for length in examples[0]["sentence_lengths"]]
+    [15, 14]
+    >>> batch = objective.collator(seed=0)(list(examples))
+    >>> tokenizer.decode(batch["input_ids"][0])
+    '<eosen><sent_5> The dog barked<extra_id_74><eosen><sent_6><extra_id_73>The c<extra_id_85>t<extra_id_7><eosen></s>'
     """
 
     model_type = "depth"
@@ -308,6 +323,12 @@ class SpanCorruptionObjective(Objective):
 
     Raises:
         `ValueError`: for values out of range, or if an example can have more masked spans than there are sentinels.
+
+    >>> from hf_depth import SpanCorruptionObjective, train_tokenizer
+    >>> tokenizer = train_tokenizer(["The dog barked at the cat."], vocab_size=300, allow_fewer=True)
+    >>> objective = SpanCorruptionObjective(tokenizer, max_source_length=512)
+    >>> objective.max_target_length  # as for T5
+    114
     """
 
     model_type = "t5"
@@ -359,6 +380,15 @@ class PrefixLMObjective(Objective):
         tokenizer: any T5 tokenizer.
         max_source_length, max_target_length (`int`): longest encoder input (512) and target (by default as long).
         pack_examples (`bool`, defaults to `False`): join documents, so that every example is as long as it can be.
+
+    >>> from datasets import Dataset
+    >>> from hf_depth import PrefixLMObjective, train_tokenizer
+    >>> documents = Dataset.from_dict({"text": ["The dog barked at the cat."]})
+    >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
+    >>> objective = PrefixLMObjective(tokenizer, max_source_length=64)
+    >>> batch = objective.collator()(list(objective.prepare(documents)))
+    >>> tokenizer.decode(batch["input_ids"][0]), tokenizer.decode(batch["labels"][0])
+    ('The dog barked at the </s>', 'cat.</s>')
     """
 
     model_type = "t5"

@@ -44,6 +44,13 @@ class Run:
         checkpoint: the one that the run continues.
 
     Use [`Run.find`], which looks for that checkpoint and checks that it fits.
+
+    >>> import tempfile
+    >>> from hf_depth import DepthTrainingArguments, Run
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = Run.find(DepthTrainingArguments(folder, do_train=True, use_cpu=True), {"objective": "prefix_lm"})
+    >>> run.checkpoint is None, run.is_over  # a new run: `run.execute(trainer)` trains, evaluates and saves
+    (True, False)
     """
 
     def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):

@@ -50,6 +50,23 @@ class DepthTrainer(Seq2SeqTrainer):
     Raises:
         `ValueError`: if the model, the tokenizer and the collator do not fit each other: training would go on without
             sentence tokens.
+
+    >>> from datasets import Dataset
+    >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
+    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
+    >>> documents = Dataset.from_dict({"text": ["The dog barked. The cat slept.", "It rained. We stayed in."]})
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True))
+    >>> objective = DepthObjective(tokenizer, max_source_length=64)
+    >>> trainer = DepthTrainer(
+    ...     model=load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2),
+    ...     args=DepthTrainingArguments("unused", use_cpu=True, disable_tqdm=True, report_to="none"),
+    ...     data_collator=objective.collator(),
+    ...     eval_dataset=objective.prepare(documents),
+    ... )
+    >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
+    {'eval_loss': ...}
+    >>> "eval_sentence_accuracy" in metrics
+    True
     """
 
     args: DepthTrainingArguments

@@ -52,7 +52,7 @@ class CorpusArgumentsTest(parameterized.TestCase):
             arguments.check(run(**settings))
 
     def test_the_source_names_no_folder(self):
-        self.assertEqual(CorpusArguments(train_file=["/home/me/a.txt", "b.txt"]).source, "a.txt, b.txt")
+        self.assertEqual(CorpusArguments(train_file=["texts/a.txt", "b.txt"]).source, "a.txt, b.txt")
         self.assertEqual(CorpusArguments().source, "the Python language reference")
 
 

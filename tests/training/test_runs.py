@@ -7,13 +7,12 @@ from transformers import AutoModelForSeq2SeqLM
 
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import Run
-from tests.training.test_trainer import TestCase
-from tiny_training import parameters, tiny_model, trainer
+from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
 
 
-class RunTest(TestCase):
+class RunTest(TrainingTestCase):
     def run_once(self, kind="depth", describe=None, execute=True, **changes):
         """A run of a tiny model and its trainer, executed unless told otherwise."""
         run_trainer = trainer(kind, self.folder, number_of_rows=8, **ARGUMENTS | changes)

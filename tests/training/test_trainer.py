@@ -2,7 +2,6 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -23,26 +22,12 @@ from hf_depth import (
     DepthTrainingArguments,
     load_model,
 )
-from tiny_training import parameters, rows, tiny_model, trainer
+from tiny_training import TrainingTestCase, parameters, rows, tiny_model, trainer
 
 ALL_KINDS = ("depth", "t5", "stock_t5")
 
 
-class TestCase(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def assert_close(self, actual, expected, tolerance=1e-5):
-        """Equal to `tolerance`, for dicts of tensors; the plain difference, as gradients here are of order 1."""
-        self.assertEqual(actual.keys(), expected.keys())
-        for name, value in actual.items():
-            self.assertLess((value - expected[name]).abs().max().item(), tolerance, name)
-
-
-class LossTest(TestCase):
+class LossTest(TrainingTestCase):
     @parameterized.product(kind=ALL_KINDS, accumulation=(1, 4))
     def test_coefficient_one_is_cross_entropy_whatever_the_accumulation(self, kind, accumulation):
         run = trainer(
@@ -153,7 +138,7 @@ class LossTest(TestCase):
             DepthTrainingArguments(self.folder, **arguments)
 
 
-class ResumeTest(TestCase):
+class ResumeTest(TrainingTestCase):
     @parameterized.product(kind=("depth", "t5"), workers=(0, 2))
     def test_resumed_run_equals_uninterrupted_run_to_the_bit(self, kind, workers):
         arguments = {
@@ -199,7 +184,7 @@ class ResumeTest(TestCase):
         self.assertEqual(evaluated[0], evaluated[1])
 
 
-class EvaluationTest(TestCase):
+class EvaluationTest(TrainingTestCase):
     @parameterized.parameters("depth", "t5")
     def test_batch_size_does_not_change_the_metrics(self, kind):
         results = [trainer(kind, self.folder, per_device_eval_batch_size=size).evaluate() for size in (1, 3, 7)]
@@ -259,7 +244,7 @@ class EvaluationTest(TestCase):
         )
 
 
-class PartsTest(TestCase):
+class PartsTest(TrainingTestCase):
     """A model, a tokenizer and a collator that do not fit would train something else without any other sign."""
 
     def trainer(self, model, tokenizer=None, collator=DataCollatorForDepth, **arguments):
