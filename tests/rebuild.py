@@ -1,28 +1,28 @@
-"""The inverse of corruption, in plain Python and without a line of the package: input and target -> document."""
+"""The inverse of corruption, in plain Python and independent of the package: input and target -> document."""
 
 
 def rebuild_t5(inputs, targets, sentinels, eos):
-    """The words of a T5 example (span corruption). Asserts that input and target have the layout that they should."""
+    """The tokens of a T5 example (span corruption). Asserts that input and target have the right layout."""
     assert inputs[-1] == eos and targets[-1] == eos
-    hidden = _hidden_spans(targets[:-1], set(sentinels))
-    assert list(hidden) == list(sentinels[: len(hidden)]), "sentinels are used in order"
-    words = _fill(inputs[:-1], hidden)
-    assert not hidden, "every span of the target has its sentinel in the input"
-    return words
+    spans = _masked_spans(targets[:-1], set(sentinels))
+    assert list(spans) == list(sentinels[: len(spans)]), "sentinels are used in order"
+    tokens = _fill(inputs[:-1], spans)
+    assert not spans, "every span of the target has its sentinel in the input"
+    return tokens
 
 
 def rebuild_depth(inputs, targets, sentinels, sentence_tokens, eosen, eos):
     """The sentences of a DEPTH example, in their true order; with the same assertions."""
     assert inputs[0] == eosen and inputs[-2:] == targets[-2:] == [eosen, eos]
-    shown = _sentences(inputs[1:-1], set(sentence_tokens), eosen)
-    asked = _sentences(targets[:-1], set(sentence_tokens), eosen)
-    assert shown.keys() == asked.keys()
+    inputs_of = _sentences(inputs[1:-1], set(sentence_tokens), eosen)
+    targets_of = _sentences(targets[:-1], set(sentence_tokens), eosen)
+    assert inputs_of.keys() == targets_of.keys()
     sentences = []
-    for token, target in asked.items():
-        hidden = _hidden_spans(target, set(sentinels))
-        sentences.append(_fill(shown[token], hidden))
-        assert not hidden, "every span of the target has its sentinel in the same sentence of the input"
-    used = [word for sentence in asked.values() for word in sentence if word in set(sentinels)]
+    for token, target in targets_of.items():
+        spans = _masked_spans(target, set(sentinels))
+        sentences.append(_fill(inputs_of[token], spans))
+        assert not spans, "every span of the target has its sentinel in the same sentence of the input"
+    used = [token for sentence in targets_of.values() for token in sentence if token in set(sentinels)]
     assert len(used) == len(set(used)), "no sentinel is used twice"
     return sentences
 
@@ -33,7 +33,7 @@ def sentence_order(ids, sentence_tokens):
 
 
 def _sentences(ids, sentence_tokens, eosen):
-    """`<sent_a> words <eosen> <sent_b> words <eosen>` -> {a: words, b: words}."""
+    """`<sent_a> tokens <eosen> <sent_b> tokens <eosen>` -> {a: tokens, b: tokens}."""
     sentences, current = {}, None
     for token in ids:
         if current is None:
@@ -48,8 +48,8 @@ def _sentences(ids, sentence_tokens, eosen):
     return sentences
 
 
-def _hidden_spans(ids, sentinels):
-    """`sentinel words sentinel words` -> {sentinel: words}, in this order."""
+def _masked_spans(ids, sentinels):
+    """`sentinel tokens sentinel tokens` -> {sentinel: tokens}, in this order."""
     spans = {}
     for token in ids:
         if token in sentinels:
@@ -62,8 +62,8 @@ def _hidden_spans(ids, sentinels):
 
 
 def _fill(ids, spans):
-    """Put the words of a span where its sentinel stands; takes the spans that were used out of `spans`."""
-    words = []
+    """Replace each sentinel by the tokens of its span. Removes the spans that were used from `spans`."""
+    tokens = []
     for token in ids:
-        words += spans.pop(token, [token])
-    return words
+        tokens += spans.pop(token, [token])
+    return tokens

@@ -1,4 +1,4 @@
-"""Where the text comes from: files, the Hub, or Python's own documentation; and a vocabulary for it."""
+"""Where the text comes from: files, the Hub, or Python's own documentation."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
 
-from .files import Files, check_text_column, load_files
+from .files import Files, check_text_column, file_names, load_files
 from .python_reference import python_reference_documents
 
 Documents = Dataset | IterableDataset
@@ -32,33 +32,47 @@ def load_corpus(
     revision: str | None = None,
 ) -> DatasetDict | IterableDatasetDict:
     """
-    Load documents to pre-train on: one row is one document. Without any source, they are Python's own documentation.
+    Load documents to pre-train on. Without any source, they are the Python language reference that every CPython has.
 
     Args:
-        dataset_name: a data set on the Hub, or a folder, as for `datasets.load_dataset`.
-        dataset_config_name: the configuration of that data set.
-        train_file, validation_file, test_file: one or several files or globs: txt, json, jsonl, csv, parquet, or the
-            .gz of one of these, in UTF-8. Blank lines separate the documents of text files; if there are none, each
-            line is a document. The files of a split must be of one kind.
-        text_column: the column that holds the documents (`"text"` for text files).
-        streaming: read the documents while training instead of before.
-        validation_split_percentage: without validation data, the share of the training documents to set apart for
-            validation, at least one document; 0 for none. In a stream they are chosen by a hash of their text.
-        seed: of that choice.
-        cache_dir, token, revision: as for `datasets.load_dataset`.
+        dataset_name (`str`, *optional*): a data set on the Hub, or a folder, as for `datasets.load_dataset`.
+        dataset_config_name (`str`, *optional*): the configuration of that data set.
+        train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs:
+            txt, json, jsonl, csv, parquet, or the .gz of one of these, in UTF-8. Blank lines separate the documents of
+            text files; if there are none, each line is a document. The files of a split must be of one kind.
+        text_column (`str`, defaults to `"text"`): the column that holds the documents (`"text"` for text files).
+        streaming (`bool`, defaults to `False`): read the documents while training instead of before.
+        validation_split_percentage (`float`, defaults to 5): without validation data, the share of the training
+            documents to set apart for validation, at least one document; 0 for none. In a stream they are chosen by a
+            hash of their text.
+        seed (`int`, defaults to 42): of that choice.
+        cache_dir, token, revision (`str`, *optional*): as for `datasets.load_dataset`.
 
     Returns:
-        Splits `train`, `validation` and `test`, those of them that there are.
+        `DatasetDict` or, if `streaming`, `IterableDatasetDict`: a dictionary with the splits `"train"`, `"validation"`
+        and `"test"`, those of them that there are. Each example of a split is one document.
 
     Raises:
         `ValueError`: if a file is empty, of an unknown kind or not UTF-8, or a column is missing or holds no text, or
             there are too few documents to set some apart. The message names the file, the line and the remedy.
         `FileNotFoundError`: if there is no such file.
+
+    Example:
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from hf_depth.data.corpus import load_corpus
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = Path(folder.name, "texts.txt")
+    >>> _ = file.write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
+    >>> corpus = load_corpus(train_file=file, validation_split_percentage=33, cache_dir=folder.name)
+    >>> {split: len(documents) for split, documents in corpus.items()}
+    {'train': 2, 'validation': 1}
     """
     if not 0 <= validation_split_percentage < 100:
         raise ValueError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     files = {"train": train_file, "validation": validation_file, "test": test_file}
-    files = {split: [names] if isinstance(names, str) else list(names) for split, names in files.items() if names}
+    files = {split: file_names(names) for split, names in files.items() if names}
     if dataset_name and files:
         raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
     if dataset_name:
@@ -116,17 +130,17 @@ def _is_empty(documents: IterableDataset) -> bool:
 
 @dataclass(frozen=True)
 class _HashIsLow:
-    """Chooses documents of a stream at random, yet the same ones for any number of workers and shards."""
+    """Chooses documents of a stream by a hash, so that they are the same for any number of workers and shards."""
 
     text_column: str
     seed: int
     limit: float
     negate: bool = False
 
-    def hash(self, row: dict[str, Any]) -> float:
+    def hash(self, document: dict[str, Any]) -> float:
         """A number in [0, 1)."""
-        digest = hashlib.blake2b(f"{self.seed} {row[self.text_column]}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{self.seed} {document[self.text_column]}".encode(), digest_size=8).digest()
         return int.from_bytes(digest) / 2**64
 
-    def __call__(self, row: dict[str, Any]) -> bool:
-        return (self.hash(row) <= self.limit) != self.negate
+    def __call__(self, document: dict[str, Any]) -> bool:
+        return (self.hash(document) <= self.limit) != self.negate

@@ -1,17 +1,17 @@
 """
-Rows of word ids -> padded tensors, for T5 span corruption, prefix language modelling and DEPTH.
+Examples of token ids -> padded tensors, for T5 span corruption, prefix language modelling and DEPTH.
 
-What a collator draws is a function of (seed, epoch, the example's own words). The number of workers and processes, the
-batch that an example is part of and its place in it change nothing.
+What a collator draws is a function of (seed, epoch, the example's own tokens). It depends neither on the number of
+workers and processes, nor on the batch that an example is part of and its place in it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from itertools import chain
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .corruption import (
     ExampleRandom,
@@ -25,12 +25,12 @@ from .corruption import (
     split_prefix,
     t5_input_and_target_lengths,
 )
-from .tokenization import eosen_token_id, sentence_token_ids, sentinel_token_ids
+from .tokenization import check_sentence_tokens, eosen_token_id, sentence_token_ids, sentinel_token_ids
 
 
 @dataclass
 class _CorruptionCollator:
-    """What the collators share: arguments, the way from rows to flat arrays, and from there to tensors."""
+    """What the collators share: arguments, the conversion of examples to ragged batches, and of these to tensors."""
 
     tokenizer: PreTrainedTokenizerBase
     mlm_probability: float = 0.15
@@ -41,39 +41,60 @@ class _CorruptionCollator:
     pad_to_multiple_of: int | None = None
     label_pad_token_id: int = -100
     seed: int = 42
+    # Only checked, never kept: copies, pickles and equality of a collator do not depend on a model.
+    model: InitVar[PreTrainedModel | None] = field(default=None, kw_only=True)
 
-    def __post_init__(self):
+    # The columns that examples must have, and what makes them.
+    _columns = ("input_ids",)
+    _preparation = (
+        "`SpanCorruptionObjective(...).prepare(documents)` (or `PrefixLMObjective`) of hf_depth, or by "
+        "`documents.map` with `hf_depth.data.preprocessing.SpanCorruptionPreprocessor`"
+    )
+
+    def __post_init__(self, model: PreTrainedModel | None):
         self._check_arguments()
+        if model is not None:
+            check_sentence_tokens(model, self.tokenizer)
         # In shared memory, so that `set_epoch` reaches the workers of a data loader that are already running.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._special_ids = self._get_special_ids()
-        # Which ids no word can have, as a table over the vocabulary; the last entry stands for all larger ids.
-        self._is_special = np.zeros(len(self.tokenizer) + 1, dtype=bool)
+        # Ids that no token of a text can have, as a table over the vocabulary; the last entry is for all larger ids.
+        self._is_special = np.zeros(len(self.tokenizer) + 1, dtype=bool)  # (vocab_size + 1,)
         self._is_special[np.hstack([self.tokenizer.pad_token_id, *self._special_ids, -1])] = True
 
     def __setstate__(self, state: dict):
         self.__dict__.update(state)
         self._epoch.share_memory_()  # which a copy is not by itself
 
-    def set_epoch(self, epoch: int):
-        """Draw anew: in every epoch an example is corrupted in another way. Reaches running workers, too."""
+    def set_epoch(self, epoch: int) -> None:
+        """
+        Corrupt each example in a new way from now on, also in the running workers of a data loader.
+
+        Args:
+            epoch (`int`): how often the data set has been read before. Equal epochs give equal batches.
+        """
         self._epoch.fill_(int(epoch))
 
     def __call__(self, examples: Sequence[Mapping]) -> dict[str, torch.Tensor]:
         """
         Args:
-            examples (`Sequence[Mapping]`): rows with `input_ids`, words without special tokens, as a list or (faster,
-                see `Dataset.with_format("numpy")`) an array; for DEPTH also `sentence_lengths`. `num_cut_tokens` is
-                passed on if it is there, other columns are left out.
+            examples (`Sequence[Mapping]`): with `input_ids`, token ids without special tokens, as a list or (faster,
+                see `Dataset.with_format("numpy")`) an array of shape `(length,)`; for DEPTH also `sentence_lengths`,
+                of shape `(num_sentences,)`. `num_cut_tokens` is passed on if it is there, other columns are left out.
 
         Returns:
-            `dict[str, torch.Tensor]`: `input_ids` (B, S) int64, `attention_mask` (B, S) bool, `labels` (B, T) int64
-            padded with `label_pad_token_id`; `num_cut_tokens` (B,) int64 if the rows have it.
+            `dict[str, torch.Tensor]`:
+
+            - `input_ids` (`torch.LongTensor` of shape `(batch_size, source_length)`);
+            - `attention_mask` (`torch.BoolTensor` of shape `(batch_size, source_length)`): `False` for padding;
+            - `labels` (`torch.LongTensor` of shape `(batch_size, target_length)`), padded with `label_pad_token_id`;
+            - `num_cut_tokens` (`torch.LongTensor` of shape `(batch_size,)`), if the examples have it.
 
         Raises:
-            `ValueError`: if a row is not as described, needs more sentinels than there are, or does not fit.
+            `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit.
         """
-        token_ids, lengths = self._get_words(examples)
+        self._check_columns(examples)
+        token_ids, lengths = self._get_token_ids(examples)
         random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epoch.item()))
         inputs, targets = self._corrupt(examples, token_ids, lengths, random)
         input_ids, attention_mask = self._pad(inputs, self.max_source_length, self.tokenizer.pad_token_id)
@@ -89,19 +110,32 @@ class _CorruptionCollator:
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
     ) -> tuple[Ragged, Ragged]:
-        """Inputs and targets of the rows."""
+        """Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`."""
         raise NotImplementedError
 
-    def _get_words(self, examples: Sequence[Mapping]) -> Ragged:
-        token_ids, lengths = _flatten(examples, "input_ids")
+    def _check_columns(self, examples: Sequence[Mapping]):
+        for index, example in enumerate(examples):
+            is_mapping = isinstance(example, Mapping)
+            missing = [name for name in self._columns if not (is_mapping and name in example)]
+            if missing:
+                found = f"only {sorted(example)}" if is_mapping else f"but is of type `{type(example).__name__}`"
+                raise ValueError(
+                    f"Example {index} of the batch has no column `{missing[0]}`, {found}. Prepare the documents by "
+                    f"{self._preparation}. If they are prepared, pass `remove_unused_columns=False` to the training "
+                    "arguments: otherwise the Trainer drops what the model's `forward` does not name."
+                )
+
+    def _get_token_ids(self, examples: Sequence[Mapping]) -> Ragged:
+        token_ids, lengths = _flatten(examples, "input_ids")  # (lengths.sum(),), (batch_size,)
         is_wrong = self._is_special.take(token_ids, mode="clip") | (token_ids < 0)
         if is_wrong.any():
             place = int(is_wrong.argmax())
-            row = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+            index = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise ValueError(
-                f"Row {row} of the batch has {token_ids[place]} in `input_ids`, which is not the id of a word. The "
-                f"vocabulary has {len(self.tokenizer)} ids; padding, `</s>`, sentinels and sentence tokens are added "
-                "here. Tokenize with the collator's tokenizer, as `hf_depth.data.tokenization.TextEncoder` does."
+                f"Example {index} of the batch has {token_ids[place]} in `input_ids`, which is no token of a text. "
+                f"The vocabulary has {len(self.tokenizer)} ids; padding, `</s>`, sentinels and sentence tokens are "
+                "added by the collator. Tokenize with the collator's tokenizer, as "
+                "`hf_depth.data.tokenization.TextEncoder` does."
             )
         return token_ids, lengths
 
@@ -109,23 +143,23 @@ class _CorruptionCollator:
         for name, needed in (("max_source_length", input_lengths), ("max_target_length", target_lengths)):
             limit = getattr(self, name)
             if limit is not None and needed.max() > limit:
-                row = int(needed.argmax())
+                index = int(needed.argmax())
                 raise ValueError(
-                    f"Row {row} of the batch has {lengths[row]} words, which can take {needed[row]} tokens after "
-                    f"corruption, but `{name}` is {limit}. Make windows for the lengths, `mlm_probability` and "
-                    f"`mean_noise_span_length` of the collator (see hf_depth.preprocessing), or raise `{name}`."
+                    f"Example {index} of the batch has {lengths[index]} tokens, and can have {needed[index]} after "
+                    f"corruption, but `{name}` is {limit}. Prepare the data with the lengths, `mlm_probability` and "
+                    f"`mean_noise_span_length` of the collator, or raise `{name}`."
                 )
 
-    def _pad(self, rows: Ragged, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows -> matrix of shape `(batch_size, width)`, and a mask that is `True` where it is not padding."""
-        values, lengths = rows
+    def _pad(self, batch: Ragged, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ragged batch -> array `(batch_size, width)`, and a mask of this shape that is `False` for padding."""
+        values, lengths = batch
         width = int(max_length if self.padding == "max_length" else lengths.max())
         if self.pad_to_multiple_of is not None:
             width += -width % self.pad_to_multiple_of
-        mask = np.arange(width) < lengths[:, None]
+        mask = np.arange(width) < lengths[:, None]  # (batch_size, width)
         if len(values) == mask.size:
             return values.reshape(mask.shape), mask
-        padded = np.full(mask.shape, padding_value)
+        padded = np.full(mask.shape, padding_value)  # (batch_size, width)
         padded[mask] = values
         return padded, mask
 
@@ -134,6 +168,9 @@ class _CorruptionCollator:
             if getattr(self.tokenizer, name) is None:
                 raise ValueError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
         check_noise(self.mlm_probability, self.mean_noise_span_length)
+        for name in ("max_source_length", "max_target_length", "pad_to_multiple_of"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1 or None, got {getattr(self, name)}.")
         if self.padding not in (True, "longest", "max_length"):
             raise ValueError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
         if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
@@ -141,8 +178,6 @@ class _CorruptionCollator:
                 '`padding="max_length"` needs `max_source_length` and `max_target_length`, got '
                 f"{self.max_source_length} and {self.max_target_length}."
             )
-        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
-            raise ValueError(f"`pad_to_multiple_of` must be at least 1, got {self.pad_to_multiple_of}.")
         if self.label_pad_token_id >= 0:
             raise ValueError(
                 f"`label_pad_token_id` must be negative, got {self.label_pad_token_id}: the loss would count padding "
@@ -153,24 +188,44 @@ class _CorruptionCollator:
 @dataclass
 class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     """
-    T5's objective: in the input a sentinel stands for every hidden span, the target lists sentinels and spans. Or,
-    with `objective="prefix_lm"`: the input is the beginning of the text, the target is the rest.
+    T5's objective: in the input a sentinel replaces every masked span, the target lists sentinels and spans. Or, with
+    `objective="prefix_lm"`: the input is the beginning of the text, the target is the rest.
+
+    Examples have a column `input_ids`, at least two token ids each, as [`SpanCorruptionPreprocessor`] makes them. If
+    all have [`t5_raw_length`] tokens, nothing is padded. Examples of [`DepthPreprocessor`] are taken as well: their
+    sentences are one text.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with `<extra_id_0>`, `<extra_id_1>`, …
-        mlm_probability (`float`, defaults to 0.15): share of the words to hide.
-        mean_noise_span_length (`float`, defaults to 3.0): words per hidden span, at least 1.
-        max_source_length, max_target_length (`int`, *optional*): a row that takes more tokens is an error; nothing is
-            truncated.
-        padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest row of the batch,
+        mlm_probability (`float`, defaults to 0.15): share of the tokens to mask, see [`check_noise`].
+        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1.
+        max_source_length, max_target_length (`int`, *optional*): an example that takes more tokens is an error;
+            nothing is truncated.
+        padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
         label_pad_token_id (`int`, defaults to -100): negative; the loss ignores it.
-        seed (`int`, defaults to 42): together with the epoch and an example's words it decides what is drawn for it.
+        seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
+        model ([`PreTrainedModel`], *optional*): the model to be trained, which is compared with the tokenizer and not
+            kept.
         objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"`, which needs neither `mlm_probability` nor
             `mean_noise_span_length`; all places to cut the text are equally likely.
 
-    Rows need at least two words. If all have [`t5_raw_length`] words, nothing is padded.
+    Raises:
+        `ValueError`: if an argument is out of range, or model and tokenizer do not fit together.
+
+    Example:
+
+    >>> from hf_depth import DataCollatorForT5SpanCorruption
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> text = "The dog barked at the cat. The cat slept on the mat."
+    >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
+    >>> collator = DataCollatorForT5SpanCorruption(tokenizer, mlm_probability=0.3)
+    >>> batch = collator([{"input_ids": tokenizer.encode(text, add_special_tokens=False)}])
+    >>> tokenizer.decode(batch["input_ids"][0])
+    'The dog<extra_id_0>a<extra_id_1>ed at <extra_id_2>he cat slept o<extra_id_3>the mat<extra_id_4></s>'
+    >>> tokenizer.decode(batch["labels"][0])
+    '<extra_id_0> b<extra_id_1>rk<extra_id_2>the cat. T<extra_id_3>n <extra_id_4>.</s>'
     """
 
     objective: str = "span_corruption"
@@ -178,11 +233,11 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
     def _corrupt(self, examples, token_ids, lengths, random):
         if lengths.min() < 2:
             raise ValueError(
-                f"Row {int(lengths.argmin())} of the batch has a single word in `input_ids`, but one to show and one "
-                "to hide are needed. Join it to another row, or leave it out."
+                f"Example {int(lengths.argmin())} of the batch has a single token in `input_ids`, but one to keep and "
+                "one to mask are needed. Join it to another example, or leave it out."
             )
         if self.objective == "prefix_lm":
-            self._check_lengths(lengths, lengths, lengths)  # the longest part lacks one word and has `</s>`
+            self._check_lengths(lengths, lengths, lengths)  # the longest part lacks one token and has `</s>`
             return split_prefix(token_ids, lengths, self._special_ids, random)
         noise = (self.mlm_probability, self.mean_noise_span_length)
         self._check_lengths(lengths, *t5_input_and_target_lengths(lengths, *noise))
@@ -197,29 +252,57 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
 @dataclass
 class DataCollatorForDepth(_CorruptionCollator):
     """
-    DEPTH's objective (arXiv 2405.07788): fill in hidden spans, and name the sentences of a text in their true order.
+    DEPTH's objective (arXiv 2405.07788): fill in masked spans, and name the sentences of a text in their true order.
 
-    An input is `<eosen> <sent_a> words <eosen> <sent_b> words <eosen> … </s>`, in some examples with its sentences in
-    a random order; the target is `<sent_a> spans <eosen> <sent_b> spans <eosen> … </s>` in the true order. Sentence
-    tokens and sentinels are drawn anew, without replacement, for every example and epoch. Whether an example is
-    shuffled changes nothing else about it.
+    An input is `<eosen> <sent_a> tokens <eosen> <sent_b> tokens <eosen> … </s>`, in some examples with its sentences
+    in a random order; the target is `<sent_a> spans <eosen> <sent_b> spans <eosen> … </s>` in the true order, where
+    `spans` are the masked spans of the sentence, each behind its sentinel. Sentence tokens and sentinels are drawn
+    anew, without replacement, for every example and epoch. Shuffling an example changes nothing else about it.
+
+    Examples have the columns `input_ids`, the token ids of all sentences, and `sentence_lengths`, the number of tokens
+    of each sentence, as [`DepthPreprocessor`] makes them.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): with sentence tokens, see [`add_sentence_tokens`].
-        mlm_probability (`float`, defaults to 0.3): share of the words to hide.
-        mean_noise_span_length (`float`, defaults to 3.0): words per hidden span, at least 1. No span reaches beyond
-            the end of a sentence.
-        max_source_length, max_target_length (`int`, *optional*): a row that can take more tokens (the number of spans
-            is random) is an error; nothing is truncated.
-        padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest row of the batch,
+        mlm_probability (`float`, defaults to 0.3): share of the tokens to mask, see [`check_noise`].
+        mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1. No span
+            reaches beyond the end of a sentence.
+        max_source_length, max_target_length (`int`, *optional*): an example that can take more tokens (the number of
+            spans is random) is an error; nothing is truncated.
+        padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
         label_pad_token_id (`int`, defaults to -100): negative; the loss ignores it.
-        seed (`int`, defaults to 42): together with the epoch and an example's words it decides what is drawn for it.
+        seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
+        model ([`PreTrainedModel`], *optional*): the model to be trained, whose sentence tokens are compared with those
+            of the tokenizer. It is not kept.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples to shuffle.
 
-    Rows have a column `sentence_lengths`, the words of each sentence; together they make up `input_ids`.
+    Raises:
+        `ValueError`: if an argument is out of range, the tokenizer has no sentence tokens, or model and tokenizer do
+            not fit together.
+
+    Example:
+
+    >>> from hf_depth import DataCollatorForDepth, add_sentence_tokens
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> texts = ["The dog barked.", "The cat slept."]
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(texts, vocab_size=300, allow_fewer=True))
+    >>> sentences = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    >>> example = {"input_ids": sum(sentences, []), "sentence_lengths": [len(ids) for ids in sentences]}
+    >>> collator = DataCollatorForDepth(tokenizer, sentence_shuffling_probability=1.0)
+    >>> batch = collator([example])
+    >>> tokenizer.decode(batch["input_ids"][0])
+    '<eosen><sent_11> <extra_id_57>cat sle<extra_id_86>.<eosen><sent_3> The dog bark<extra_id_25><eosen></s>'
+    >>> tokenizer.decode(batch["labels"][0])
+    '<sent_3><extra_id_25>ed.<eosen><sent_11><extra_id_57>The <extra_id_86>pt<eosen></s>'
     """
+
+    _columns = ("input_ids", "sentence_lengths")
+    _preparation = (
+        "`DepthObjective(...).prepare(documents)` of hf_depth, or by `documents.map` with "
+        "`hf_depth.data.preprocessing.DepthPreprocessor`"
+    )
 
     mlm_probability: float = 0.3
     sentence_shuffling_probability: float = 0.5
@@ -243,27 +326,22 @@ class DataCollatorForDepth(_CorruptionCollator):
         )
 
     def _get_sentences(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged:
-        if "sentence_lengths" not in examples[0]:
-            raise ValueError(
-                f"The rows have no column `sentence_lengths`, only {sorted(examples[0])}. Prepare the data set with "
-                "`hf_depth.data.preprocessing.DepthPreprocessor`, and pass `remove_unused_columns=False` to the "
-                "training arguments: otherwise the Trainer drops what the model's `forward` does not name."
-            )
         sentence_lengths, num_sentences = _flatten(examples, "sentence_lengths")
         available = len(self._special_ids.sentences)
         if num_sentences.max() > available:
-            row = int(num_sentences.argmax())
+            index = int(num_sentences.argmax())
             raise ValueError(
-                f"Row {row} of the batch has {num_sentences[row]} sentences, but the tokenizer has {available} "
-                "sentence tokens. Make windows of fewer sentences, or add more tokens (`add_sentence_tokens`)."
+                f"Example {index} of the batch has {num_sentences[index]} sentences, but the tokenizer has "
+                f"{available} sentence tokens. Make windows of fewer sentences, or add more tokens "
+                "(`add_sentence_tokens`)."
             )
-        totals = np.add.reduceat(sentence_lengths, np.cumsum(num_sentences) - num_sentences)
+        totals = np.add.reduceat(sentence_lengths, np.cumsum(num_sentences) - num_sentences)  # (batch_size,)
         if sentence_lengths.min() < 1 or (totals != lengths).any():
-            row = int((totals != lengths).argmax())
+            index = int((totals != lengths).argmax())
             raise ValueError(
-                "`sentence_lengths` must be at least 1 and add up to the number of words in `input_ids`. The smallest "
-                f"is {sentence_lengths.min()}; those of row {row} of the batch add up to {totals[row]}, for "
-                f"{lengths[row]} words. Change both columns together."
+                "`sentence_lengths` must be at least 1 and add up to the number of tokens in `input_ids`. The "
+                f"smallest is {sentence_lengths.min()}; those of example {index} of the batch add up to "
+                f"{totals[index]}, for {lengths[index]} tokens. Change both columns together."
             )
         return sentence_lengths, num_sentences
 
@@ -277,11 +355,12 @@ class DataCollatorForDepth(_CorruptionCollator):
 
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
-    """One column of the rows, as int64."""
-    rows = [example[column] for example in examples]
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    """A column of the examples as a ragged batch: int64, shapes `(lengths.sum(),)` and `(batch_size,)`."""
+    sequences = [example[column] for example in examples]
+    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
     if lengths.min() == 0:
-        raise ValueError(f"Row {int(lengths.argmin())} of the batch has nothing in `{column}`. Leave empty rows out.")
-    if isinstance(rows[0], list):
-        return np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths
-    return np.concatenate(rows).astype(np.int64, copy=False), lengths
+        index = int(lengths.argmin())
+        raise ValueError(f"Example {index} of the batch has nothing in `{column}`. Leave empty examples out.")
+    if isinstance(sequences[0], list):
+        return np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum()), lengths
+    return np.concatenate(sequences).astype(np.int64, copy=False), lengths

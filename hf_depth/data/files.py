@@ -1,4 +1,10 @@
-"""Local files of text: finding them, checking them, and reading them by the builders of `datasets`."""
+"""
+Text in files and columns: finding and checking local files, reading them by the builders of `datasets`, and checking
+that a column holds text.
+
+Where the encoding, the JSON or the column is wrong, `datasets` reads something else, or fails with a message that has
+neither the file nor the line. The checks here name both, and the remedy.
+"""
 
 import codecs
 import csv
@@ -6,9 +12,10 @@ import glob
 import gzip
 import io
 import json
+import os
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +23,8 @@ from datasets import Dataset, DownloadConfig, DownloadManager, Features, Iterabl
 
 from ..suggestions import suggestion
 
-Files = str | Sequence[str] | None
+# One file or several, or none.
+Files = str | os.PathLike | Sequence[str | os.PathLike] | None
 
 # Builders of `datasets` by the end of a file name; each may be followed by .gz.
 READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -28,6 +36,18 @@ STREAM_CHECK_SIZE = 64 << 20
 BLANK_LINE_SEARCH_SIZE = 1 << 20
 
 
+def file_names(files: Files) -> list[str]:
+    """
+    One file or several, as a list.
+
+    >>> file_names("a.txt"), file_names([Path("b.txt"), "c.txt"]), file_names(None)
+    (['a.txt'], ['b.txt', 'c.txt'], [])
+    """
+    if files is None:
+        return []
+    return [os.fspath(file) for file in ([files] if isinstance(files, (str, os.PathLike)) else files)]
+
+
 def load_files(
     argument: str, names: list[str], streaming: bool = False, cache_dir: str | None = None
 ) -> Dataset | IterableDataset:
@@ -35,10 +55,14 @@ def load_files(
     Read files of documents, all of one kind, see [`corpus.load_corpus`].
 
     Args:
-        argument: what an error calls the files, such as `"train_file"`.
-        names: files or globs; with a protocol (`https://…`) they are left to `datasets`.
-        streaming: as for `datasets.load_dataset`. Of each file only the first `STREAM_CHECK_SIZE` bytes are checked.
-        cache_dir: as for `datasets.load_dataset`.
+        argument (`str`): what an error calls the files, such as `"train_file"`.
+        names (`list[str]`): files or globs; with a protocol (`https://…`) they are left to `datasets`.
+        streaming (`bool`, defaults to `False`): as for `datasets.load_dataset`. Of each file only the first
+            `STREAM_CHECK_SIZE` bytes are checked.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+
+    Returns:
+        `Dataset` or, if `streaming`, `IterableDataset`: the documents of all files, in their order.
 
     Raises:
         `ValueError`: naming file, line and remedy, if files cannot be read.
@@ -66,7 +90,17 @@ def load_files(
 
 
 def find_files(argument: str, name: str) -> list[str]:
-    """The files that a name or glob stands for."""
+    """
+    The files that a name or glob stands for, sorted.
+
+    Args:
+        argument (`str`): what an error calls the files, such as `"train_file"`.
+        name (`str`): a file or a glob, or an address with a protocol, which is returned as it is.
+
+    Raises:
+        `ValueError`: if it is a folder.
+        `FileNotFoundError`: if there is no such file. The message names similar ones.
+    """
     if "://" in name or Path(name).is_file():
         return [name]
     if Path(name).is_dir():
@@ -99,11 +133,22 @@ def _reader(argument: str, files: list[str]) -> str:
 
 
 def open_file(file: str) -> io.BufferedIOBase:
+    """Open a file for reading bytes, unpacking it if its name ends in .gz."""
     return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
 
 
-def check_utf8(argument: str, file: str, size: int | None):
-    """Raise if the first `size` bytes are not UTF-8 or hold no text at all; `datasets` would not say where."""
+def check_utf8(argument: str, file: str, size: int | None) -> None:
+    """
+    Check that a file holds text in UTF-8. (`datasets` would not say in which line it does not.)
+
+    Args:
+        argument (`str`): what an error calls the file, such as `"train_file"`.
+        file (`str`): its path; if it ends in .gz, the file is unpacked.
+        size (`int`, *optional*): check that many bytes from the beginning; by default all.
+
+    Raises:
+        `ValueError`: if it is not UTF-8 (naming the line), not a complete gzip file, or empty.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
     line, is_empty, read = 1, True, 0
     try:
@@ -161,17 +206,21 @@ def _first_bad_json_line(files: list[str]) -> str | None:
 
 def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> list[str]:
     """
-    Check that a column holds text, by its type or, in a stream without types, by the first row.
+    Check that a column holds text, by its type or, in a stream without types, by the first element.
+
+    Args:
+        dataset (`Dataset` or `IterableDataset`): documents.
+        text_column (`str`): the column that should hold them.
 
     Returns:
-        The names of all columns.
+        `list[str]`: the names of all columns.
 
     Raises:
-        `ValueError`: if there is no row, no such column, or something else than text in it.
+        `ValueError`: if there is no document, no such column, or something else than text in it.
     """
     first = next(iter(dataset), None)
     if first is None:
-        raise ValueError("There are no rows, hence no text.")
+        raise ValueError("There are no documents, hence no text.")
     if text_column not in first:
         raise ValueError(
             f"There is no column {text_column!r}. The columns are: {', '.join(map(repr, first))}. Name the one that "
@@ -180,6 +229,25 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     if dataset.features is not None and not _is_text(dataset.features[text_column]):
         _check_texts((row[text_column] for row in dataset), text_column)
     return list(first)
+
+
+def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[str]:
+    """
+    The documents in a batch of `datasets.map`. A missing text (`None`) is an empty one.
+
+    Args:
+        batch (`Mapping[str, Sequence]`): columns by their names.
+        text_column (`str`): the column that holds the documents.
+
+    Raises:
+        `ValueError`: if one of them is not a text.
+
+    >>> column_texts({"text": ["A document.", None]}, "text")
+    ['A document.', '']
+    """
+    texts = batch[text_column]
+    _check_texts(texts, text_column)
+    return [text or "" for text in texts]
 
 
 def _is_text(feature: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The text that trains a first model with nothing at hand: the documentation of Python that every CPython carries."""
+"""A text to train a first model on without any download: the Python language reference that every CPython has."""
 
 import re
 import textwrap
@@ -27,8 +27,8 @@ def python_reference_documents() -> list[dict[str, str]]:
     """
     The prose of the Python language reference, from the topics of Python's own `help()` (`pydoc_data.topics`).
 
-    Headings, grammar, tables, code, signatures and version notes are left out. A paragraph that stands in several
-    topics is taken once. The text depends on the versions of Python and nupunkt only.
+    Headings, grammar, tables, code, signatures and version notes are left out. A paragraph that several topics have is
+    taken once. The text depends on the versions of Python and nupunkt only.
 
     Returns:
         `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines) and `title` (the
@@ -49,7 +49,7 @@ def python_reference_documents() -> list[dict[str, str]]:
 
 
 def _documents(topic: str, name: str, seen: set[str]) -> Iterator[dict[str, str]]:
-    """Cut one topic into documents; `seen` holds the paragraphs that stand in other documents, and grows."""
+    """Cut one topic into documents; `seen` holds the paragraphs of the documents so far."""
     title, next_title, paragraphs, num_sentences = name, name, [], 0
     for block in re.split(r"\n[ \t]*\n", topic):
         heading = _HEADING.fullmatch(block.strip())

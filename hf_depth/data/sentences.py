@@ -1,4 +1,8 @@
-"""Sentence splitting by language."""
+"""
+Text to sentences, offline: by nupunkt for English, by sentencex for the other languages.
+
+DEPTH reads, shuffles and restores sentences; where a sentence ends is decided here and nowhere else.
+"""
 
 import re
 from collections.abc import Callable
@@ -16,7 +20,7 @@ SENTENCEX_LANGUAGES = frozenset(
 )
 
 # A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
-# input, so that it is given as little text at once as possible.
+# input, so that it gets as little text at once as possible.
 _CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
 
 
@@ -25,11 +29,21 @@ class SentenceSplitter:
     """
     Gives the sentences of a text in order, none of them empty, without the white space around them. No other character
     is lost. Made by [`get_sentence_splitter`].
+
+    Args:
+        language (`str`, defaults to `"en"`): ISO 639-1 code.
     """
 
     language: str = "en"
 
     def __call__(self, text: str) -> list[str]:
+        """
+        Args:
+            text (`str`): a document.
+
+        Returns:
+            `list[str]`: its sentences.
+        """
         if self.language == "en":
             return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
         blocks = (text[start:end] for start, end in iter_blocks(text, paragraph_breaks=True, line_breaks=True))
@@ -46,10 +60,19 @@ def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
     pickled, and two splitters of one language have the same fingerprint for `datasets.map`.
 
     Args:
-        language: ISO 639-1 code, such as `"en"` or `"de"`.
+        language (`str`, defaults to `"en"`): ISO 639-1 code, such as `"en"` or `"de"`.
+
+    Returns:
+        `SentenceSplitter`: a function that takes a text and returns the list of its sentences.
 
     Raises:
         `ValueError`: if there are no rules for the language.
+
+    Example:
+
+    >>> from hf_depth.data.sentences import get_sentence_splitter
+    >>> get_sentence_splitter("en")("Mr. Bennet made no answer. Call me Ishmael.")
+    ['Mr. Bennet made no answer.', 'Call me Ishmael.']
     """
     known = sorted(SENTENCEX_LANGUAGES | {"en"})
     if language not in known:

@@ -1,11 +1,12 @@
 """
-Text to word ids: the tokens that DEPTH adds to a T5 vocabulary, sentence splitting, and encoding in which nothing that
-stands in a text can turn into a special token.
+Text to token ids: the tokens that DEPTH adds to a T5 vocabulary, and an encoding in which nothing that is written in a
+text can become a special token.
 """
 
 import json
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -16,18 +17,21 @@ SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
 EOSEN_TOKEN = "<eosen>"
 
 
-def load_tokenizer(name_or_path: str | os.PathLike, **kwargs) -> PreTrainedTokenizerBase:
+def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrainedTokenizerBase:
     """
     `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of
     T5's own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.)
 
     Args:
-        name_or_path: a folder, or a name on the Hub.
-        kwargs: for `from_pretrained`.
+        name_or_path (`str` or `os.PathLike`): a folder, or a name on the Hub.
+        kwargs (*optional*): for `from_pretrained`.
+
+    Returns:
+        `PreTrainedTokenizerBase`: the tokenizer.
 
     Raises:
         `ValueError`: if there is no vocabulary, as in a folder with nothing but a model. Transformers 5 makes an empty
-            tokenizer of such a folder, which reads every word as `<unk>`.
+            tokenizer of such a folder, which reads all text as `<unk>`.
     """
     others = ("tokenizer.json", "tokenizer_config.json", "config.json")
     is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(
@@ -50,15 +54,26 @@ def add_sentence_tokens(
     embedding. Adding the same tokens again changes nothing.
 
     Args:
-        tokenizer: a tokenizer with T5's sentinels `<extra_id_0>`, `<extra_id_1>`, ….
-        num_sentence_tokens: how many sentences an example can have at most.
+        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with T5's sentinels `<extra_id_0>`, `<extra_id_1>`, ….
+        num_sentence_tokens (`int`, defaults to 20): the most sentences that an example can have.
 
     Returns:
-        The same tokenizer.
+        `PreTrainedTokenizerBase`: the same tokenizer.
 
     Raises:
         `ValueError`: if the tokenizer has no sentinels, or has another number of sentence tokens, or has some of them
             with ids that do not follow each other.
+
+    Example:
+
+    >>> from hf_depth import add_sentence_tokens
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
+    >>> size = len(tokenizer)
+    >>> tokenizer = add_sentence_tokens(tokenizer)
+    >>> ids = tokenizer.convert_tokens_to_ids(["<sent_0>", "<sent_1>", "<sent_19>", "<eosen>"])
+    >>> [token_id - size for token_id in ids]
+    [0, 1, 19, 20]
     """
     if num_sentence_tokens < 1:
         raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
@@ -66,7 +81,7 @@ def add_sentence_tokens(
     present = len(_numbered_token_ids(tokenizer, "<sent_{}>"))
     if present not in (0, num_sentence_tokens):
         raise ValueError(
-            f"The tokenizer already has {present} sentence tokens, {num_sentence_tokens} were asked for. Ask for "
+            f"The tokenizer already has {present} sentence tokens, {num_sentence_tokens} were requested. Request "
             f"{present}, or start from the T5 tokenizer without sentence tokens."
         )
     tokens = [f"<sent_{i}>" for i in range(num_sentence_tokens)] + [EOSEN_TOKEN]
@@ -83,7 +98,13 @@ def add_sentence_tokens(
 
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """
-    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has: int64, `(num_sentinels,)`.
+    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]): a T5 tokenizer.
+
+    Returns:
+        `np.ndarray` of shape `(num_sentinels,)`, int64.
 
     Raises:
         `ValueError`: if there is none.
@@ -100,7 +121,13 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """
-    The ids of `<sent_0>`, `<sent_1>`, … up to the last that the tokenizer has: int64, `(num_sentence_tokens,)`.
+    The ids of `<sent_0>`, `<sent_1>`, … up to the last that the tokenizer has.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with sentence tokens, see [`add_sentence_tokens`].
+
+    Returns:
+        `np.ndarray` of shape `(num_sentence_tokens,)`, int64.
 
     Raises:
         `ValueError`: if there is none.
@@ -112,7 +139,15 @@ def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 
 def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of `<eosen>`. Raises `ValueError` if the tokenizer has none."""
+    """
+    The id of `<eosen>`, the token at the end of a sentence.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with sentence tokens, see [`add_sentence_tokens`].
+
+    Raises:
+        `ValueError`: if the tokenizer has none.
+    """
     token_id = _token_id(tokenizer, EOSEN_TOKEN)
     if token_id is None:
         raise ValueError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
@@ -195,18 +230,38 @@ class TextEncoder:
     the tokenizer (no name, no path, no padding), so that equal vocabularies have one fingerprint for `datasets.map`.
 
     Args:
-        tokenizer: any T5 tokenizer. Tokens added to it later are not known to the encoder.
+        tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. The encoder does not know tokens that are added
+            later.
+
+    Example:
+
+    >>> from hf_depth.data.tokenization import TextEncoder
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
+    >>> encoder = TextEncoder(tokenizer)
+    >>> encoder(["The dog."]) == [tokenizer.encode("The dog.", add_special_tokens=False)]
+    True
+    >>> tokenizer.eos_token_id in tokenizer.encode("</s>", add_special_tokens=False)
+    True
+    >>> tokenizer.eos_token_id in encoder(["</s>"])[0]
+    False
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = _without_special_tokens(tokenizer.backend_tokenizer) if tokenizer.is_fast else tokenizer
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text."""
+        """
+        Args:
+            texts (`Sequence[str]`): any number of texts.
+
+        Returns:
+            `list[list[int]]`: the token ids of each text, without special tokens.
+        """
         if isinstance(self.tokenizer, Tokenizer):
             encodings = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [encoding.ids for encoding in encodings]
-        # The one T5 tokenizer without Rust engine is ByT5's: text split into bytes holds no special token.
+        # The one T5 tokenizer without a Rust backend is ByT5's: text split into bytes holds no special token.
         return [self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) for text in texts]
 
 
@@ -217,9 +272,9 @@ def encode_sentences(
     Split texts into sentences and encode each sentence by itself.
 
     Args:
-        texts: the documents.
-        encoder: gives the token ids of several texts, see [`TextEncoder`].
-        splitter: gives the sentences of one text, see [`get_sentence_splitter`].
+        texts (`Sequence[str]`): the documents.
+        encoder (`Callable`): gives the token ids of several texts, see [`TextEncoder`].
+        splitter (`Callable`): gives the sentences of one text, see [`get_sentence_splitter`].
 
     Returns:
         `list[list[list[int]]]`: for each document the token ids of its sentences. Sentences without a token (such as a
@@ -237,16 +292,17 @@ def layout_document(
     The encoder input of an uncorrupted document: `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`.
 
     Sentence tokens count up from the first. If there are more sentences than sentence tokens, the remaining sentences
-    share the last sentence token: they stand behind it as one long sentence, so that no word is lost.
+    share the last sentence token: they follow it as one long sentence, so that no token is lost.
 
     Args:
-        sentences: word ids of each sentence.
-        sentence_token_ids: ids of `<sent_0>`, `<sent_1>`, …
-        eosen_token_id: id of `<eosen>`.
-        eos_token_id: id of `</s>`.
+        sentences (`Sequence[Sequence[int]]`): token ids of each sentence.
+        sentence_token_ids (`Sequence[int]`): ids of `<sent_0>`, `<sent_1>`, …
+        eosen_token_id (`int`): id of `<eosen>`.
+        eos_token_id (`int`): id of `</s>`.
 
     Returns:
-        `list[int]`: the ids, `2 * len(sentences) + words + 2` of them. Without a sentence, `</s>` alone.
+        `list[int]`: the ids; two more than there are tokens for each sentence (as long as there are sentence tokens),
+        and two at the end. Without a sentence, `</s>` alone.
 
     >>> layout_document([[5, 6], [7]], sentence_token_ids=[100, 101], eosen_token_id=120, eos_token_id=1)
     [120, 100, 5, 6, 120, 101, 7, 120, 1]
@@ -262,15 +318,15 @@ def layout_document(
     return [*ids, eosen_token_id, eos_token_id]
 
 
-def _without_special_tokens(engine: Tokenizer) -> Tokenizer:
+def _without_special_tokens(backend: Tokenizer) -> Tokenizer:
     """
-    A copy of a tokenizer's engine that has the same ids, but reaches no special token from text.
+    A copy of a tokenizer's backend that has the same ids, but finds no special token in text.
 
     `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
-    vocabulary, where the unigram model finds them. Here they get names with a space: text was cut at its spaces before
-    the model sees it, so that no piece of text holds one.
+    vocabulary, where the unigram model finds them. Here they get names with a space: text is cut at its spaces before
+    the model sees it, so that no piece of text has one.
     """
-    state = json.loads(engine.to_str())
+    state = json.loads(backend.to_str())
     vocabulary = state["model"]["vocab"]
     added = {token["id"]: token["content"] for token in state["added_tokens"]}
     special = {token["content"] for token in state["added_tokens"] if token["special"]}

@@ -1,4 +1,9 @@
-"""Train a SentencePiece vocabulary."""
+"""
+A vocabulary of one's own, trained the T5 way: from texts to a tokenizer that `AutoTokenizer` loads.
+
+The tokenizer has T5's layout of ids (`<pad>`, `</s>`, `<unk>`, pieces, sentinels), so that it can take the place of a
+published T5 tokenizer. DEPTH's sentence tokens come on top, see `tokenization.add_sentence_tokens`.
+"""
 
 import io
 import os
@@ -15,30 +20,50 @@ NUM_SENTINELS = 100  # of a trained vocabulary, as many as T5 has
 CHARACTER_COVERAGE = 0.99999  # rarer characters are unknown to a trained vocabulary; printable ASCII never is
 MAX_TRAINING_SIZE = 40_000_000  # characters that a vocabulary is trained on
 
-# Never learnt as words, since they have ids of their own.
+# Never learned as pieces, since they have ids of their own.
 _SPECIAL_TOKEN = re.compile(r"<(?:extra_id_\d+|sent_\d+|eosen|/s|pad|unk)>")
 
 
 def train_tokenizer(
-    texts: Iterable[str | None], vocab_size: int, output_dir: str | os.PathLike, allow_fewer: bool = False
+    texts: Iterable[str | None],
+    vocab_size: int,
+    output_dir: str | os.PathLike | None = None,
+    allow_fewer: bool = False,
 ) -> PreTrainedTokenizerBase:
     """
     Train a vocabulary the T5 way: a SentencePiece unigram model with `<pad>` 0, `</s>` 1, `<unk>` 2, no `<s>`, and 100
-    sentinels at the end, `<extra_id_0>` last. The same texts give the same vocabulary. Takes about 1 s per million
-    characters, of which at most `MAX_TRAINING_SIZE` are used, spread evenly over the texts.
+    sentinels at the end, `<extra_id_0>` last.
+
+    The same texts give the same vocabulary. Training takes about 1 s per million characters, of which at most
+    `MAX_TRAINING_SIZE` are used, spread evenly over the texts. In a run of several processes, call it in the first
+    process alone (`with training_args.main_process_first():`), and `AutoTokenizer.from_pretrained(output_dir)` in all.
 
     Args:
-        texts: the documents.
-        vocab_size: number of ids, sentinels included; sentence tokens (`add_sentence_tokens`) come on top.
-        output_dir: where the tokenizer is saved, for `AutoTokenizer`, and as `spiece.model` for SentencePiece.
-        allow_fewer: take `vocab_size` as an upper limit, if the text is too small for that many.
+        texts (`Iterable[str]`): the documents, such as the column `"text"` of a data set. `None` is skipped.
+        vocab_size (`int`): number of ids, sentinels included; sentence tokens (`add_sentence_tokens`) come on top.
+        output_dir (`str` or `os.PathLike`, *optional*): where the tokenizer is saved, for `AutoTokenizer`, and as
+            `spiece.model` for SentencePiece. If `None`, it is not saved.
+        allow_fewer (`bool`, defaults to `False`): take `vocab_size` as an upper limit, if the text is too small for
+            that many.
 
     Returns:
-        The saved tokenizer, a `T5Tokenizer`.
+        `T5Tokenizer`: the saved tokenizer.
 
     Raises:
-        `ValueError`: if the texts cannot fill so large a vocabulary, or their characters alone exceed it.
+        `ValueError`: if the texts cannot fill so large a vocabulary, or their characters alone exceed it, or `texts`
+            is a single string.
+
+    Example:
+
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> tokenizer = train_tokenizer(["The cat sat on the mat. The dog sat on the cat."], 300, allow_fewer=True)
+    >>> tokenizer.convert_ids_to_tokens([0, 1, 2, len(tokenizer) - 1])
+    ['<pad>', '</s>', '<unk>', '<extra_id_0>']
+    >>> tokenizer.decode(tokenizer.encode("A dog sat."))
+    'A dog sat.</s>'
     """
+    if isinstance(texts, str):
+        raise ValueError("`texts` must be several documents, got one string: write `[text]`.")
     if vocab_size <= NUM_SENTINELS:
         raise ValueError(f"`vocab_size` must be larger than its {NUM_SENTINELS} sentinels, got {vocab_size}.")
     model = io.BytesIO()
@@ -51,7 +76,7 @@ def train_tokenizer(
             hard_vocab_limit=not allow_fewer,
             character_coverage=CHARACTER_COVERAGE,
             required_chars=string.digits + string.ascii_letters + string.punctuation,
-            max_sentence_length=2**30,  # longer ones would be left out without a word
+            max_sentence_length=2**30,  # longer ones would be left out silently
             num_threads=1,  # the model depends on their number, and more are not faster
             pad_id=0,
             eos_id=1,
@@ -61,12 +86,14 @@ def train_tokenizer(
         )
     except RuntimeError as error:
         raise ValueError(_explain_training_error(str(error), vocab_size)) from error
-    # Not in `output_dir` itself, which may hold an older tokenizer that would be read instead.
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "spiece.model").write_bytes(model.getvalue())
-        T5Tokenizer.from_pretrained(folder, extra_ids=NUM_SENTINELS).save_pretrained(output_dir)
-    Path(output_dir, "spiece.model").write_bytes(model.getvalue())
-    return T5Tokenizer.from_pretrained(output_dir)
+        # Read from a folder of its own: `output_dir` may hold an older tokenizer, which would be read instead.
+        source, saved = Path(folder, "model"), Path(folder, "tokenizer") if output_dir is None else Path(output_dir)
+        source.mkdir()
+        Path(source, "spiece.model").write_bytes(model.getvalue())
+        T5Tokenizer.from_pretrained(source, extra_ids=NUM_SENTINELS).save_pretrained(saved)
+        Path(saved, "spiece.model").write_bytes(model.getvalue())
+        return T5Tokenizer.from_pretrained(saved)
 
 
 def _training_lines(texts: Iterable[str | None]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Laws of the noise functions: nothing is lost or repeated, as much noise as asked, no example depends on another."""
+"""Laws of the noise functions: nothing is lost or repeated, noise is as requested, no example depends on another."""
 
 import math
 from itertools import permutations
@@ -35,10 +35,10 @@ LENGTHS = (2, 3, 5, 20, 127, 128, 129, 130, 255, 256, 257, 258, 512, 1024)  # sm
 DENSITIES = (0.05, 0.15, 0.3, 0.5)
 
 
-def split(rows):
-    """`(values, lengths)` -> list of lists."""
-    values, lengths = rows
-    return [row.tolist() for row in np.split(values, np.cumsum(lengths)[:-1])]
+def split(batch):
+    """Ragged batch -> list of lists."""
+    values, lengths = batch
+    return [example.tolist() for example in np.split(values, np.cumsum(lengths)[:-1])]
 
 
 def random_for(documents, epoch=0, seed=0):
@@ -47,16 +47,16 @@ def random_for(documents, epoch=0, seed=0):
 
 
 def t5(documents, density=0.15, mean=3.0, epoch=0, special_ids=SPECIAL):
-    """Corrupt documents (lists of words); returns pairs of input and target."""
+    """Corrupt documents (lists of tokens); returns pairs of input and target."""
     lengths = np.array([len(document) for document in documents])
-    rows = corrupt_t5(np.concatenate(documents), lengths, density, mean, special_ids, random_for(documents, epoch))
-    return list(zip(*map(split, rows), strict=True))
+    batches = corrupt_t5(np.concatenate(documents), lengths, density, mean, special_ids, random_for(documents, epoch))
+    return list(zip(*map(split, batches), strict=True))
 
 
 def depth(documents, density=0.3, mean=3.0, shuffling=0.5, epoch=0, special_ids=SPECIAL):
-    """Corrupt documents (lists of sentences, which are lists of words); returns pairs of input and target."""
+    """Corrupt documents (lists of sentences, which are lists of tokens); returns pairs of input and target."""
     sentences = [sentence for document in documents for sentence in document]
-    rows = corrupt_depth(
+    batches = corrupt_depth(
         np.concatenate(sentences),
         np.array([len(sentence) for sentence in sentences]),
         np.array([len(document) for document in documents]),
@@ -66,7 +66,7 @@ def depth(documents, density=0.3, mean=3.0, shuffling=0.5, epoch=0, special_ids=
         special_ids,
         random_for([np.concatenate(document) for document in documents], epoch),
     )
-    return list(zip(*map(split, rows), strict=True))
+    return list(zip(*map(split, batches), strict=True))
 
 
 def rebuilt_t5(pair):
@@ -83,10 +83,10 @@ def orders(pair):
 
 
 def spans_of(target):
-    """Lengths of the hidden spans of a target; words have smaller ids than sentinels and sentence tokens."""
+    """Lengths of the masked spans of a target; tokens have smaller ids than sentinels and sentence tokens."""
     target = np.array(target)
-    is_word = (target < SENTINELS.min()) & (target != EOS)
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_word, [0]])))
+    is_token = (target < SENTINELS.min()) & (target != EOS)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_token, [0]])))
     return edges[1::2] - edges[::2]
 
 
@@ -94,10 +94,10 @@ def random_document(rng, length):
     return rng.integers(2, 32_000, length).tolist()
 
 
-def random_sentences(rng, mean_length=25, most=20, most_words=640):
-    """Sentences with lengths as in English prose: right-skewed, from one word to about 100."""
+def random_sentences(rng, mean_length=25, most=20, most_tokens=640):
+    """Sentences with lengths as in English prose: right-skewed, from one token to about 100."""
     lengths = np.maximum(1, rng.gamma(2.2, mean_length / 2.2, rng.integers(1, most + 1)).astype(int))
-    lengths = lengths[: max(1, int(np.searchsorted(np.cumsum(lengths), most_words)))]
+    lengths = lengths[: max(1, int(np.searchsorted(np.cumsum(lengths), most_tokens)))]
     return [random_document(rng, length) for length in lengths]
 
 
@@ -148,7 +148,7 @@ class RoundTripTest(parameterized.TestCase):
             self.assertEqual(prefix[:-1] + rest[:-1], document)
             self.assertGreater(min(len(prefix), len(rest)), 1)
 
-    def test_batches_of_one_word_sentences_can_be_rebuilt(self):
+    def test_batches_of_one_token_sentences_can_be_rebuilt(self):
         batch = [[[7]], [[8], [9], [10]], [[11, 12]], [[13]]]
         for document, pair in zip(batch, depth(batch), strict=True):
             self.assertEqual(rebuilt_depth(pair), document)
@@ -157,7 +157,7 @@ class RoundTripTest(parameterized.TestCase):
 
 class NoiseTest(parameterized.TestCase):
     @parameterized.product(density=DENSITIES, mean=(2.0, 3.0, 5.0))
-    def test_t5_hides_the_asked_share_in_spans_of_the_asked_length(self, density, mean):
+    def test_t5_masks_the_requested_share_in_spans_of_the_requested_length(self, density, mean):
         rng = np.random.default_rng(0)
         batch = [random_document(rng, length) for length in rng.integers(100, 640, 2000)]
         spans = np.concatenate([spans_of(target) for _, target in t5(batch, density, mean)])
@@ -169,19 +169,19 @@ class NoiseTest(parameterized.TestCase):
         rng = np.random.default_rng(0)
         batch = [random_sentences(rng) for _ in range(2000)]
         spans = np.concatenate([spans_of(target) for _, target in depth(batch, density, mean)])
-        words = sum(len(sentence) for document in batch for sentence in document)
-        self.assertAlmostEqual(spans.sum() / words, density, delta=0.01)
+        num_tokens = sum(len(sentence) for document in batch for sentence in document)
+        self.assertAlmostEqual(spans.sum() / num_tokens, density, delta=0.01)
         self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)
 
     def test_all_masks_are_equally_likely(self):
-        # 7 words, 3 of them hidden in 2 spans: 3 ways to cut 4 kept words in two, 2 ways to cut 3 hidden ones.
-        rows = 12_000
-        lengths, num_noise, num_spans = (np.full(rows, count) for count in (7, 3, 2))
-        keys = example_keys(np.arange(7 * rows), lengths, seed=0, epoch=0)
-        kept, hidden = random_spans(lengths, num_noise, num_spans, ExampleRandom(keys))
-        masks, counts = np.unique(np.stack([kept, hidden], 1).reshape(rows, 4), axis=0, return_counts=True)
+        # 7 tokens, 3 of them masked in 2 spans: 3 ways to cut 4 kept tokens in two, 2 ways to cut 3 masked ones.
+        batch_size = 12_000
+        lengths, num_noise, num_spans = (np.full(batch_size, count) for count in (7, 3, 2))
+        keys = example_keys(np.arange(7 * batch_size), lengths, seed=0, epoch=0)
+        kept, noise = random_spans(lengths, num_noise, num_spans, ExampleRandom(keys))
+        masks, counts = np.unique(np.stack([kept, noise], 1).reshape(batch_size, 4), axis=0, return_counts=True)
         self.assertLen(masks, 6)
-        np.testing.assert_allclose(counts / rows, 1 / 6, atol=0.015)
+        np.testing.assert_allclose(counts / batch_size, 1 / 6, atol=0.015)
 
     def test_equal_draws_at_the_threshold_change_no_number_of_spans(self):
         class Constant(ExampleRandom):
@@ -189,17 +189,17 @@ class NoiseTest(parameterized.TestCase):
                 return np.full((len(self.keys), width), 2**32 - 1, np.uint32)
 
         lengths, num_noise, num_spans = np.array([20, 9, 2]), np.array([6, 3, 1]), np.array([3, 2, 1])
-        kept, hidden = random_spans(lengths, num_noise, num_spans, Constant(np.zeros(3, np.uint64)))
-        np.testing.assert_array_equal(np.add.reduceat(hidden, [0, 3, 5]), num_noise)
+        kept, noise = random_spans(lengths, num_noise, num_spans, Constant(np.zeros(3, np.uint64)))
+        np.testing.assert_array_equal(np.add.reduceat(noise, [0, 3, 5]), num_noise)
         np.testing.assert_array_equal(np.add.reduceat(kept, [0, 3, 5]), lengths - num_noise)
-        self.assertGreater(min(kept.min(), hidden.min()), 0)
+        self.assertGreater(min(kept.min(), noise.min()), 0)
 
     def test_prefixes_end_everywhere_equally_often(self):
-        batch = [[word, *range(10, 14)] for word in range(100, 8100)]
+        batch = [[token, *range(10, 14)] for token in range(100, 8100)]
         (_, lengths), _ = split_prefix(np.concatenate(batch), np.full(8000, 5), SPECIAL, random_for(batch))
         np.testing.assert_allclose(np.bincount(lengths, minlength=6) / 8000, [0, 0, 0.25, 0.25, 0.25, 0.25], atol=0.02)
 
-    def test_hidden_spans_never_outnumber_the_kept_words_before_them(self):
+    def test_masked_spans_never_outnumber_the_kept_tokens_before_them(self):
         for density in (0.5, 0.7, 0.95):
             num_noise, num_spans = noise_counts(np.arange(2, 600), density, 1.0)
             self.assertTrue((num_spans <= np.arange(2, 600) - num_noise).all())
@@ -228,7 +228,7 @@ class LengthsTest(parameterized.TestCase):
         self.assertEqual(t5_input_and_target_lengths(raw, density, 3.0), (source, target))
 
     @parameterized.product(source=(3, 17, 128, 512), density=(0.05, 0.15, 0.5, 0.9), mean=(1.0, 3.0, 8.5))
-    def test_one_more_raw_word_would_not_fit(self, source, density, mean):
+    def test_one_more_token_would_not_fit(self, source, density, mean):
         raw = t5_raw_length(source, density, mean)
         self.assertLessEqual(t5_input_and_target_lengths(raw, density, mean)[0], source)
         self.assertGreater(t5_input_and_target_lengths(raw + 1, density, mean)[0], source)
@@ -238,8 +238,8 @@ class LengthsTest(parameterized.TestCase):
         self.assertLessEqual(t5_input_and_target_lengths(raw, 0.3, 3.0)[1], 100)
         self.assertGreater(t5_input_and_target_lengths(raw + 1, 0.3, 3.0)[1], 100)
 
-    def test_no_room_for_two_words_is_an_error(self):
-        with self.assertRaisesRegex(ValueError, "`max_source_length`=2 .* need 3 tokens"):
+    def test_no_room_for_two_tokens_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "`max_source_length`=2 .* two tokens of text need 3"):
             t5_raw_length(2, 0.15, 3.0)
 
     @given(any_documents, densities, means)
@@ -252,8 +252,8 @@ class LengthsTest(parameterized.TestCase):
     @given(any_stories, densities, means)
     @settings(max_examples=50, deadline=None)
     def test_depth_lengths_are_bounds(self, batch, density, mean):
-        words = np.array([sum(map(len, document)) for document in batch])
-        bounds = depth_input_and_target_lengths(words, np.array(list(map(len, batch))), density, mean)
+        num_tokens = np.array([sum(map(len, document)) for document in batch])
+        bounds = depth_input_and_target_lengths(num_tokens, np.array(list(map(len, batch))), density, mean)
         for (inputs, targets), *bound in zip(depth(batch, density, mean), *bounds, strict=True):
             self.assertLessEqual(len(inputs), bound[0])
             self.assertLessEqual(len(targets), bound[1])
@@ -264,13 +264,13 @@ class LengthsTest(parameterized.TestCase):
             self.assertEqual((len(inputs), len(targets)), depth_input_and_target_lengths(length, 1, 0.3, 3.0))
 
     def test_depth_noise_tells_nothing_of_the_order_of_sentences(self):
-        # T5's mask hides the last word of a document, and a span that runs over a sentence's end marks neighbours.
-        batch = [[[100 * n + 10 * s + w + 1000 for w in range(10)] for s in range(4)] for n in range(6000)]
+        # T5's mask always has the last token of a document, and a span over the end of a sentence shows neighbours.
+        batch = [[[100 * n + 10 * s + t + 1000 for t in range(10)] for s in range(4)] for n in range(6000)]
         shown = [set(inputs) for inputs, _ in depth(batch)]
-        hidden = np.array(
-            [[[word not in seen for word in s] for s in document] for document, seen in zip(batch, shown, strict=True)]
-        )  # (documents, sentences, words)
-        begins, ends = hidden[..., 0], hidden[..., -1]  # (6000, 4)
+        is_masked = np.array(
+            [[[t not in seen for t in s] for s in document] for document, seen in zip(batch, shown, strict=True)]
+        )  # (documents, sentences, tokens)
+        begins, ends = is_masked[..., 0], is_masked[..., -1]  # (6000, 4)
         np.testing.assert_allclose(begins.mean(axis=0), begins.mean(), atol=0.02)
         np.testing.assert_allclose(ends.mean(axis=0), ends.mean(), atol=0.02)
         both = (ends[:, :, None] & begins[:, None, :]).mean(axis=0)[~np.eye(4, dtype=bool)]
@@ -281,14 +281,14 @@ class SentinelsTest(parameterized.TestCase):
     def test_t5_uses_them_in_order_and_depth_in_random_order(self):
         rng = np.random.default_rng(0)
         (_, target) = t5([random_document(rng, 568)])[0]
-        self.assertEqual([word for word in target if word in SENTINELS], SENTINELS[:28].tolist())
+        self.assertEqual([token for token in target if token in SENTINELS], SENTINELS[:28].tolist())
         special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
         first = [depth([[random_document(rng, 200)]], special_ids=special_ids)[0][1][1] for _ in range(400)]
         self.assertGreater(len(set(first) & set(SENTINELS[:100].tolist())), 80)
 
     def test_more_spans_than_sentinels_are_an_error_with_numbers_and_remedies(self):
         batch = [list(range(10, 1034))]
-        message = "Row 0 .* 102 masked spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
+        message = "Example 0 .* 102 masked spans, .* 100 sentinels .* Raise `mean_noise_span_length`"
         special_ids = SPECIAL._replace(sentinels=SENTINELS[:100])
         with self.assertRaisesRegex(ValueError, message):
             t5(batch, density=0.3, special_ids=special_ids)
@@ -296,7 +296,7 @@ class SentinelsTest(parameterized.TestCase):
             depth([batch], density=0.3, special_ids=special_ids)
         self.assertLen(t5(batch, density=0.3, special_ids=SPECIAL._replace(sentinels=SENTINELS[:102])), 1)
 
-    def test_a_depth_row_passes_at_every_visit_or_at_none(self):
+    def test_a_depth_example_is_accepted_in_every_epoch_or_in_none(self):
         document = [list(range(10, 310)), list(range(310, 610))]
         num_noise, num_spans, most_cuts = depth_noise_counts(600, 2, 0.3, 3.0)
         enough = SPECIAL._replace(sentinels=SENTINELS[: num_spans + most_cuts])
@@ -309,16 +309,16 @@ class SentinelsTest(parameterized.TestCase):
 
 class SentencesTest(parameterized.TestCase):
     def test_all_orders_of_shuffled_sentences_are_equally_likely(self):
-        batch = [[[word, 10], [11], [12, 13, 14]] for word in range(100, 6100)]
+        batch = [[[token, 10], [11], [12, 13, 14]] for token in range(100, 6100)]
         counts = dict.fromkeys(permutations(range(3)), 0)
         for shown, true in map(orders, depth(batch, shuffling=1.0)):
             counts[tuple(map(true.index, shown))] += 1
         np.testing.assert_allclose(np.array(list(counts.values())) / 6000, 1 / 6, atol=0.02)
 
     def test_sentence_tokens_are_drawn_evenly_without_replacement(self):
-        batch = [[[word], [10], [11]] for word in range(100, 6100)]
+        batch = [[[token], [10], [11]] for token in range(100, 6100)]
         drawn = np.array([orders(pair)[1] for pair in depth(batch)])
-        self.assertTrue(all(len(set(row)) == 3 for row in drawn.tolist()))
+        self.assertTrue(all(len(set(tokens)) == 3 for tokens in drawn.tolist()))
         for column in drawn.T:
             np.testing.assert_allclose(np.bincount(column - SENTENCE_TOKENS[0]) / 6000, 1 / 20, atol=0.015)
 
@@ -341,8 +341,8 @@ class SentencesTest(parameterized.TestCase):
         self.assertGreater(moved, 150)
 
     @parameterized.parameters(0.0, 0.2, 0.5, 1.0)
-    def test_examples_are_shuffled_at_the_asked_rate(self, probability):
-        batch = [[[word], *([[10]] * 9)] for word in range(100, 4100)]  # ten sentences: hardly ever in order by chance
+    def test_examples_are_shuffled_at_the_requested_rate(self, probability):
+        batch = [[[token], *([[10]] * 9)] for token in range(100, 4100)]  # hardly ever in order by chance
         shuffled = [shown != true for shown, true in map(orders, depth(batch, shuffling=probability))]
         self.assertAlmostEqual(np.mean(shuffled), probability, delta=0.02)
 
@@ -354,15 +354,15 @@ class ExampleRandomTest(parameterized.TestCase):
         stories = [random_sentences(rng) for _ in range(12)]
         for corrupt, batch in ((t5, texts), (depth, stories)):
             together = corrupt(batch)
-            self.assertEqual([corrupt([row])[0] for row in batch], together)
+            self.assertEqual([corrupt([example])[0] for example in batch], together)
             self.assertEqual(corrupt(batch[::-1]), together[::-1])
             self.assertEqual(corrupt(batch[:5]) + corrupt(batch[5:]), together)
 
-    def test_seed_epoch_and_every_word_and_place_change_the_key(self):
+    def test_seed_epoch_and_every_token_and_place_change_the_key(self):
         base = [5, 6, 7, 8]
 
-        def key(words, seed=0, epoch=0):
-            return int(example_keys(np.array(words), np.array([len(words)]), seed, epoch)[0])
+        def key(tokens, seed=0, epoch=0):
+            return int(example_keys(np.array(tokens), np.array([len(tokens)]), seed, epoch)[0])
 
         others = [key([5, 6, 8, 7]), key([5, 6, 7]), key([5, 6, 7, 8, 0]), key([0, 5, 6, 7, 8]), key([5, 6, 7, 9])]
         others += [key(base, seed=1), key(base, epoch=1), key(base, seed=-1), key(base, seed=2**70 + 3)]

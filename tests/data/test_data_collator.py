@@ -1,6 +1,7 @@
-"""Laws of the collators: text survives them, batches depend on (seed, epoch, example) alone, bad rows are named."""
+"""Laws of the collators: no text is lost, batches depend on (seed, epoch, example) alone, wrong examples are named."""
 
 import copy
+import math
 import pickle
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from absl.testing import absltest, parameterized
 from torch.utils.data import DataLoader, DistributedSampler
 
 from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer
+from hf_depth import DepthConfig, DepthForConditionalGeneration
 from hf_depth.data.corruption import depth_input_and_target_lengths, t5_raw_length
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
@@ -20,7 +22,7 @@ TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 SENTINELS = sentinel_token_ids(TOKENIZER).tolist()
 SENTENCE_TOKENS = sentence_token_ids(TOKENIZER).tolist()
 EOS, PAD, EOSEN = TOKENIZER.eos_token_id, TOKENIZER.pad_token_id, eosen_token_id(TOKENIZER)
-WORDS = np.arange(3, min(SENTINELS))  # ids that a text can have
+TOKENS = np.arange(3, min(SENTINELS))  # ids that a text can have
 ENCODED = TextEncoder(TOKENIZER)(SENTENCES)
 COLLATORS = (
     ("t5", DataCollatorForT5SpanCorruption, {}),
@@ -29,22 +31,22 @@ COLLATORS = (
 )
 
 
-def row(sentences):
+def example_of(sentences):
     return {"input_ids": sum(sentences, []), "sentence_lengths": list(map(len, sentences))}
 
 
-def real_rows():
+def real_examples():
     """Windows of one to eight successive sentences of the test text, from every sentence on."""
-    return [row(ENCODED[start : start + 1 + start % 8]) for start in range(len(ENCODED))]
+    return [example_of(ENCODED[start : start + 1 + start % 8]) for start in range(len(ENCODED))]
 
 
-def random_rows(number, seed=0, most_sentences=12, mean_length=10):
+def random_examples(number, seed=0, most_sentences=12, mean_length=10):
     rng = np.random.default_rng(seed)
-    rows = []
+    examples = []
     for _ in range(number):
         lengths = 1 + rng.poisson(mean_length, rng.integers(1, most_sentences + 1))
-        rows.append(row([rng.choice(WORDS, length).tolist() for length in lengths + (lengths.sum() < 2)]))
-    return rows
+        examples.append(example_of([rng.choice(TOKENS, length).tolist() for length in lengths + (lengths.sum() < 2)]))
+    return examples
 
 
 def unpadded(batch):
@@ -57,12 +59,12 @@ def unpadded(batch):
         yield ids[:width], labels[:label_width]
 
 
-def examples_of(batches):
+def pairs_of(batches):
     return [pair for batch in batches for pair in unpadded(batch)]
 
 
 def rebuilt(name, inputs, targets):
-    """The words of an example."""
+    """The tokens of an example."""
     if name == "t5":
         return rebuild_t5(inputs, targets, SENTINELS, EOS)
     if name == "prefix_lm":
@@ -79,44 +81,46 @@ class BatchTest(parameterized.TestCase):
     def test_real_text_is_rebuilt_exactly(self, collator, arguments):
         name = self._testMethodName.removeprefix("test_real_text_is_rebuilt_exactly_")
         collator = collator(TOKENIZER, **arguments)
-        rows = real_rows()
+        examples = real_examples()
         for epoch in range(5):
             collator.set_epoch(epoch)
-            for original, pair in zip(rows, unpadded(collator(rows)), strict=True):
+            for original, pair in zip(examples, unpadded(collator(examples)), strict=True):
                 self.assertEqual(rebuilt(name, *pair), original["input_ids"])
 
     @parameterized.named_parameters(*COLLATORS)
-    def test_every_label_row_ends_in_eos_and_has_it_once(self, collator, arguments):
-        for inputs, targets in unpadded(collator(TOKENIZER, **arguments)(random_rows(100))):
+    def test_all_labels_end_in_eos_and_have_it_once(self, collator, arguments):
+        for inputs, targets in unpadded(collator(TOKENIZER, **arguments)(random_examples(100))):
             self.assertEqual((targets[-1], targets.count(EOS), inputs[-1], inputs.count(EOS)), (EOS, 1, EOS, 1))
 
     @parameterized.named_parameters(*COLLATORS)
     def test_tensors_have_the_promised_types_and_nothing_else_leaves(self, collator, arguments):
-        rows = random_rows(4)
-        batch = collator(TOKENIZER, **arguments)(rows)
+        examples = random_examples(4)
+        batch = collator(TOKENIZER, **arguments)(examples)
         self.assertEqual(set(batch), {"input_ids", "attention_mask", "labels"})
         self.assertEqual(
             [batch[name].dtype for name in ("input_ids", "attention_mask", "labels")],
             [torch.int64, torch.bool, torch.int64],
         )
         self.assertEqual(batch["attention_mask"].shape, batch["input_ids"].shape)
-        batch = collator(TOKENIZER, **arguments)([{**example, "num_cut_tokens": 7, "other": "x"} for example in rows])
+        batch = collator(TOKENIZER, **arguments)(
+            [{**example, "num_cut_tokens": 7, "other": "x"} for example in examples]
+        )
         self.assertEqual(set(batch), {"input_ids", "attention_mask", "labels", "num_cut_tokens"})
         torch.testing.assert_close(batch["num_cut_tokens"], torch.full((4,), 7))
 
-    def test_no_word_is_ever_a_special_token_of_the_text(self):
+    def test_no_token_of_a_text_is_a_special_token(self):
         texts = ["Keep <extra_id_3>, <sent_2>, <eosen>, </s> and <pad> as they are written.", *DOCUMENTS]
-        rows = [{"input_ids": ids, "sentence_lengths": [len(ids)]} for ids in TextEncoder(TOKENIZER)(texts)]
-        inputs, targets = next(unpadded(DataCollatorForDepth(TOKENIZER)(rows)))
-        words = rebuilt("depth", inputs, targets)
-        self.assertEqual(words, rows[0]["input_ids"])
-        self.assertEmpty({*SENTINELS, *SENTENCE_TOKENS, EOSEN, EOS, PAD} & set(words))
+        examples = [{"input_ids": ids, "sentence_lengths": [len(ids)]} for ids in TextEncoder(TOKENIZER)(texts)]
+        inputs, targets = next(unpadded(DataCollatorForDepth(TOKENIZER)(examples)))
+        tokens = rebuilt("depth", inputs, targets)
+        self.assertEqual(tokens, examples[0]["input_ids"])
+        self.assertEmpty({*SENTINELS, *SENTENCE_TOKENS, EOSEN, EOS, PAD} & set(tokens))
 
     def test_128_examples_leave_in_less_than_a_megabyte(self):
         rng = np.random.default_rng(0)
-        rows = [row([rng.choice(WORDS, 30).tolist() for _ in range(19)]) for _ in range(128)]
+        examples = [example_of([rng.choice(TOKENS, 30).tolist() for _ in range(19)]) for _ in range(128)]
         for collator in (DataCollatorForT5SpanCorruption(TOKENIZER, 0.3), DataCollatorForDepth(TOKENIZER)):
-            batch = collator(rows)
+            batch = collator(examples)
             self.assertLess(sum(tensor.nbytes for tensor in batch.values()), 1_000_000)
             self.assertGreater(batch["input_ids"].shape[1], 450)
 
@@ -128,57 +132,57 @@ class WidthTest(parameterized.TestCase):
         collator = DataCollatorForT5SpanCorruption(
             TOKENIZER, density, max_source_length=source, max_target_length=target, padding="max_length"
         )
-        batch = collator([{"input_ids": WORDS[np.arange(raw) % len(WORDS)]}, {"input_ids": WORDS[:7]}])
+        batch = collator([{"input_ids": TOKENS[np.arange(raw) % len(TOKENS)]}, {"input_ids": TOKENS[:7]}])
         self.assertEqual((batch["input_ids"].shape, batch["labels"].shape), ((2, source), (2, target)))
         self.assertTrue(batch["attention_mask"][0].all())
 
     def test_whatever_the_computed_lengths_allow_fits_into_fixed_widths(self):
-        rows = random_rows(300)
-        words, sentences = np.array([(len(r["input_ids"]), len(r["sentence_lengths"])) for r in rows]).T
-        bounds = [int(bound.max()) for bound in depth_input_and_target_lengths(words, sentences, 0.3, 3.0)]
+        examples = random_examples(300)
+        lengths, sentences = np.array([(len(e["input_ids"]), len(e["sentence_lengths"])) for e in examples]).T
+        bounds = [int(bound.max()) for bound in depth_input_and_target_lengths(lengths, sentences, 0.3, 3.0)]
         collator = DataCollatorForDepth(
             TOKENIZER, max_source_length=bounds[0], max_target_length=bounds[1], padding="max_length"
         )
         for epoch in range(5):
             collator.set_epoch(epoch)
-            batch = collator(rows)
+            batch = collator(examples)
             self.assertEqual([batch["input_ids"].shape[1], batch["labels"].shape[1]], bounds)
 
     @parameterized.parameters("longest", True)
-    def test_padding_reaches_to_the_longest_row(self, padding):
-        batch = DataCollatorForT5SpanCorruption(TOKENIZER, padding=padding)(random_rows(9))
+    def test_padding_reaches_to_the_longest_example(self, padding):
+        batch = DataCollatorForT5SpanCorruption(TOKENIZER, padding=padding)(random_examples(9))
         self.assertTrue(batch["attention_mask"].any(dim=0).all())
         self.assertTrue((batch["labels"] != -100).any(dim=0).all())
 
     @parameterized.parameters(("longest", 8), ("longest", 64), ("max_length", 64))
-    def test_widths_are_multiples_where_asked(self, padding, multiple):
+    def test_widths_are_multiples_on_request(self, padding, multiple):
         lengths = {"max_source_length": 300, "max_target_length": 200} if padding == "max_length" else {}
         collator = DataCollatorForDepth(TOKENIZER, padding=padding, pad_to_multiple_of=multiple, **lengths)
         plain = replace(collator, pad_to_multiple_of=None)
-        rows = random_rows(6)
-        batch, unrounded = collator(rows), plain(rows)
+        examples = random_examples(6)
+        batch, unrounded = collator(examples), plain(examples)
         for name in ("input_ids", "labels"):
             self.assertEqual(batch[name].shape[1] % multiple, 0)
             self.assertLess(batch[name].shape[1] - unrounded[name].shape[1], multiple)
-        self.assertEqual(examples_of([batch]), examples_of([unrounded]))
+        self.assertEqual(pairs_of([batch]), pairs_of([unrounded]))
 
 
 class DepthTest(parameterized.TestCase):
     def test_sentence_tokens_and_noise_are_fresh_at_every_visit_and_repeat_with_it(self):
         collator = DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=0.0)
-        rows = [row(ENCODED[:6])]
+        examples = [example_of(ENCODED[:6])]
         visits = []
         for epoch in (0, 1, 2, 3, 0, 1):
             collator.set_epoch(epoch)
-            visits += examples_of([collator(rows)])
+            visits += pairs_of([collator(examples)])
         self.assertEqual(visits[:2], visits[4:])
         self.assertLen({tuple(sentence_order(targets, SENTENCE_TOKENS)) for _, targets in visits}, 4)
         self.assertLen({tuple(targets) for _, targets in visits}, 4)
 
     def test_shuffled_and_unshuffled_examples_differ_in_nothing_but_sentence_order(self):
-        rows = random_rows(200)
+        examples = random_examples(200)
         never, always = (DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=p) for p in (0, 1))
-        pairs = list(zip(unpadded(never(rows)), unpadded(always(rows)), strict=True))
+        pairs = list(zip(unpadded(never(examples)), unpadded(always(examples)), strict=True))
         for (plain, targets), (shuffled, same_targets) in pairs:
             self.assertEqual(targets, same_targets)
             self.assertFalse(is_shuffled(plain, targets))
@@ -187,30 +191,30 @@ class DepthTest(parameterized.TestCase):
         self.assertGreater(sum(plain != shuffled for (plain, _), (shuffled, _) in pairs), 150)
 
     @parameterized.parameters(0.0, 0.3, 0.5, 1.0)
-    def test_examples_are_shuffled_each_by_itself_at_the_asked_rate(self, probability):
+    def test_examples_are_shuffled_independently_at_the_requested_rate(self, probability):
         # Ten short sentences: left in order by chance once in three million times.
         rng = np.random.default_rng(0)
-        rows = [row(rng.choice(WORDS, (10, 2)).tolist()) for _ in range(4000)]
+        examples = [example_of(rng.choice(TOKENS, (10, 2)).tolist()) for _ in range(4000)]
         collator = DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=probability)
-        shuffled = [is_shuffled(*pair) for pair in unpadded(collator(rows))]
+        shuffled = [is_shuffled(*pair) for pair in unpadded(collator(examples))]
         self.assertAlmostEqual(np.mean(shuffled), probability, delta=0.02)
 
 
 class ReproducibilityTest(parameterized.TestCase):
     @parameterized.named_parameters(*COLLATORS)
     def test_an_example_is_the_same_in_any_batch_and_place(self, collator, arguments):
-        collator, rows = collator(TOKENIZER, **arguments), random_rows(20)
-        together = examples_of([collator(rows)])
-        self.assertEqual(examples_of(collator([example]) for example in rows), together)
-        self.assertEqual(examples_of([collator(rows[::-1])]), together[::-1])
+        collator, examples = collator(TOKENIZER, **arguments), random_examples(20)
+        together = pairs_of([collator(examples)])
+        self.assertEqual(pairs_of(collator([example]) for example in examples), together)
+        self.assertEqual(pairs_of([collator(examples[::-1])]), together[::-1])
 
     @parameterized.named_parameters(*COLLATORS)
     def test_lists_arrays_and_datasets_give_the_same_examples(self, collator, arguments):
-        collator, rows = collator(TOKENIZER, **arguments), random_rows(20)
-        expected = collator(rows)
-        dataset = datasets.Dataset.from_list(rows)
+        collator, examples = collator(TOKENIZER, **arguments), random_examples(20)
+        expected = collator(examples)
+        dataset = datasets.Dataset.from_list(examples)
         for other in (
-            [{name: np.array(values, np.int32) for name, values in example.items()} for example in rows],
+            [{name: np.array(values, np.int32) for name, values in example.items()} for example in examples],
             [dataset[i] for i in range(20)],
             [dataset.with_format("numpy")[i] for i in range(20)],
             list(dataset.to_iterable_dataset()),
@@ -220,60 +224,93 @@ class ReproducibilityTest(parameterized.TestCase):
                 torch.testing.assert_close(batch[name], tensor, rtol=0, atol=0)
 
     def test_the_seed_changes_every_example(self):
-        rows = random_rows(20, most_sentences=2, mean_length=90)
+        examples = random_examples(20, most_sentences=2, mean_length=90)
         for kind in (DataCollatorForT5SpanCorruption, DataCollatorForDepth):
-            pairs = zip(*(examples_of([kind(TOKENIZER, seed=seed)(rows)]) for seed in (1, 2)), strict=True)
+            pairs = zip(*(pairs_of([kind(TOKENIZER, seed=seed)(examples)]) for seed in (1, 2)), strict=True)
             self.assertTrue(all(one != two for one, two in pairs))
 
     @parameterized.parameters(1, 3)
     def test_workers_give_the_same_batches_and_hear_of_new_epochs(self, num_workers):
-        collator, rows = DataCollatorForDepth(TOKENIZER), random_rows(24)
-        loader = DataLoader(rows, 4, collate_fn=collator, num_workers=num_workers, persistent_workers=True)
+        collator, examples = DataCollatorForDepth(TOKENIZER), random_examples(24)
+        loader = DataLoader(examples, 4, collate_fn=collator, num_workers=num_workers, persistent_workers=True)
         for epoch in (0, 1, 5):
             collator.set_epoch(epoch)
-            self.assertEqual(examples_of(loader), examples_of(DataLoader(rows, 4, collate_fn=collator)))
+            self.assertEqual(pairs_of(loader), pairs_of(DataLoader(examples, 4, collate_fn=collator)))
 
     def test_so_does_a_worker_that_shares_no_memory_by_forking(self):
-        collator, rows = DataCollatorForDepth(TOKENIZER), random_rows(8)
+        collator, examples = DataCollatorForDepth(TOKENIZER), random_examples(8)
         loader = DataLoader(
-            rows, 4, collate_fn=collator, num_workers=1, persistent_workers=True, multiprocessing_context="spawn"
+            examples, 4, collate_fn=collator, num_workers=1, persistent_workers=True, multiprocessing_context="spawn"
         )
         for epoch in (0, 1):
             collator.set_epoch(epoch)
-            self.assertEqual(examples_of(loader), examples_of([collator(rows)]))
+            self.assertEqual(pairs_of(loader), pairs_of([collator(examples)]))
 
     def test_two_processes_share_the_examples_of_one(self):
-        rows = random_rows(24)
+        examples = random_examples(24)
         shards = []
         for rank in range(2):  # each with a collator of its own, and smaller batches
-            sampler = DistributedSampler(rows, num_replicas=2, rank=rank, shuffle=False)
-            loader = DataLoader(rows, 3, sampler=sampler, collate_fn=DataCollatorForDepth(TOKENIZER))
-            shards.append(examples_of(loader))
-        alone = examples_of(DataLoader(rows, 8, collate_fn=DataCollatorForDepth(TOKENIZER)))
+            sampler = DistributedSampler(examples, num_replicas=2, rank=rank, shuffle=False)
+            loader = DataLoader(examples, 3, sampler=sampler, collate_fn=DataCollatorForDepth(TOKENIZER))
+            shards.append(pairs_of(loader))
+        alone = pairs_of(DataLoader(examples, 8, collate_fn=DataCollatorForDepth(TOKENIZER)))
         self.assertEqual([example for pair in zip(*shards, strict=True) for example in pair], alone)
 
     def test_streams_shuffled_and_sharded_give_the_same_examples(self):
-        rows = random_rows(24)
-        stream = datasets.Dataset.from_list(rows).to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=5)
+        examples = random_examples(24)
+        stream = datasets.Dataset.from_list(examples).to_iterable_dataset(num_shards=4).shuffle(seed=1, buffer_size=5)
         collator = DataCollatorForDepth(TOKENIZER)
-        streamed = examples_of(DataLoader(stream, 5, collate_fn=collator, num_workers=2))
-        self.assertCountEqual(streamed, examples_of([collator(rows)]))
+        streamed = pairs_of(DataLoader(stream, 5, collate_fn=collator, num_workers=2))
+        self.assertCountEqual(streamed, pairs_of([collator(examples)]))
 
     @parameterized.parameters(copy.deepcopy, copy.copy, lambda collator: pickle.loads(pickle.dumps(collator)))
     def test_copies_give_the_same_batches_and_can_be_told_the_epoch(self, duplicate):
-        collator, rows = DataCollatorForDepth(TOKENIZER), random_rows(6)
+        collator, examples = DataCollatorForDepth(TOKENIZER), random_examples(6)
         twin = duplicate(collator)
-        loader = DataLoader(rows, 2, collate_fn=twin, num_workers=1, persistent_workers=True)
+        loader = DataLoader(examples, 2, collate_fn=twin, num_workers=1, persistent_workers=True)
         for epoch in (0, 3):
             collator.set_epoch(epoch)
             twin.set_epoch(epoch)
-            self.assertEqual(examples_of(loader), examples_of([collator(rows)]))
+            self.assertEqual(pairs_of(loader), pairs_of([collator(examples)]))
+
+
+class ModelTest(parameterized.TestCase):
+    """The `model` of a collator is compared with its tokenizer, and leaves no trace."""
+
+    CONFIG = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": len(TOKENIZER)}
+
+    def depth_model(self, **ids):
+        fitting = {"first_sentence_token_id": SENTENCE_TOKENS[0], "eosen_token_id": EOSEN}
+        return DepthForConditionalGeneration(DepthConfig(**self.CONFIG, **(fitting | ids)))
+
+    @parameterized.parameters(DataCollatorForT5SpanCorruption, DataCollatorForDepth)
+    def test_a_model_with_other_sentence_tokens_is_refused(self, collator):
+        with self.assertRaisesRegex(ValueError, "`model.config.eosen_token_id` is 5, but .*load_model"):
+            collator(TOKENIZER, model=self.depth_model(eosen_token_id=5))
+
+    @parameterized.named_parameters(*COLLATORS)
+    def test_a_model_that_fits_is_not_kept(self, collator, arguments):
+        checked, plain = (collator(TOKENIZER, **arguments, model=model) for model in (self.depth_model(), None))
+        self.assertEqual(checked, plain)
+        self.assertEqual(vars(checked).keys(), vars(plain).keys())
+        self.assertIsNone(checked.model)
+        self.assertNotIn(b"torch.nn", pickle.dumps(checked))
+
+    def test_fields_can_be_replaced(self):
+        collator = replace(DataCollatorForDepth(TOKENIZER, model=self.depth_model()), sentence_shuffling_probability=1)
+        self.assertEqual(collator, DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=1))
+        with self.assertRaisesRegex(ValueError, "`model.config.first_sentence_token_id` is 7"):
+            replace(collator, model=self.depth_model(first_sentence_token_id=7))
 
 
 class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"mlm_probability": 0.0}, "`mlm_probability` must be between 0.001 and 0.999, got 0.0"),
         ({"mean_noise_span_length": 0.5}, "`mean_noise_span_length` must be at least 1 and finite, got 0.5"),
+        ({"mlm_probability": 15}, "`mlm_probability` must be between 0.001 and 0.999, got 15"),
+        ({"mlm_probability": math.nan}, "`mlm_probability` must be between 0.001 and 0.999, got nan"),
+        ({"max_source_length": 0}, "`max_source_length` must be at least 1 or None, got 0"),
+        ({"max_target_length": -1}, "`max_target_length` must be at least 1 or None, got -1"),
         ({"padding": "shortest"}, '`padding` must be "longest" or "max_length"'),
         ({"padding": False}, '`padding` must be "longest" or "max_length"'),
         ({"padding": "max_length", "max_source_length": 9}, "needs `max_source_length` and `max_target_length`"),
@@ -285,13 +322,16 @@ class ErrorTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 collator(TOKENIZER, **arguments)
 
-    def test_so_are_those_of_one_collator(self):
+    def test_an_objective_of_another_name_is_an_error(self):
         with self.assertRaisesRegex(ValueError, '`objective` must be "span_corruption" or "prefix_lm", got .ul2.'):
             DataCollatorForT5SpanCorruption(TOKENIZER, objective="ul2")
+
+    @parameterized.parameters(-0.1, 1.1, 2, math.nan)
+    def test_a_share_of_shuffled_examples_that_is_none_is_an_error(self, probability):
         with self.assertRaisesRegex(
-            ValueError, "`sentence_shuffling_probability` must be a number from 0 to 1, got 2"
+            ValueError, f"`sentence_shuffling_probability` must be a number from 0 to 1, got {probability}"
         ):
-            DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=2)
+            DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=probability)
 
     def test_a_tokenizer_without_the_tokens_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "add_sentence_tokens"):
@@ -301,47 +341,70 @@ class ErrorTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "no `pad_token`"):
             DataCollatorForT5SpanCorruption(tokenizer)
 
+    @parameterized.parameters(
+        ({"text": "It rained.", "id": 7}, r"no column `input_ids`, only \['id', 'text'\]"),
+        ({}, r"no column `input_ids`, only \[\]"),
+        ("It rained.", "no column `input_ids`, but is of type `str`"),
+    )
+    def test_raw_text_is_refused_with_the_step_that_prepares_it(self, example, message):
+        wanted = (
+            (DataCollatorForT5SpanCorruption, "SpanCorruptionObjective", "SpanCorruptionPreprocessor"),
+            (DataCollatorForDepth, "DepthObjective", "DepthPreprocessor"),
+        )
+        for collator, objective, preprocessor in wanted:
+            examples = [example_of([[5, 6]]), example]
+            step = f"Example 1 .*{message}.*`{objective}\\(...\\).prepare\\(documents\\)`.*{preprocessor}`"
+            with self.assertRaisesRegex(ValueError, step):
+                collator(TOKENIZER)(examples)
+
+    def test_examples_for_depth_are_one_text_to_t5(self):
+        examples = random_examples(20)
+        for objective in ("span_corruption", "prefix_lm"):
+            collator = DataCollatorForT5SpanCorruption(TOKENIZER, objective=objective)
+            alone = collator([{"input_ids": example["input_ids"]} for example in examples])
+            self.assertEqual(pairs_of([collator(examples)]), pairs_of([alone]))
+
     @parameterized.parameters(PAD, EOS, SENTINELS[0], SENTINELS[-1], SENTENCE_TOKENS[0], EOSEN, len(TOKENIZER), -1)
-    def test_ids_that_are_no_words_are_named(self, wrong):
-        rows = random_rows(3)
-        rows[1]["input_ids"][-1] = wrong
-        with self.assertRaisesRegex(ValueError, f"Row 1 of the batch has {wrong} in `input_ids`"):
-            DataCollatorForDepth(TOKENIZER)(rows)
+    def test_ids_that_are_no_tokens_of_a_text_are_named(self, wrong):
+        examples = random_examples(3)
+        examples[1]["input_ids"][-1] = wrong
+        with self.assertRaisesRegex(ValueError, f"Example 1 of the batch has {wrong} in `input_ids`"):
+            DataCollatorForDepth(TOKENIZER)(examples)
 
     @parameterized.parameters(
         ({"input_ids": [5, 6]}, "no column `sentence_lengths`.*remove_unused_columns=False"),
-        ({"input_ids": [5, 6], "sentence_lengths": [1]}, "row 0 of the batch add up to 1, for 2 words"),
+        ({"input_ids": [5, 6], "sentence_lengths": [1]}, "example 0 of the batch add up to 1, for 2 tokens"),
         ({"input_ids": [5, 6], "sentence_lengths": [0, 2]}, "The smallest is 0"),
-        ({"input_ids": [], "sentence_lengths": []}, "Row 0 of the batch has nothing in `input_ids`"),
-        ({"input_ids": [5], "sentence_lengths": []}, "Row 0 of the batch has nothing in `sentence_lengths`"),
+        ({"input_ids": [], "sentence_lengths": []}, "Example 0 of the batch has nothing in `input_ids`"),
+        ({"input_ids": [5], "sentence_lengths": []}, "Example 0 of the batch has nothing in `sentence_lengths`"),
         ({"input_ids": [5] * 21, "sentence_lengths": [1] * 21}, "has 21 sentences, but the tokenizer has 20"),
     )
-    def test_bad_rows_are_named(self, example, message):
+    def test_wrong_examples_are_named(self, example, message):
         with self.assertRaisesRegex(ValueError, message):
             DataCollatorForDepth(TOKENIZER)([example])
 
     @parameterized.parameters("span_corruption", "prefix_lm")
-    def test_a_lone_word_is_an_error_for_t5_alone(self, objective):
-        rows = [{"input_ids": [5, 6]}, {"input_ids": [5], "sentence_lengths": [1]}]
-        with self.assertRaisesRegex(ValueError, "Row 1 of the batch has a single word"):
-            DataCollatorForT5SpanCorruption(TOKENIZER, objective=objective)(rows)
-        self.assertEqual(DataCollatorForDepth(TOKENIZER)(rows[1:])["labels"].shape, (1, 3))
+    def test_a_lone_token_is_an_error_for_t5_alone(self, objective):
+        examples = [{"input_ids": [5, 6]}, {"input_ids": [5], "sentence_lengths": [1]}]
+        with self.assertRaisesRegex(ValueError, "Example 1 of the batch has a single token"):
+            DataCollatorForT5SpanCorruption(TOKENIZER, objective=objective)(examples)
+        self.assertEqual(DataCollatorForDepth(TOKENIZER)(examples[1:])["labels"].shape, (1, 3))
 
     @parameterized.parameters(("max_source_length", 40), ("max_target_length", 20))
     def test_nothing_is_truncated(self, name, limit):
-        rows = [row([[5] * 10]), row([[5] * 60]), row([[5] * 20])]
+        examples = [example_of([[5] * 10]), example_of([[5] * 60]), example_of([[5] * 20])]
         for collator in (DataCollatorForT5SpanCorruption(TOKENIZER, 0.3), DataCollatorForDepth(TOKENIZER)):
             collator = replace(collator, **{name: limit})
             with self.assertRaisesRegex(
-                ValueError, f"Row 1 .* 60 words, .* after corruption, but `{name}` is {limit}"
+                ValueError, f"Example 1 .* 60 tokens, .* after corruption, but `{name}` is {limit}"
             ):
-                collator(rows)
+                collator(examples)
 
     def test_more_spans_than_sentinels_are_an_error(self):
-        rows = [{"input_ids": [5] * 1024, "sentence_lengths": [1024]}]
+        examples = [{"input_ids": [5] * 1024, "sentence_lengths": [1024]}]
         for collator in (DataCollatorForT5SpanCorruption(TOKENIZER, 0.3), DataCollatorForDepth(TOKENIZER)):
-            with self.assertRaisesRegex(ValueError, "102 hidden spans, but the tokenizer has 100 sentinels"):
-                collator(rows)
+            with self.assertRaisesRegex(ValueError, "102 masked spans, but the tokenizer has 100 sentinels"):
+                collator(examples)
 
 
 if __name__ == "__main__":
