@@ -1,23 +1,25 @@
 """
-What the scores of all labels cost beside letting the model write one label.
+Time of scoring all labels, beside that of generating one label.
 
     python benchmarks/label_scoring.py
     python benchmarks/label_scoring.py --tokenizer_name google-t5/t5-small --d_model 512 --vocab_size 32128
 
-The examples are those of DiscoEval's sentence position: five sentences and five labels, made of the documentation of
-Python, in batches of about equal length. The weights are random, since costs do not depend on them; generation is
-greedy, with a cache, and as long as the longest label, which is where a trained model ends the batch. Both read the
-same batches in the same process and in turns. Time is that of the process, which others disturb less than the clock on
-the wall; the ratio is the median over the rounds.
+The examples have the form of DiscoEval's sentence position (five sentences and five labels), are made of the
+documentation of Python, and are batched by length. The weights are random, as the time does not depend on them;
+generation is greedy, with a cache, and as long as the longest label, which is where a trained model ends the batch.
+Both read the same batches in the same process and take turns. Time is CPU time of the process, which other load
+affects less than wall-clock time; the ratio is the median over the rounds.
 """
 
 import argparse
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import T5Config
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, T5Config
 
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.python_reference import python_reference_documents
@@ -30,10 +32,10 @@ from hf_depth.tasks.preprocessing import TaskPreprocessor, encode_labels
 from hf_depth.tasks.registry import get_task
 
 SPEC = get_task("SParxiv", "disco_eval")
-TEXT_VOCABULARY = 2048  # what the text gives; `vocab_size` may be larger, as ids without a piece cost as much
+TEXT_VOCABULARY = 2048  # the text suffices for no more; `vocab_size` may be larger, as ids need no piece
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--batch_size", type=int, default=32)
@@ -47,15 +49,21 @@ def main():
     torch.set_num_threads(1)
     documents = [document["text"] for document in python_reference_documents()]
     tokenizer = add_sentence_tokens(load_tokenizer(args.tokenizer_name) if args.tokenizer_name else trained(documents))
-    rows = sentence_position_rows(documents, args.examples)
+    examples = sentence_position_examples(documents, args.examples)
     for kind in ("depth", "t5"):
         model = random_model(kind, tokenizer, args)
-        batches = prepared_batches(kind, tokenizer, rows, args.batch_size)
+        batches = prepared_batches(kind, tokenizer, examples, args.batch_size)
         compare(kind, model, batches, encode_labels(tokenizer, list(SPEC.labels.values())), args.rounds)
 
 
-def compare(kind, model, batches, label_ids, rounds):
-    """Print the seconds that both take over all batches, and how many times as long as generation scoring takes."""
+def compare(
+    kind: str,
+    model: PreTrainedModel,
+    batches: Sequence[Mapping[str, torch.Tensor]],
+    label_ids: torch.LongTensor,
+    rounds: int,
+) -> None:
+    """Print the seconds that both take over all batches, and the ratio of scoring to generation."""
     length = label_ids.shape[1]
     actions = {
         "scores": lambda batch: score_labels(model, batch["input_ids"], batch["attention_mask"], label_ids),
@@ -69,7 +77,7 @@ def compare(kind, model, batches, label_ids, rounds):
         ),
     }
     for action in actions.values():
-        action(batches[0])  # warms up
+        action(batches[0])  # warm-up
     seconds = {name: [] for name in actions}
     for _ in range(rounds):
         totals = dict.fromkeys(actions, 0.0)
@@ -93,36 +101,38 @@ def compare(kind, model, batches, label_ids, rounds):
     )
 
 
-def trained(documents):
+def trained(documents: Sequence[str]) -> PreTrainedTokenizerBase:
     with tempfile.TemporaryDirectory() as folder:
         return train_tokenizer(documents, TEXT_VOCABULARY, folder)
 
 
-def sentence_position_rows(documents, number):
-    """Five successive sentences of a document each, of which one is moved to the front; documents are taken again."""
+def sentence_position_examples(documents: Sequence[str], number: int) -> list[dict[str, Any]]:
+    """Five successive sentences of a document, one of them moved to the front; documents repeat as needed."""
     splitter = get_sentence_splitter("en")
     runs = []
     for document in documents:
         sentences = splitter(document)
         runs += [sentences[start : start + 5] for start in range(len(sentences) - 4)]
-    rows = []
+    examples = []
     for index in range(number):
         sentences, label = list(runs[index % len(runs)]), index % 5
         sentences.insert(0, sentences.pop(label))
-        rows.append(dict(zip(SPEC.text_column_name, sentences, strict=True)) | {SPEC.label_column_name: label})
-    return rows
+        examples.append(dict(zip(SPEC.text_column_name, sentences, strict=True)) | {SPEC.label_column_name: label})
+    return examples
 
 
-def prepared_batches(kind, tokenizer, rows, batch_size):
+def prepared_batches(
+    kind: str, tokenizer: PreTrainedTokenizerBase, examples: Sequence[Mapping[str, Any]], batch_size: int
+) -> list[dict[str, torch.Tensor]]:
     preprocessor = TaskPreprocessor(tokenizer, SPEC, sentence_tokens=kind == "depth")
-    columns = preprocessor({name: [row[name] for row in rows] for name in rows[0]})
+    columns = preprocessor({name: [example[name] for example in examples] for name in examples[0]})
     prepared = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    prepared.sort(key=lambda row: -len(row["input_ids"]))
+    prepared.sort(key=lambda example: -len(example["input_ids"]))
     collator = DataCollatorForTasks(tokenizer)
     return [collator(prepared[start : start + batch_size]) for start in range(0, len(prepared), batch_size)]
 
 
-def random_model(kind, tokenizer, args):
+def random_model(kind: str, tokenizer: PreTrainedTokenizerBase, args: argparse.Namespace) -> PreTrainedModel:
     size = {
         "vocab_size": max(args.vocab_size, len(tokenizer)),
         "d_model": args.d_model,

@@ -1,11 +1,11 @@
 """
-How fast text is prepared (split into sentences, tokenized, cut into windows), as a multiple of the speed at which the
-tokenizer alone encodes the same documents. One process, one thread.
+Speed of preprocessing (splitting into sentences, tokenization, cutting into windows), absolute and relative to the
+tokenizer alone on the same documents. One process, one thread.
 
     python benchmarks/preparation.py
     python benchmarks/preparation.py --train_file corpus.jsonl --tokenizer google/t5-v1_1-base
 
-Every run reads documents that no run before has read, since sentence splitters and tokenizers remember what they saw.
+Every run reads documents that no earlier run has read, since sentence splitters and tokenizers cache their results.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # for all alike; read when the tokenizer is first used
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is first used
 
 from transformers import PreTrainedTokenizerBase  # noqa: E402
 
@@ -27,7 +27,7 @@ from hf_depth.data.tokenization import load_tokenizer
 from hf_depth.data.vocabulary import train_tokenizer
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train_file", nargs="+", help="documents (default: Python's own documentation)")
     parser.add_argument("--text_column", default="text")
@@ -43,11 +43,11 @@ def main():
     tokenizer = add_sentence_tokens(get_tokenizer(arguments.tokenizer, texts))
     prepare = {
         "tokenizer alone": lambda batch: tokenizer(batch["text"])["input_ids"],
-        "T5 rows": SpanCorruptionPreprocessor(tokenizer, t5_raw_length(512, 0.15, 3.0)),
-        "DEPTH rows": DepthPreprocessor(tokenizer, 512, 512, 0.3, 3.0, language=arguments.language),
+        "T5": SpanCorruptionPreprocessor(tokenizer, t5_raw_length(512, 0.15, 3.0)),
+        "DEPTH": DepthPreprocessor(tokenizer, 512, 512, 0.3, 3.0, language=arguments.language),
     }
     parts = unseen_parts([text for text in texts if text], arguments.runs + 1, arguments.megabytes * 1e6)
-    measure(prepare, parts[0])  # warm up: models are loaded at their first use
+    measure(prepare, parts[0])  # warm-up: the rules of a splitter are loaded at its first use
     runs = [measure(prepare, part) for part in parts[1:]]
 
     sizes = [sum(map(len, part)) / 1e6 for part in parts]
@@ -55,7 +55,7 @@ def main():
     for name in prepare:
         speed = statistics.median(size / run[name] for size, run in zip(sizes[1:], runs, strict=True))
         ratio = statistics.median(run["tokenizer alone"] / run[name] for run in runs)
-        print(f"{name:16} {speed:6.2f} million characters/s, {ratio:5.2f} x the tokenizer alone")
+        print(f"{name:16} {speed:6.2f} million characters/s, {ratio:5.2f} times the speed of the tokenizer alone")
 
 
 def get_tokenizer(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase:
@@ -66,7 +66,7 @@ def get_tokenizer(name: str | None, texts: list[str]) -> PreTrainedTokenizerBase
 
 
 def unseen_parts(texts: list[str], number: int, size: float) -> list[list[str]]:
-    """Deal documents to parts of nearly the same size, none of them larger than `size` characters."""
+    """Distribute documents over parts of nearly the same size, none of them larger than `size` characters."""
     parts: list[list[str]] = [[] for _ in range(number)]
     sizes = [0] * number
     for text in texts:
@@ -78,7 +78,7 @@ def unseen_parts(texts: list[str], number: int, size: float) -> list[list[str]]:
 
 
 def measure(prepare: dict[str, Callable], part: list[str]) -> dict[str, float]:
-    """Seconds that each takes for the same documents."""
+    """The seconds that each function takes for the same documents."""
     seconds = {}
     for name, function in prepare.items():
         start = time.perf_counter()

@@ -1,12 +1,12 @@
 """
-What a DEPTH training step costs beside the same step of plain T5: the price of the hierarchical masks.
+Time of a DEPTH training step beside the same step of T5: the cost of the hierarchical masks.
 
     python benchmarks/training_step.py
     python benchmarks/training_step.py --d_model 256 --batch_size 16 --source_length 256 --target_length 128
 
 Both models have the same size and both batches the same shapes, padding included; a step is forward, backward and
-AdamW. The steps alternate (T5, DEPTH, T5, …), so that whatever else the machine does meets both. On a CPU the time is
-that of this process, which others disturb less than the clock on the wall. The goal is a ratio of at most 1.10.
+AdamW. The steps alternate (T5, DEPTH, T5, …), so that other load on the machine affects both. On a CPU the time is CPU
+time of the process, which other load affects less than wall-clock time. The goal is a ratio of at most 1.10.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from hf_depth.models.configuration_depth import DepthConfig
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
@@ -41,13 +42,16 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def random_rows(batch_size: int, max_length: int, sentence_length: int, config: DepthConfig, pad: int, rng) -> tuple:
+def random_ids(
+    batch_size: int, max_length: int, sentence_length: int, config: DepthConfig, pad: int, rng: np.random.Generator
+) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Rows of sentences such as pre-training makes, of 60 to 100 % of `max_length` (one row has all of it).
+    Sequences of sentences as in pre-training, of 60 to 100 % of `max_length`; the first has the full length.
 
     Returns:
-        `tuple[torch.LongTensor, torch.LongTensor]`, each of shape `(batch_size, max_length)`: the rows of DEPTH, and
-        those of T5, with another word in the place of each sentence token and `<eosen>` and the same padding (`pad`).
+        `tuple[torch.LongTensor, torch.LongTensor]`, each of shape `(batch_size, max_length)`: the ids for DEPTH, and
+        those for T5, which have another token in the place of each sentence token and `<eosen>` and the same padding
+        (`pad`).
     """
     depth = np.full((batch_size, max_length), pad)
     lengths = rng.integers(int(0.6 * max_length), max_length + 1, batch_size)
@@ -64,11 +68,11 @@ def random_rows(batch_size: int, max_length: int, sentence_length: int, config: 
     return torch.from_numpy(depth), torch.from_numpy(plain)
 
 
-def make_batches(args, config: DepthConfig) -> tuple[dict, dict]:
-    """The batch of DEPTH and that of T5: equal shapes, lengths and words, with and without sentence tokens."""
+def make_batches(args: argparse.Namespace, config: DepthConfig) -> tuple[dict, dict]:
+    """The batches of DEPTH and of T5: equal shapes and lengths, with and without sentence tokens."""
     rng = np.random.default_rng(args.seed)
-    sources = random_rows(args.batch_size, args.source_length, args.sentence_length, config, config.pad_token_id, rng)
-    targets = random_rows(args.batch_size, args.target_length, args.sentence_length // 2, config, -100, rng)
+    sources = random_ids(args.batch_size, args.source_length, args.sentence_length, config, config.pad_token_id, rng)
+    targets = random_ids(args.batch_size, args.target_length, args.sentence_length // 2, config, -100, rng)
     return tuple(
         {
             "input_ids": source.to(args.device),
@@ -79,7 +83,7 @@ def make_batches(args, config: DepthConfig) -> tuple[dict, dict]:
     )
 
 
-def training_step(model, optimizer, batch: dict) -> float:
+def training_step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: dict) -> float:
     """Seconds of one step."""
     started = read_clock(batch)
     loss = model(**batch, use_cache=False).loss
@@ -90,14 +94,14 @@ def training_step(model, optimizer, batch: dict) -> float:
 
 
 def read_clock(batch: dict) -> float:
-    """Seconds since some moment: of this process on a CPU, on the wall once a GPU has done its work."""
+    """Seconds since some moment: CPU time of the process, or wall-clock time once a GPU has finished its work."""
     if not batch["input_ids"].is_cuda:
         return time.process_time()
     torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
@@ -112,7 +116,7 @@ def main():
         num_layers=args.num_layers,
         feed_forward_proj="gated-gelu",
         tie_word_embeddings=False,
-        # Flex attention knows no dropout.
+        # Flex attention does not support dropout.
         dropout_rate=0.0 if args.attn_implementation == "flex_attention" else 0.1,
     )
     config._attn_implementation = args.attn_implementation

@@ -4,13 +4,15 @@ Write the recipes in examples/configs/recipes and the W&B sweeps beside this fil
     python sweeps/generate.py                                                    # after a change of the table
     python sweeps/generate.py --models runs/depth runs/t5 --output_dir my_sweeps   # sweeps over your own checkpoints
 
-There is one sweep per task of `DATASET_VALS`. It tries both kinds of model, so that one page of W&B shows them side by
-side, and draws its runs at random: a search would leave the weaker kind behind, with fewer trials.
+There is one sweep per task of `DATASET_VALS`. It covers both types of model, so that one page of W&B compares them,
+and is a random search: a Bayesian one would give the weaker type of model fewer trials.
 """
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -84,13 +86,13 @@ DISCO_EVAL = {
 
 
 def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]:
-    """The recipe of a task of GLUE; `origin` names the task whose recipe it is in the paper, if that is another."""
+    """The recipe of a task of GLUE; `origin` is the task with these settings in the paper, if that is another one."""
     title = f"GLUE's {name} with the settings of {PAPER}"
     title += f", which has none for it: those of {origin}, a task of that size." if origin else "."
     return title, FINE_TUNING, {"benchmark": "glue", "dataset_name": name} | arguments
 
 
-# name -> what the file says about itself, the script, its arguments. A task without one has that of its benchmark.
+# name -> (comment of the file, script, arguments). A task without a recipe of its own has that of its benchmark.
 RECIPES = {
     "cola": _glue("cola", COLA),
     "sst2": _glue("sst2", SST2),
@@ -179,13 +181,13 @@ ORIGIN = "Written by sweeps/generate.py from one table for all: change it there,
 
 @dataclass
 class GenerateArguments:
-    """With no argument: the recipes and sweeps of the repository."""
+    """Without arguments, the recipes and sweeps of the repository are written."""
 
     models: list[str] | None = field(
         default=None,
-        metadata={"help": "Checkpoints to compare, each as the kind of model that it is: writes sweeps of its own."},
+        metadata={"help": "Checkpoints to compare, each with its own type of model: writes sweeps over these."},
     )
-    output_dir: str = field(default="my_sweeps", metadata={"help": "With --models: folder of those sweeps."})
+    output_dir: str = field(default="my_sweeps", metadata={"help": "With --models: folder of these sweeps."})
 
 
 def recipe_file(name: str) -> str:
@@ -211,14 +213,14 @@ def sweep_file(spec: TaskSpec, models: list[str] | None = None, folder: str = "s
         "learning_rate": LEARNING_RATES,
         "lr_scheduler_type": SCHEDULES,
         "warmup_steps": {"value": 0.1},
-        "do_predict": {"value": False},  # the test data are not for choosing
+        "do_predict": {"value": False},  # test data are not for choosing hyperparameters
     }
     metric = {"name": metric_key(spec), "goal": "maximize" if spec.greater_is_better else "minimize"}
     return _sweep(folder, sweep_name(spec), FINE_TUNING, recipe, metric, parameters)
 
 
 def pretraining_sweep_file(folder: str = "sweeps") -> str:
-    """Text of the sweep of pre-training, by the loss that both kinds of model have, in short runs."""
+    """Text of the sweep of pre-training: short runs, compared by the loss that both types of model have."""
     parameters = {
         "model_type": {"values": ["depth", "t5"]},
         "learning_rate": LEARNING_RATES | {"max": 1e-2},
@@ -232,12 +234,13 @@ def pretraining_sweep_file(folder: str = "sweeps") -> str:
 
 
 def metric_key(spec: TaskSpec) -> str:
-    """The name under which W&B keeps the score by which a task chooses its best model."""
+    """The name in W&B of the metric by which the best model of a task is chosen."""
     split = "" if len(spec.validation_splits) == 1 else f"{spec.validation_splits[0]}_"
     return f"eval/{split}{spec.metric_to_optimize}"
 
 
 def sweep_name(spec: TaskSpec) -> str:
+    """Name of the sweep, and its path below the folder of the sweeps without the extension."""
     return spec.name if spec.name == spec.benchmark else f"{spec.benchmark}/{spec.name}"
 
 
@@ -247,7 +250,9 @@ def swept_tasks() -> list[TaskSpec]:
     return [spec for spec in specs if spec.train_split]
 
 
-def _sweep(folder, name, program, recipe, metric, parameters) -> str:
+def _sweep(
+    folder: str, name: str, program: str, recipe: str, metric: dict[str, str], parameters: dict[str, Any]
+) -> str:
     recipe_path = f"{RECIPES_FOLDER}/{recipe}.yaml"
     output_dir = f"runs/{Path(folder).name}/{name}"
     head = [
@@ -263,23 +268,23 @@ def _sweep(folder, name, program, recipe, metric, parameters) -> str:
         "method": "random",
         "run_cap": RUNS,
         "metric": metric,
-        # The scripts give each run a folder of its own in there, named by its id.
+        # The scripts give each run a folder of its own in it, named by the id of the run.
         "parameters": parameters | {"report_to": {"value": "wandb"}, "output_dir": {"value": output_dir}},
         "command": ["${env}", "accelerate", "launch", "${program}", recipe_path, "${args}"],
     }
     return _text(head, sweep)
 
 
-def _text(head: list[str], values: dict) -> str:
+def _text(head: list[str], values: dict[str, Any]) -> str:
     """A YAML file: a comment, its commands indented, and the values."""
     lines = [line for text in head for line in ([text] if text[0] == " " else textwrap.wrap(text, 117))]
     return "".join(f"# {line}\n" for line in lines) + yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes out what occurs twice."""
+    """Writes repeated values in full instead of as YAML aliases."""
 
-    def ignore_aliases(self, data):
+    def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
@@ -289,12 +294,12 @@ def all_recipes() -> dict[str, str]:
 
 
 def all_sweeps(models: list[str] | None = None, folder: str = "sweeps") -> dict[str, str]:
-    """Text of each sweep by its path below `folder`; pre-training has one unless there are models already."""
+    """Text of each sweep by its path below `folder`; there is one of pre-training unless `models` are given."""
     sweeps = {f"{sweep_name(spec)}.yaml": sweep_file(spec, models, folder) for spec in swept_tasks()}
     return sweeps if models else sweeps | {"pretrain.yaml": pretraining_sweep_file(folder)}
 
 
-def main(args=None):
+def main(args: Sequence[str] | None = None) -> None:
     (arguments,) = parse_arguments([GenerateArguments], args, description=__doc__)
     folder = Path(arguments.output_dir)
     if arguments.models is None:

@@ -1,4 +1,4 @@
-"""The files around the package say the same things, and what they name exists."""
+"""The files around the package agree with each other, and what they name exists."""
 
 import ast
 import configparser
@@ -33,7 +33,7 @@ CARD_PACKAGES = {
     "sentencepiece",
     "absl-py",
 }
-# Where a distribution is not called as what it is imported by; packaging comes with pytest and accelerate.
+# Distributions with another name than the module; packaging is a requirement of pytest and accelerate.
 DISTRIBUTIONS = {
     "absl": "absl-py",
     "huggingface_hub": "transformers",
@@ -82,7 +82,7 @@ def text_files():
 
 
 class PackagingTest(parameterized.TestCase):
-    def test_every_requirement_has_a_pin_that_meets_it(self):
+    def test_every_requirement_has_a_pin_that_satisfies_it(self):
         pinned = pins()
         for requirement in declared_requirements():
             with self.subTest(requirement.name):
@@ -181,7 +181,7 @@ class ReadmeCommandsTest(parameterized.TestCase):
         ("text_before_the_block", "<!-- ci: main -->\nfirst\n```bash\necho wrong\n```\n", None),
         ("a_block", "<!-- ci: main -->\n\n```bash\necho 1\necho 2\n```\n```\necho 3\n```\n", "echo 1\necho 2\n"),
     )
-    def test_the_ci_script_takes_the_marked_block_and_nothing_else(self, readme, expected):
+    def test_the_ci_script_runs_the_marked_block_and_nothing_else(self, readme, expected):
         source = (ROOT / ".ci/run").read_text(encoding="utf-8")
         function = re.search(r"^readme_block\(\) \{.*?^\}", source, re.DOTALL | re.MULTILINE).group()
         with TemporaryDirectory() as folder:
@@ -221,7 +221,7 @@ class ExamplesTest(parameterized.TestCase):
         self.assertContainsSubset({*config.deepspeed_config, *config.fsdp_config}, known)
 
     @parameterized.parameters(("zero2.json", 2), ("zero3.json", 3))
-    def test_deepspeed_takes_what_the_script_says(self, name, stage):
+    def test_deepspeed_takes_its_settings_from_the_script(self, name, stage):
         config = json.loads((ROOT / "examples/deepspeed" / name).read_text(encoding="utf-8"))
         self.assertEqual(config["zero_optimization"]["stage"], stage)
         for key in (
@@ -232,7 +232,7 @@ class ExamplesTest(parameterized.TestCase):
         ):
             self.assertEqual(config[key], "auto")
         self.assertEqual((config["bf16"], config["fp16"]), ({"enabled": "auto"}, {"enabled": "auto"}))
-        self.assertNoCommonElements(config, ("optimizer", "scheduler"))  # they would replace the script's, silently
+        self.assertNoCommonElements(config, ("optimizer", "scheduler"))  # would replace the script's silently
 
     def test_all_launch_configurations_are_tested(self):
         files = sorted(path.name for path in (ROOT / "examples").glob("accelerate/*"))
@@ -243,7 +243,7 @@ class ExamplesTest(parameterized.TestCase):
 
 
 class SlurmTest(parameterized.TestCase):
-    """Runs the batch script with stand-ins for the commands of SLURM and for `accelerate`."""
+    """Runs the batch script with fakes of the commands of SLURM and of `accelerate`."""
 
     def run_script(self, *args, srun='shift\nexec "$@"'):
         folder = TemporaryDirectory()
@@ -270,7 +270,7 @@ class SlurmTest(parameterized.TestCase):
         result = subprocess.run(["bash", script, *args], env=environment, cwd=ROOT, capture_output=True, text=True)
         return result, Path(environment["RECORD"])
 
-    def test_every_node_launches_its_part_of_one_run(self):
+    def test_every_node_launches_its_processes_of_one_run(self):
         result, record = self.run_script("--max_steps", "7")
         self.assertEqual(result.returncode, 0, result.stderr)
         command, *flags = record.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The sweeps, the recipes that they vary, and batch scripts, as W&B's agent and the scripts' parsers read them."""
+"""Sweeps, recipes and batch scripts, as the W&B agent and the parsers of the scripts read them."""
 
 import json
 import os
@@ -35,18 +35,18 @@ def named(paths):
 
 
 def choices(parameter):
-    """The values that a sweep may give a parameter, of a range the ends."""
+    """The values that a sweep may give a parameter; of a range, its ends."""
     if "value" in parameter:
         return [parameter["value"]]
     return parameter.get("values") or [parameter["min"], parameter["max"]]
 
 
 def agent_command(sweep, **values):
-    """What the installed agent runs, for values of the parameters; the others get their first."""
+    """The command of the installed agent for values of the parameters; all others have their first value."""
     parameters = {name: {"value": choices(parameter)[0]} for name, parameter in sweep["parameters"].items()}
     parameters |= {name: {"value": value} for name, value in values.items()}
     with tempfile.TemporaryDirectory() as folder:
-        # The agent leaves its settings in the environment.
+        # The agent writes its settings to the environment.
         with mock.patch.dict(os.environ, {"WANDB_DIR": folder, "WANDB_SWEEP_ID": "s1"}):
             with mock.patch.object(wandb_agent, "AgentProcess") as process:
                 agent = wandb_agent.Agent(api=None, queue=None, sweep_id="s1")
@@ -55,12 +55,12 @@ def agent_command(sweep, **values):
     return process.call_args.kwargs["command"]
 
 
-def tiny_run(folder, spec, rows=8):
-    """Writes a T5 of one layer and a few rows of a task; returns the flags to run a recipe of the task on them."""
+def tiny_run(folder, spec, number=8):
+    """Writes a T5 of one layer and a few examples of a task; returns the flags to run a recipe of the task on them."""
     tiny_training.tiny_model("t5").save_pretrained(folder / "t5")
     tiny_tokenizer().save_pretrained(folder / "t5")
     for split in (spec.train_split, *spec.validation_splits):
-        texts = [dict.fromkeys(spec.text_column_name, f"It is number {i}.") for i in range(rows)]
+        texts = [dict.fromkeys(spec.text_column_name, f"It is number {i}.") for i in range(number)]
         data = [text | {spec.label_column_name: i % 2} for i, text in enumerate(texts)]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data), encoding="utf-8")
     return {
@@ -81,7 +81,7 @@ def tiny_run(folder, spec, rows=8):
 
 
 class GeneratedFilesTest(parameterized.TestCase):
-    def test_the_files_are_what_the_table_says(self):
+    def test_the_files_are_generated_from_the_table(self):
         generate = load_script("sweeps/generate.py")
         for paths, folder, texts in (
             (SWEEPS, ROOT / "sweeps", generate.all_sweeps()),
@@ -101,7 +101,7 @@ class GeneratedFilesTest(parameterized.TestCase):
         expected |= {("natural_instructions", "natural_instructions")}
         self.assertEqual(swept, expected - {("glue", "ax")})  # which has no training data
 
-    def test_sweeps_over_checkpoints_of_ones_own(self):
+    def test_sweeps_over_given_checkpoints(self):
         generate = load_script("sweeps/generate.py")
         with tempfile.TemporaryDirectory() as folder:
             generate.main(["--models", "runs/depth", "runs/t5", "--output_dir", f"{folder}/mine"])
@@ -109,7 +109,7 @@ class GeneratedFilesTest(parameterized.TestCase):
         self.assertLen(written, len(SWEEPS) - 1)  # all but pre-training
         sweep = written["mine/glue/rte.yaml"]
         self.assertEqual(sweep["parameters"]["model_name_or_path"], {"values": ["runs/depth", "runs/t5"]})
-        self.assertNotIn("model_type", sweep["parameters"])  # each is what it is
+        self.assertNotIn("model_type", sweep["parameters"])  # each checkpoint has its own
         self.assertEqual(sweep["parameters"]["output_dir"], {"value": "runs/mine/glue/rte"})
 
 
@@ -119,7 +119,7 @@ class SweepTest(parameterized.TestCase):
         return parse_arguments(script_arguments(program), [*args, "--use_cpu", "true"])
 
     @parameterized.named_parameters(*named(SWEEPS))
-    def test_the_file_is_one_that_wandb_takes(self, path):
+    def test_wandb_accepts_the_file(self, path):
         sweep = read(path)
         self.assertContainsSubset(sweep, SWEEP_KEYS)
         self.assertTrue((ROOT / sweep["program"]).is_file())
@@ -132,14 +132,14 @@ class SweepTest(parameterized.TestCase):
             with self.subTest(name):
                 if "distribution" in parameter:
                     self.assertEqual(parameter["distribution"], "log_uniform_values")
-                    for end in ("min", "max"):  # not text: YAML reads 1e-5 without a point as text
+                    for end in ("min", "max"):  # YAML reads 1e-5, without a point, as text
                         self.assertIsInstance(parameter[end], float)
                 else:
                     self.assertLen(parameter, 1)
                     self.assertNotEmpty(choices(parameter))
 
     @parameterized.named_parameters(*named(SWEEPS))
-    def test_the_script_takes_what_the_agent_runs(self, path):
+    def test_the_script_accepts_the_command_of_the_agent(self, path):
         sweep = read(path)
         most = max(len(choices(parameter)) for parameter in sweep["parameters"].values())
         for number in range(most):  # each value of each parameter at least once
@@ -184,7 +184,7 @@ class SweepTest(parameterized.TestCase):
         self.assertIn(sweep["metric"]["name"].replace("/", "_", 1), metrics)
 
     @parameterized.parameters("depth", "t5")
-    def test_pretraining_logs_its_metric_for_both_kinds_of_model(self, kind):
+    def test_pretraining_logs_its_metric_for_both_types_of_model(self, kind):
         name = read(ROOT / "sweeps/pretrain.yaml")["metric"]["name"]
         with tempfile.TemporaryDirectory() as folder:
             trainer = tiny_training.trainer(kind, folder, number_of_rows=4)
@@ -194,15 +194,15 @@ class SweepTest(parameterized.TestCase):
 
 class RecipeTest(parameterized.TestCase):
     @parameterized.named_parameters(*named(RECIPES))
-    def test_the_script_takes_it(self, path):
+    def test_the_script_accepts_it(self, path):
         program = "examples/pretrain_t5.py" if path.stem == "pretrain" else "examples/fine_tune_t5.py"
         *_, training_args = parse_arguments(script_arguments(program), [str(path), "--use_cpu", "true"])
         self.assertTrue(training_args.do_train and training_args.do_eval)
-        # The comment shows how to run it: that command names the file itself.
+        # The comment shows the command that runs it.
         self.assertIn(f"accelerate launch {program} {path.relative_to(ROOT)}", path.read_text(encoding="utf-8"))
 
     @parameterized.parameters(
-        # The settings of the SLURM scripts that the authors published: lengths, sequences and learning rate of a step.
+        # Lengths, batch size, learning rate and steps of the SLURM scripts that the authors published.
         ("cola", 256, 16, 16, 1e-5, 3000, 300, "constant_with_warmup"),
         ("sst2", 272, 8, 128, 1e-5, 2500, 100, "linear"),
         ("mnli", 512, 8, 256, 1e-5, 10_000, 1000, "linear"),
@@ -247,7 +247,7 @@ class AgentTest(parameterized.TestCase):
 
 
 class SlurmTest(parameterized.TestCase):
-    """Runs the batch scripts with stand-ins for the commands of SLURM, for `accelerate` and for `wandb`."""
+    """Runs the batch scripts with fakes of the commands of SLURM, of `accelerate` and of `wandb`."""
 
     def run_script(self, name, *args, srun='while [[ $1 == --* ]]; do shift; done\nexec "$@"', **environment):
         folder = tempfile.TemporaryDirectory()
@@ -294,7 +294,7 @@ class SlurmTest(parameterized.TestCase):
         flags = record.read_text(encoding="utf-8").splitlines()
         self.assertEqual(flags[-4:], ["--seed", "43", "--output_dir", "runs/fine_tune_7/seed-43"])
 
-    def test_fine_tuning_goes_back_to_the_queue_when_its_time_is_up(self):
+    def test_fine_tuning_is_requeued_before_its_time_limit(self):
         _, record = self.run_script("fine_tune.sbatch", "recipe.yaml", srun='kill -USR1 "$PPID"')
         self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
 
@@ -307,7 +307,7 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(record.read_text(encoding="utf-8").split(), ["agent", "--count", "5", "me/hf_depth/s1"])
 
-    def test_a_sweep_without_its_name_says_how_it_is_called(self):
+    def test_a_sweep_without_a_name_prints_the_usage(self):
         result, record = self.run_script("sweep.sbatch")
         self.assertEqual(result.returncode, 2)
         self.assertIn("ENTITY/PROJECT/ID", result.stderr)

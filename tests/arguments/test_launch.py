@@ -12,7 +12,7 @@ from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
 
 class CheckLaunchTest(parameterized.TestCase):
     @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
-    def test_processes_that_know_of_each_other_pass(self, launched, world_size):
+    def test_processes_of_one_group_pass(self, launched, world_size):
         environment = {} if launched is None else {"WORLD_SIZE": launched}
         with mock.patch.dict("os.environ", environment):
             check_launch(SimpleNamespace(world_size=world_size, output_dir="runs/1"))

@@ -59,7 +59,7 @@ class ArgumentsTestCase(parameterized.TestCase):
         return str(path)
 
     def message(self, args, types=(Arguments,)):
-        """What a rejected command line prints."""
+        """The error message for a rejected command line."""
         output = io.StringIO()
         with contextlib.redirect_stderr(output), self.assertRaises(SystemExit) as context:
             parse_arguments(types, args)
@@ -95,7 +95,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
         (arguments,) = parse_arguments([Arguments], args)
         self.assertEqual(arguments, Arguments(**expected))
 
-    def test_a_yaml_file_means_what_it_says(self):
+    def test_the_values_of_a_yaml_file(self):
         path = self.config("""\
             # every kind of value
             output_dir: runs/0123
@@ -152,7 +152,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
         path = self.config("max_steps:\nlearning_rate: ~\nshuffle: null\n")
         self.assertEqual(parse_arguments([Arguments], [path]), (Arguments(),))
 
-    def test_yaml_words_for_booleans_stay_words_where_words_are_expected(self):
+    def test_yaml_booleans_stay_text_for_arguments_that_take_text(self):
         path = self.config("output_dir: unused\neval_strategy: no\nsave_strategy: 'no'\nuse_cpu: yes\n")
         (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [path])
         self.assertEqual((arguments.eval_strategy, arguments.save_strategy, arguments.use_cpu), ("no", "no", True))
@@ -168,7 +168,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
         arguments, required = parse_arguments([Arguments, RequiredArguments], [path, "--text_column", "body"])
         self.assertEqual((arguments.max_steps, required), (3, RequiredArguments("novels", "body")))
 
-    def test_a_required_argument_may_come_from_either_side(self):
+    def test_a_required_argument_may_come_from_the_file_or_a_flag(self):
         path = self.config("text_column: body\n")
         expected = (RequiredArguments("novels", "body"),)
         self.assertEqual(parse_arguments([RequiredArguments], [path, "--dataset_name", "novels"]), expected)
@@ -221,7 +221,7 @@ class ErrorTest(ArgumentsTestCase):
         ("no_config", ["data.txt"], "expected a flag or a file that ends in .yaml, .yml, .json, got 'data.txt'"),
         ("refused_by_the_dataclass", ["--learning_rate=-1"], "`--learning_rate` must be above 0, got -1.0"),
     )
-    def test_a_wrong_flag_is_named_with_its_remedy(self, args, expected):
+    def test_a_wrong_flag_is_named_with_advice(self, args, expected):
         self.assertIn(expected, self.message(args))
 
     @parameterized.named_parameters(

@@ -13,7 +13,8 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from helpers import ROOT, load_script, process_environment
+from helpers import ROOT, load_script, process_environment, script_arguments
+from hf_depth.training.comparison import FINE_TUNING_ARGUMENTS
 from tiny_training import save_pretraining
 
 compare = load_script("examples/compare_checkpoints.py")
@@ -50,6 +51,9 @@ class CompareTest(parameterized.TestCase):
         self.assertEqual([result.score for result in self.results], [float(row["score"])])
         self.assertIn((self.folder / "out/results.md").read_text(encoding="utf-8"), output)
         self.assertTrue((self.folder / "out/scores.png").is_file())
+
+    def test_the_arguments_that_are_checked_are_those_of_the_fine_tuning_script(self):
+        self.assertEqual(FINE_TUNING_ARGUMENTS, script_arguments("examples/fine_tune_t5.py"))
 
     @parameterized.parameters(("glue/rte", "rte"), ("disco_eval/SParxiv", "disco_eval"))
     def test_a_dry_run_prints_commands_that_a_shell_can_run(self, task, recipe):
