@@ -21,7 +21,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer, TrainerState, set_seed
 
 from hf_depth.arguments.launch import check_run_arguments, set_up
-from hf_depth.arguments.model_args import FineTuningModelArguments, load_tokenizer, own_tokenizer
+from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import LOADER_OPTIONS, TaskArguments, chosen_tasks, training_tasks
 from hf_depth.evaluation.outputs import results_table, write_outputs
@@ -312,7 +312,7 @@ def load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args):
     """The data, and the tokenizer, which is trained on the data if there is none."""
     if tokenizer is None:
         loaded = load(tasks, task_args, model_args, training_args)
-        tokenizer = own_tokenizer(vocabulary_texts(loaded), model_args, training_args)
+        tokenizer = model_args.train_tokenizer(vocabulary_texts(loaded), training_args)
     # Any task will do for counting tokens.
     counter = build_preprocessor(tasks[0], tokenizer, task_args, model_args, training_args)
     return load(tasks, task_args, model_args, training_args, counter.length), tokenizer
@@ -338,7 +338,7 @@ def main(args=None):
             return None
     set_seed(training_args.seed)
 
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else load_tokenizer(model_args)
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint) if checkpoint else model_args.load_tokenizer()
     loaded, tokenizer = load_with_tokenizer(tasks, tokenizer, task_args, model_args, training_args)
     if training_args.do_predict and not any(split in one.rows for one in loaded for split in one.spec.test_splits):
         raise ValueError("No task has test data: name `--test_file`, or leave out `--do_predict`.")

@@ -18,7 +18,7 @@ from transformers import set_seed
 from hf_depth import DepthTrainer, DepthTrainingArguments, load_corpus, load_model
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.launch import check_run_arguments, set_up
-from hf_depth.arguments.model_args import ModelArguments, load_tokenizer, own_tokenizer
+from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.checkpoints import describe_run
 from hf_depth.training.model_card import pretraining_content
@@ -45,10 +45,10 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
 
     # ---- Text, tokenizer, objective ----
     corpus = load_corpus(**corpus_args.for_loading(), seed=training_args.seed, cache_dir=model_args.cache_dir)
-    tokenizer = run.tokenizer or load_tokenizer(model_args)
+    tokenizer = run.tokenizer or model_args.load_tokenizer()
     if tokenizer is None:
         texts = (document[corpus_args.text_column] for document in corpus["train"])
-        tokenizer = own_tokenizer(texts, model_args, training_args)
+        tokenizer = model_args.train_tokenizer(texts, training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
     data, statistics = objective.prepare_splits(
         corpus_args.needed_splits(corpus, training_args),

@@ -13,6 +13,7 @@ from .tasks.dataset import DataCollatorForTasks, TaskDataset
 from .tasks.preprocessing import TaskPreprocessor
 from .tasks.registry import DATASET_VALS, get_task, register_task
 from .tasks.spec import TaskSpec
+from .training.runs import Run
 from .training.task_trainer import TaskTrainer
 from .training.trainer import DepthTrainer
 from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -38,6 +39,7 @@ __all__ = [
     "DepthTrainingArguments",
     "Objective",
     "PrefixLMObjective",
+    "Run",
     "SpanCorruptionObjective",
     "T5ForConditionalGeneration",
     "TaskDataset",

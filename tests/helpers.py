@@ -1,13 +1,15 @@
-"""What the tests share: a small real text, tiny T5 tokenizers, and corpora in temporary folders."""
+"""What the tests share: a small real text, tiny T5 tokenizers, corpora in temporary folders, and scripts as modules."""
 
 import functools
 import gzip
+import importlib.util
 import io
 import os
 import pydoc_data.topics
 import string
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import sentencepiece
 from absl.testing import parameterized
@@ -24,6 +26,20 @@ def process_environment(**more: str) -> dict[str, str]:
     """The environment of another Python process that imports this package and these helpers; one thread."""
     paths = os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
+
+
+def load_script(path: str) -> ModuleType:
+    """A script of the repository as a module; `path` is relative to the root."""
+    specification = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def script_arguments(path: str) -> tuple[type, ...]:
+    """The dataclasses that a script of examples/ reads its arguments into."""
+    return load_script(path).ARGUMENTS
 
 
 # The beginning of Jane Austen's "Pride and Prejudice" (1813) and of Herman Melville's "Moby-Dick" (1851): dialogue,

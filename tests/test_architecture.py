@@ -1,15 +1,17 @@
-"""The architecture: which folder may import which, what the Hub files import, and examples in docstrings that run."""
+"""The architecture: who imports whom, examples in docstrings that run, annotations, test files that mirror modules."""
 
 import ast
 import doctest
 import importlib
+import inspect
 import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from absl.testing import parameterized
 
 import hf_depth
-from helpers import ROOT
+from helpers import ROOT, TESTS
 
 PACKAGE = ROOT / "hf_depth"
 # From the ground up: a folder imports from those before it. Folders in one tuple do not know of each other.
@@ -17,6 +19,47 @@ FLOORS = (("suggestions",), ("data",), ("models", "tasks"), ("evaluation", "argu
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HUB_FILES = ("configuration_depth.py", "modeling_depth.py")
+
+# What is still to be done: each of these two is to become empty, and then to go.
+WITHOUT_EXAMPLE = (
+    "DataCollatorForDepth",
+    "DataCollatorForT5SpanCorruption",
+    "DataCollatorForTasks",
+    "DepthConfig",
+    "DepthForConditionalGeneration",
+    "DepthObjective",
+    "DepthTrainer",
+    "DepthTrainingArguments",
+    "Objective",
+    "PrefixLMObjective",
+    "SpanCorruptionObjective",
+    "T5ForConditionalGeneration",
+    "TaskDataset",
+    "TaskPreprocessor",
+    "TaskTrainer",
+    "TaskTrainingArguments",
+    "add_sentence_tokens",
+    "get_task",
+    "load_corpus",
+    "load_model",
+    "register_task",
+)
+WITHOUT_ANNOTATIONS = (
+    "data/files.py",
+    "evaluation/metrics.py",
+    "models/modeling_depth.py",
+    "tasks/checks.py",
+    "tasks/loaders/discourse.py",
+    "tasks/loaders/natural_instructions.py",
+    "training/callbacks.py",
+    "training/checkpoints.py",
+    "training/statistics.py",
+    "training/task_trainer.py",
+    "training/trainer.py",
+)
+
+# Test files of a topic, where one file for the module, modeling_depth.py, would be too long.
+TOPICS = ("models/test_auto_classes.py", "models/test_generation.py")
 
 
 def room(path: Path) -> str:
@@ -90,6 +133,57 @@ class DocstringsTest(parameterized.TestCase):
         result = doctest.testmod(importlib.import_module(name))
         self.assertEqual(result.failed, 0)
 
-    @parameterized.parameters(*hf_depth.__all__)
-    def test_a_public_name_is_there(self, name):
-        self.assertTrue(hasattr(hf_depth, name))
+    @parameterized.parameters(
+        name for name in hf_depth.__all__ if callable(getattr(hf_depth, name)) and name not in WITHOUT_EXAMPLE
+    )
+    def test_a_public_name_has_an_example(self, name):
+        thing = getattr(hf_depth, name)
+        self.assertStartsWith(thing.__module__, "hf_depth.")  # whose examples the test above runs
+        examples = doctest.DocTestParser().get_examples(inspect.getdoc(thing) or "")
+        self.assertNotEmpty(examples, f"the docstring of {name} has no example (`>>>`)")
+
+
+CALLED = ("__init__", "__call__")
+
+
+def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of a module, and the methods of its classes, that users call: public ones and constructors."""
+
+    def visit(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield from visit(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef) and (node.name in CALLED or not node.name.startswith("_")):
+                yield prefix + node.name, node
+
+    return visit(ast.parse(path.read_text(encoding="utf-8")).body, "")
+
+
+class AnnotationsTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        (path.relative_to(PACKAGE).as_posix(), path)
+        for path in MODULES
+        if path.relative_to(PACKAGE).as_posix() not in WITHOUT_ANNOTATIONS
+    )
+    def test_public_functions_are_annotated(self, path):
+        for name, node in functions(path):
+            arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+            for argument in arguments:
+                with self.subTest(f"{name}: {argument.arg}"):
+                    self.assertTrue(argument.annotation or argument.arg in ("self", "cls"))
+            if node.name != "__init__":
+                with self.subTest(f"{name}: return"):
+                    self.assertIsNotNone(node.returns)
+
+
+class TestFilesTest(parameterized.TestCase):
+    def test_test_files_mirror_modules(self):
+        folders = [path for path in PACKAGE.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+        files = [path for folder in folders for path in (TESTS / folder.relative_to(PACKAGE)).glob("test_*.py")]
+        self.assertNotEmpty(files)
+        for path in files:
+            name = path.relative_to(TESTS).as_posix()
+            if name not in TOPICS:
+                with self.subTest(name):
+                    module = PACKAGE / path.relative_to(TESTS).with_name(path.name.removeprefix("test_"))
+                    self.assertTrue(module.is_file(), f"{name} tests no module of that name")

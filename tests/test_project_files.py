@@ -5,10 +5,10 @@ import configparser
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,10 +19,9 @@ from accelerate.commands.launch import launch_command_parser
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from helpers import ROOT, script_arguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.removed_flags import REMOVED_FLAGS
 
-ROOT = Path(__file__).resolve().parent.parent
 CARD_PACKAGES = {
     "transformers",
     "datasets",
@@ -70,7 +69,7 @@ def pins():
 
 def text_files():
     """Text of all files a commit may hold, by path."""
-    paths = [path for path in ROOT.iterdir() if path.is_file()]
+    paths = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # a file in a worktree
     paths += [path for folder in TEXT_FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
     texts = {}
     for path in paths:
@@ -80,11 +79,6 @@ def text_files():
             except UnicodeDecodeError:  # a picture
                 continue
     return texts
-
-
-def script_types(script="pretrain_t5.py"):
-    """The dataclasses of a script, without leaving it among the loaded modules."""
-    return runpy.run_path(str(ROOT / "examples" / script))["ARGUMENTS"]
 
 
 class PackagingTest(parameterized.TestCase):
@@ -131,6 +125,20 @@ class PackagingTest(parameterized.TestCase):
         text = (ROOT / "LICENSE").read_text(encoding="utf-8")
         self.assertIn("Apache License", text.lstrip().splitlines()[0])
         self.assertIn("END OF TERMS AND CONDITIONS", text)
+
+    def test_the_wheel_holds_every_module_and_the_marker_of_annotations(self):
+        ignored = shutil.ignore_patterns("__pycache__")
+        with TemporaryDirectory() as folder:
+            shutil.copytree(ROOT / "hf_depth", Path(folder, "hf_depth"), ignore=ignored)
+            for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+                shutil.copy(ROOT / name, folder)
+            # In a process of its own: setuptools, which torch requires, reads the working directory.
+            build = "from setuptools import build_meta; build_meta.build_wheel('.')"
+            subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hf_depth/")}
+        modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hf_depth").rglob("*.py")}
+        self.assertEqual(packed, modules | {"hf_depth/py.typed"})
 
     def test_pre_commit_runs_the_pinned_linter(self):
         config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
@@ -189,13 +197,12 @@ class ReadmeCommandsTest(parameterized.TestCase):
 
 class ExamplesTest(parameterized.TestCase):
     def test_every_configuration_file_parses(self):
-        types = {script: script_types(script) for script in ("pretrain_t5.py", "fine_tune_t5.py")}
         paths = sorted((ROOT / "examples/configs").glob("*.yaml"))
         self.assertNotEmpty(paths)
         for path in paths:
-            script = "fine_tune_t5.py" if "fine_tune" in path.name else "pretrain_t5.py"
+            script = "examples/fine_tune_t5.py" if "fine_tune" in path.name else "examples/pretrain_t5.py"
             with self.subTest(path.name):
-                *_, training_args = parse_arguments(types[script], [str(path), "--use_cpu", "true"])
+                *_, training_args = parse_arguments(script_arguments(script), [str(path), "--use_cpu", "true"])
                 self.assertTrue(training_args.do_train)
 
     @parameterized.named_parameters(
@@ -274,12 +281,12 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual((launch.main_process_ip, launch.rdzv_backend), ("node7", "c10d"))
         self.assertBetween(launch.main_process_port, 20_000, 30_000)
         self.assertTrue((ROOT / launch.training_script).is_file())
-        model_args, data_args, training_args = parse_arguments(
-            script_types(), [*launch.training_script_args, "--use_cpu", "true"]
-        )
-        self.assertEqual((model_args.model_type, data_args.dataset_name), ("depth", "allenai/c4"))
-        self.assertEqual(training_args.max_steps, 7)  # flags given to sbatch override those of the file
-        self.assertIsNone(training_args.resume_from_checkpoint)  # the script finds the last checkpoint by itself
+        types = script_arguments("examples/pretrain_t5.py")
+        parsed = parse_arguments(types, [*launch.training_script_args, "--use_cpu", "true"])
+        values = {name: value for part in parsed for name, value in vars(part).items()}
+        self.assertEqual((values["model_type"], values["dataset_name"]), ("depth", "allenai/c4"))
+        self.assertEqual(values["max_steps"], 7)  # flags given to sbatch override those of the file
+        self.assertIsNone(values["resume_from_checkpoint"])  # the script finds the last checkpoint by itself
 
     def test_the_job_requeues_itself_on_the_signal_before_its_time_is_up(self):
         _, record = self.run_script(srun='kill -USR1 "$PPID"')
@@ -289,53 +296,6 @@ class SlurmTest(parameterized.TestCase):
         result, record = self.run_script(srun="exit 3")
         self.assertEqual(result.returncode, 3)
         self.assertFalse(record.with_suffix(".requeue").exists())
-
-
-class AdviceTest(parameterized.TestCase):
-    """The hints for arguments of other times and systems."""
-
-    def test_advice_names_only_arguments_that_exist(self):
-        known = {name for cls in script_types() for name in cls.__dataclass_fields__}
-        known |= {"num_processes"}  # of `accelerate launch`
-        fine_tuning = {name for cls in script_types("fine_tune_t5.py") for name in cls.__dataclass_fields__}
-        for name, advice in REMOVED_FLAGS.items():
-            with self.subTest(name):
-                flags = set(re.findall(r"--(\w+)", advice)) - ({"max_steps"} if "CONFIG.yaml" in advice else set())
-                self.assertContainsSubset(flags, fine_tuning if "fine_tune_t5.py" in advice else known)
-
-    def test_every_pretraining_parameter_of_the_earlier_systems_leads_somewhere(self):
-        known = {name for cls in script_types() for name in cls.__dataclass_fields__}
-        for name in EARLIER_PARAMETERS.split():
-            with self.subTest(name):
-                parts = name.split(".")
-                suffixes = {".".join(parts[start:]) for start in range(len(parts))}
-                self.assertTrue(suffixes & (known | set(REMOVED_FLAGS)))
-
-
-EARLIER_PARAMETERS = """
-    mode device num_gpus num_cpus precision eval_only predict_only seed
-    model.model_implementation model.name model.tokenizer model.overwrite.dropout_rate model.add_config.is_bf16
-    model.random_init model.compile
-    dataset.path dataset.name dataset.streaming dataset.merge_examples dataset.columns_to_remove dataset.text_column
-    dataset.buffer_size dataset.num_shards dataset.training_set.num_examples dataset.validation_set.num_examples
-    data.input_length data.target_length data.mlm_probability data.mean_noise_span_length data.num_workers
-    data.data_collator data.sentence_shuffling_probability data.sentence_loss_coefficient
-    optim.name optim.base_lr optim.batch_size optim.total_steps optim.epochs optim.warmup_steps optim.lr_scheduler
-    optim.weight_decay optim.grad_clip optim.grad_acc optim.final_cosine
-    generation.max_length generation.num_beams generation.penalty_alpha evaluate.every_steps evaluate.steps
-    checkpoint.checkpoint_path checkpoint.resume checkpoint.every_steps checkpoint.output_dir
-    checkpoint.save_total_limit downstream.benchmark_constants downstream.benchmark_dataset downstream.mnli_sub_dir
-    downstream.test_results_save_dir logging.every_steps logging.grad_l2 logging.weights_l2 logging.wandb
-    logging.wandb_creds.project logging.neptune deepspeed.use_deepspeed deepspeed.deepspeed_config_path
-    run_name local_checkpoint_path last_run_id output_dir logging_dir per_device_train_batch_size optimizer
-    lr_scheduler_type num_train_epochs learning_rate weight_decay warmup_ratio logging_steps
-    eval_accumulation_steps training_accumulation_steps training_padding_token_id eval_steps save_steps
-    eval_with_teacher_forcing eval_with_beam_search num_beams deepspeed_config local_rank save_total_limit
-    model_name_or_path tokenizer_name dtype initialize_from_scratch dataset_name num_train_examples
-    num_validation_examples text_column_name dataset_config_name overwrite_cache validation_split_percentage
-    max_seq_length input_seq_length target_seq_length tokenized_dataset_dir percent_of_dataset
-    pre_training_dataset_paths pre_training_dataset_names mlm_probability mean_noise_span_length
-"""
 
 
 class SecretsTest(parameterized.TestCase):

@@ -1,6 +1,5 @@
 """The sweeps, the recipes that they vary, and batch scripts, as W&B's agent and the scripts' parsers read them."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,25 +15,15 @@ from accelerate.commands.launch import launch_command_parser
 from wandb import wandb_agent
 
 import tiny_training
-from helpers import tiny_tokenizer
-from hf_depth.arguments.launch import set_up
+from helpers import ROOT, load_script, script_arguments, tiny_tokenizer
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.evaluation.scoring import compute_task_metrics
 from hf_depth.tasks.registry import get_task, task_names
 
-ROOT = Path(__file__).resolve().parent.parent
 SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
 RECIPES = sorted((ROOT / "examples/configs/recipes").glob("*.yaml"))
 # https://docs.wandb.ai/models/sweeps/sweep-config-keys
 SWEEP_KEYS = "program name project entity description method metric parameters early_terminate command run_cap".split()
-PROGRAMS = ("examples/fine_tune_t5.py", "examples/pretrain_t5.py")
-
-
-def load(path):
-    specification = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def read(path):
@@ -93,7 +82,7 @@ def tiny_run(folder, spec, rows=8):
 
 class GeneratedFilesTest(parameterized.TestCase):
     def test_the_files_are_what_the_table_says(self):
-        generate = load("sweeps/generate.py")
+        generate = load_script("sweeps/generate.py")
         for paths, folder, texts in (
             (SWEEPS, ROOT / "sweeps", generate.all_sweeps()),
             (RECIPES, ROOT / generate.RECIPES_FOLDER, generate.all_recipes()),
@@ -113,7 +102,7 @@ class GeneratedFilesTest(parameterized.TestCase):
         self.assertEqual(swept, expected - {("glue", "ax")})  # which has no training data
 
     def test_sweeps_over_checkpoints_of_ones_own(self):
-        generate = load("sweeps/generate.py")
+        generate = load_script("sweeps/generate.py")
         with tempfile.TemporaryDirectory() as folder:
             generate.main(["--models", "runs/depth", "runs/t5", "--output_dir", f"{folder}/mine"])
             written = {str(path.relative_to(folder)): read(path) for path in Path(folder).rglob("*.yaml")}
@@ -125,14 +114,9 @@ class GeneratedFilesTest(parameterized.TestCase):
 
 
 class SweepTest(parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.types = {program: load(program).ARGUMENTS for program in PROGRAMS}
-
     def parse(self, program, args):
         """The arguments as the script reads them, on a machine without a GPU."""
-        return parse_arguments(self.types[program], [*args, "--use_cpu", "true"])
+        return parse_arguments(script_arguments(program), [*args, "--use_cpu", "true"])
 
     @parameterized.named_parameters(*named(SWEEPS))
     def test_the_file_is_one_that_wandb_takes(self, path):
@@ -196,7 +180,7 @@ class SweepTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             changes = tiny_run(Path(folder), get_task(name, "glue"))
             _, _, _, program, recipe, *flags = agent_command(sweep, **changes, do_train=False)
-            metrics = load(program).main([str(ROOT / recipe), *flags]).evaluate()
+            metrics = load_script(program).main([str(ROOT / recipe), *flags]).evaluate()
         self.assertIn(sweep["metric"]["name"].replace("/", "_", 1), metrics)
 
     @parameterized.parameters("depth", "t5")
@@ -209,15 +193,10 @@ class SweepTest(parameterized.TestCase):
 
 
 class RecipeTest(parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.types = {program: load(program).ARGUMENTS for program in PROGRAMS}
-
     @parameterized.named_parameters(*named(RECIPES))
     def test_the_script_takes_it(self, path):
         program = "examples/pretrain_t5.py" if path.stem == "pretrain" else "examples/fine_tune_t5.py"
-        *_, training_args = parse_arguments(self.types[program], [str(path), "--use_cpu", "true"])
+        *_, training_args = parse_arguments(script_arguments(program), [str(path), "--use_cpu", "true"])
         self.assertTrue(training_args.do_train and training_args.do_eval)
         # The comment shows how to run it: that command names the file itself.
         self.assertIn(f"accelerate launch {program} {path.relative_to(ROOT)}", path.read_text(encoding="utf-8"))
@@ -234,24 +213,11 @@ class RecipeTest(parameterized.TestCase):
     )
     def test_the_settings_are_those_of_the_paper(self, name, source, target, batch, rate, steps, warmup, schedule):
         path = str(ROOT / f"examples/configs/recipes/{name}.yaml")
-        _, data, args = parse_arguments(self.types["examples/fine_tune_t5.py"], [path, "--use_cpu", "true"])
+        _, data, args = parse_arguments(script_arguments("examples/fine_tune_t5.py"), [path, "--use_cpu", "true"])
         self.assertEqual((data.max_source_length, data.max_target_length), (source, target))
         self.assertEqual(args.per_device_train_batch_size * args.gradient_accumulation_steps, batch)
         self.assertEqual((args.learning_rate, args.max_steps, args.warmup_steps), (rate, steps, warmup))
         self.assertEqual(args.lr_scheduler_type, schedule)
-
-
-class SweepFolderTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ({"WANDB_SWEEP_ID": "s1", "WANDB_RUN_ID": "r1"}, "runs/rte/r1"),
-        ({"WANDB_RUN_ID": "r1"}, "runs/rte"),  # resumed by hand
-        ({}, "runs/rte"),
-    )
-    def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
-        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1)
-        with mock.patch.dict(os.environ, environment):
-            set_up(arguments)
-        self.assertEqual(arguments.output_dir, expected)
 
 
 class AgentTest(parameterized.TestCase):

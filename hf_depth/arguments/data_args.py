@@ -9,7 +9,7 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..data.corruption import check_noise
-from ..data.objectives import OBJECTIVES, Objective
+from ..data.objectives import OBJECTIVES, DepthObjective, Objective
 
 
 @dataclass
@@ -159,8 +159,13 @@ class ObjectiveArguments:
         Raises:
             `ValueError`: naming the flag.
         """
-        if self.mlm_probability is not None:
-            check_noise(self.mlm_probability, self.mean_noise_span_length)
+        density = DepthObjective.mlm_probability if self.mlm_probability is None else self.mlm_probability
+        check_noise(density, self.mean_noise_span_length)
+        if not 0 <= self.sentence_shuffling_probability <= 1:
+            raise ValueError(
+                "`--sentence_shuffling_probability` must lie between 0 and 1, got "
+                f"{self.sentence_shuffling_probability}."
+            )
         kinds = [kind for kind, name in OBJECTIVES if name == self.objective]
         if model_type not in kinds:
             raise ValueError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")

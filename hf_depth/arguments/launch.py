@@ -1,23 +1,27 @@
-"""Logging and checks at start-up."""
+"""What the scripts do first: logging, and checks of the launch and of the arguments."""
 
 import logging
 import os
 
-DEFAULT_OUTPUT_DIR = "trainer_output"  # of the host
+from transformers import TrainingArguments
+
+from .model_args import ModelArguments
+
+DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
 
 
-def check_launch(training_args) -> None:
+def check_launch(training_args: TrainingArguments) -> None:
     """
-    Stop processes that were launched together but do not know of each other.
+    Stop if several processes were launched that would each train alone.
 
     `accelerate launch --multi_gpu` on a machine without GPUs starts several processes, each of which trains alone as
     rank 0 and writes to the same `output_dir`, unless `--use_cpu true` is given to the script.
 
     Args:
-        training_args (`transformers.TrainingArguments`): already set up for the launched processes.
+        training_args (`transformers.TrainingArguments`): its `world_size` is that of the launched processes.
 
     Raises:
-        `RuntimeError`: if the launcher announced several processes and `training_args.world_size` is 1.
+        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
@@ -28,20 +32,23 @@ def check_launch(training_args) -> None:
         )
 
 
-def set_up(training_args):
+def set_up(training_args: TrainingArguments) -> None:
     """
-    The first thing a script does: logging, the check of the launch, and a folder for a run of a W&B sweep.
+    Set up logging, check the launch, and give each run of a W&B sweep a folder of its own.
 
     Args:
-        training_args (`transformers.TrainingArguments`): already set up for the launched processes.
+        training_args (`transformers.TrainingArguments`): its `output_dir` becomes `output_dir/WANDB_RUN_ID` in a
+            sweep.
 
     Raises:
-        `ValueError`: if no `output_dir` was named. Runs that share the host's default would continue each other.
+        `RuntimeError`: as [`check_launch`] does.
+        `ValueError`: if no `output_dir` was named. Runs that share the default of `TrainingArguments` would continue
+            each other.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise ValueError("Name the folder of the run by `--output_dir`.")
-    # All runs of a sweep have one `output_dir`, in which each would go on from the last checkpoint of another. A W&B
-    # agent names its runs in the environment: alike for all processes, and again for a run that it resumes.
+    # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
+    # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
     if "WANDB_SWEEP_ID" in os.environ and "WANDB_RUN_ID" in os.environ:
         training_args.output_dir = os.path.join(training_args.output_dir, os.environ["WANDB_RUN_ID"])
     logging.basicConfig(
@@ -49,20 +56,20 @@ def set_up(training_args):
         datefmt="%H:%M:%S",
         level=logging.INFO if training_args.should_log else logging.WARNING,
     )
-    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score tells of its tokenizer at every evaluation
+    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
     check_launch(training_args)
 
 
-def check_run_arguments(model_args, training_args) -> None:
+def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:
     """
-    What both scripts ask of a run before anything is loaded; `--eval_on_start` is taken as `--do_eval` as well.
+    Check the arguments of a run before anything is loaded; `--eval_on_start` sets `--do_eval` as well.
 
     Args:
-        model_args (`arguments.model_args.ModelArguments`): which model.
+        model_args ([`ModelArguments`]): which model.
         training_args (`transformers.TrainingArguments`): what to do with it.
 
     Raises:
-        `ValueError`: if there is nothing to do or no model to do it with, or if a token of the Hub was given.
+        `ValueError`: if there is nothing to do or no model to do it with, or if a Hub token was given.
     """
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
         raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")

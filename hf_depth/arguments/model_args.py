@@ -1,4 +1,4 @@
-"""Which model and tokenizer a script works with: the arguments, and how they become objects."""
+"""The flags of the model and its tokenizer, and what is loaded by them."""
 
 import logging
 from collections.abc import Iterable
@@ -9,8 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
 
-from ..data import tokenization
-from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens
+from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens, load_tokenizer
 from ..data.vocabulary import train_tokenizer
 from ..models.configuration_depth import DepthConfig
 from ..models.loading import MODEL_TYPES, SCRATCH_DEFAULTS, SIZE_FIELDS, checkpoint_model_type
@@ -32,7 +31,7 @@ class ModelArguments:
     )
     model_name_or_path: str | None = field(
         default=None,
-        metadata={"help": "T5 or DEPTH checkpoint to continue from (folder or Hub). Default: from scratch."},
+        metadata={"help": "T5 or DEPTH checkpoint to start from (folder or Hub). Default: from scratch."},
     )
     config_name: str | None = field(
         default=None, metadata={"help": "Configuration of a model from scratch (folder or Hub)."}
@@ -50,31 +49,32 @@ class ModelArguments:
         metadata={"help": "`sdpa`, `eager` or `flex_attention`.", "choices": ["sdpa", "eager", "flex_attention"]},
     )
     num_sentence_tokens: int | None = field(
-        default=None, metadata={"help": "Sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."}
+        default=None,
+        metadata={"help": "Number of sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."},
     )
     hierarchical_encoder_mask: bool | None = field(
         default=None,
-        metadata={"help": "Encoder: false: sentence tokens attend to all, not to their own sentence only."},
+        metadata={"help": "Encoder, if false: sentence tokens attend to all tokens, not to their own sentence only."},
     )
     hierarchical_decoder_mask: bool | None = field(
-        default=None, metadata={"help": "Decoder: false: sentence tokens attend to all earlier tokens."}
+        default=None, metadata={"help": "Decoder, if false: sentence tokens attend to all earlier tokens."}
     )
     hierarchical_cross_mask: bool | None = field(
-        default=None, metadata={"help": "Cross-attention: false: sentence tokens attend to all tokens."}
+        default=None, metadata={"help": "Cross-attention, if false: sentence tokens attend to all tokens."}
     )
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
     vocab_size: int | None = field(
         default=None,
-        metadata={"help": "Rows of the embedding; also tokens of a vocabulary trained here, with sentence tokens."},
+        metadata={"help": "Rows of the embeddings; also size of a vocabulary trained here, with sentence tokens."},
     )
-    d_model: int | None = field(default=None, metadata={"help": "Width of the model (default 512)."})
-    d_kv: int | None = field(default=None, metadata={"help": "Width of an attention head (default 64)."})
-    d_ff: int | None = field(default=None, metadata={"help": "Width of the feed-forward layers (default 1024)."})
-    num_layers: int | None = field(default=None, metadata={"help": "Layers of the encoder (default 8)."})
+    d_model: int | None = field(default=None, metadata={"help": "Hidden size of the model (default 512)."})
+    d_kv: int | None = field(default=None, metadata={"help": "Size of an attention head (default 64)."})
+    d_ff: int | None = field(default=None, metadata={"help": "Hidden size of the feed-forward layers (default 1024)."})
+    num_layers: int | None = field(default=None, metadata={"help": "Number of encoder layers (default 8)."})
     num_decoder_layers: int | None = field(
-        default=None, metadata={"help": "Layers of the decoder (default: as encoder)."}
+        default=None, metadata={"help": "Number of decoder layers (default: as the encoder)."}
     )
-    num_heads: int | None = field(default=None, metadata={"help": "Attention heads (default 6)."})
+    num_heads: int | None = field(default=None, metadata={"help": "Number of attention heads (default 6)."})
     dropout_rate: float | None = field(
         default=None, metadata={"help": "Dropout (default: 0.0 from scratch, the checkpoint's otherwise)."}
     )
@@ -83,7 +83,9 @@ class ModelArguments:
     )
     tie_word_embeddings: bool | None = field(
         default=None,
-        metadata={"help": "true: the head is the scaled embedding (v1.0); false (default): its own (v1.1)."},
+        metadata={
+            "help": "true: the head is the scaled embedding (v1.0); false (default): a matrix of its own (v1.1)."
+        },
     )
 
     def __post_init__(self):
@@ -119,6 +121,44 @@ class ModelArguments:
         common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
+    def load_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """
+        The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
+        """
+        name = self.tokenizer_name or self.model_name_or_path or self.config_name
+        return None if name is None else self._with_sentence_tokens(load_tokenizer(name, **self.hub_arguments))
+
+    def train_tokenizer(
+        self, texts: Iterable[str | None], training_args: TrainingArguments
+    ) -> PreTrainedTokenizerBase:
+        """
+        A vocabulary trained on texts by the first process, and read from `output_dir` by all.
+
+        Args:
+            texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read.
+        """
+        folder = Path(training_args.output_dir, "tokenizer")
+        # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
+        num_added = (self.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
+        vocab_size = (self.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
+        with training_args.main_process_first(local=False, desc="training a tokenizer"):
+            if training_args.process_index == 0:
+                logger.info(
+                    f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text"
+                )
+                texts = islice(texts, MAX_TOKENIZER_DOCUMENTS)
+                train_tokenizer(texts, vocab_size, folder, allow_fewer=self.vocab_size is None)
+        return self._with_sentence_tokens(AutoTokenizer.from_pretrained(folder))
+
+    def _with_sentence_tokens(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+        """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
+        if self.model_type != "depth":
+            return tokenizer
+        has_them = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
+        if self.num_sentence_tokens is None and has_them:
+            return tokenizer
+        return add_sentence_tokens(tokenizer, self.num_sentence_tokens or NUM_SENTENCE_TOKENS)
+
 
 @dataclass
 class FineTuningModelArguments(ModelArguments):
@@ -126,12 +166,14 @@ class FineTuningModelArguments(ModelArguments):
 
     model_type: str | None = field(
         default=None,
-        metadata={"help": "`depth` or `t5` (default: what the checkpoint is; depth from scratch)."}
+        metadata={"help": "`depth` or `t5` (default: the type of the checkpoint; `depth` from scratch)."}
         | {"choices": list(MODEL_TYPES)},
     )
     train_from_scratch_if_missing: bool = field(
         default=False,
-        metadata={"help": "If there is no folder `model_name_or_path`, build the model that the sizes describe."},
+        metadata={
+            "help": "If there is no folder `model_name_or_path`, train a model of the given sizes from scratch."
+        },
     )
 
     def __post_init__(self):
@@ -154,51 +196,9 @@ class FineTuningModelArguments(ModelArguments):
 
 
 def _check_folder(name_or_path: str) -> None:
-    """Raise if what can only be a folder is none; the Hub would be asked for it, and answer in its own words."""
+    """Check that a path exists. (It would be looked for on the Hub, whose error does not say that it is a path.)"""
     is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
     if is_path and not Path(name_or_path).is_dir():
         raise ValueError(
             f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
         )
-
-
-def load_tokenizer(model_args: ModelArguments) -> PreTrainedTokenizerBase | None:
-    """
-    The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
-    """
-    name = model_args.tokenizer_name or model_args.model_name_or_path or model_args.config_name
-    if name is None:
-        return None
-    tokenizer = tokenization.load_tokenizer(name, **model_args.hub_arguments)
-    return with_sentence_tokens(tokenizer, model_args)
-
-
-def own_tokenizer(
-    texts: Iterable[str | None], model_args: ModelArguments, training_args: TrainingArguments
-) -> PreTrainedTokenizerBase:
-    """
-    A vocabulary trained on texts by the first process, and read from `output_dir` by all.
-
-    Args:
-        texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read.
-    """
-    folder = Path(training_args.output_dir, "tokenizer")
-    # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
-    num_added = (model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
-    vocab_size = (model_args.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
-    with training_args.main_process_first(local=False, desc="training a tokenizer"):
-        if training_args.process_index == 0:
-            logger.info(f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text")
-            texts = islice(texts, MAX_TOKENIZER_DOCUMENTS)
-            train_tokenizer(texts, vocab_size, folder, allow_fewer=model_args.vocab_size is None)
-    return with_sentence_tokens(AutoTokenizer.from_pretrained(folder), model_args)
-
-
-def with_sentence_tokens(tokenizer: PreTrainedTokenizerBase, model_args: ModelArguments) -> PreTrainedTokenizerBase:
-    """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
-    if model_args.model_type != "depth":
-        return tokenizer
-    has_them = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
-    if model_args.num_sentence_tokens is None and has_them:
-        return tokenizer
-    return add_sentence_tokens(tokenizer, model_args.num_sentence_tokens or NUM_SENTENCE_TOKENS)

@@ -28,7 +28,7 @@ class _Entry:
 
 
 def _read_yaml(path: Path) -> list[_Entry]:
-    """Entries of a YAML file. Scalars stay text: argparse types them, so `1e-4` is a number and `no` no boolean."""
+    """Entries of a YAML file. Scalars stay text until argparse converts them: `1e-4` is a number, `no` may be text."""
     root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")
@@ -39,7 +39,7 @@ def _read_yaml(path: Path) -> list[_Entry]:
         return key.value
 
     def plain(node: yaml.Node, typed: bool) -> Any:
-        if isinstance(node, yaml.MappingNode):  # goes on as JSON, so its numbers must be numbers
+        if isinstance(node, yaml.MappingNode):  # is passed on as JSON, so its numbers must be numbers
             return {name(key): plain(value, True) for key, value in node.value}
         if isinstance(node, yaml.SequenceNode):
             return [plain(item, typed) for item in node.value]
@@ -77,8 +77,8 @@ def _read_config(path: Path) -> list[_Entry]:
     Entries of a configuration file in their order, names spelt with underscores.
 
     Raises:
-        `ValueError`: naming the file, and the line where there is one, if it cannot be read, is no mapping from
-        arguments to values, or gives an argument twice.
+        `ValueError`: if the file cannot be read, is not a mapping from arguments to values, or gives an argument
+            twice.
     """
     try:
         entries = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
@@ -102,13 +102,13 @@ def _read_config(path: Path) -> list[_Entry]:
 
 
 def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
-    """The action's own conversion, with `None` for optional arguments and errors that say what is expected."""
+    """The action's own conversion; takes `None` for an optional argument, and its errors say what is expected."""
     convert = action.type
     choices = action.choices
     expected = {int: "an integer", float: "a number", string_to_bool: "true or false"}.get(convert, "another value")
     if choices is not None:
         expected = "one of " + ", ".join(str(choice) for choice in choices)
-        action.choices = [*choices, None] if is_optional else choices  # argparse checks the result once more
+        action.choices = [*choices, None] if is_optional else choices  # argparse checks the converted value again
 
     def parse(text: str) -> Any:
         if is_optional and text in ("None", "null"):  # how a W&B sweep writes a null
@@ -126,26 +126,26 @@ def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
 
 class _Parser:
     """
-    An `HfArgumentParser` read in steps (the file, then the flags) into one namespace, so that each complaint can say
-    where the argument stands.
+    An `HfArgumentParser` that parses in steps (the file, then the flags) into one namespace, so that each error can
+    name the place of the argument.
     """
 
     def __init__(self, dataclass_types: Sequence[type], removed_flags: Mapping[str, str], description: str | None):
         self.parser = HfArgumentParser(
             dataclass_types,
             description=description,
-            usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # not some 150 flags
-            allow_abbrev=False,  # `--lr` is no flag by being the beginning of one
+            usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # instead of 150 flags
+            allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
             exit_on_error=False,
         )
         self.removed_flags = removed_flags
         self.hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
         self.namespace = argparse.Namespace()
-        self.required = []
-        self.actions = {}
-        # argparse has no public list of its actions; this attribute has been there since Python 2.7.
+        self.required: list[str] = []
+        self.actions: dict[str, argparse.Action] = {}
+        # argparse has no public list of its actions; this attribute exists since Python 2.7.
         for action in self.parser._actions:
-            if action.required:  # checked after the last step: the file or the flags may give it
+            if action.required:  # checked after the last step, as the file or the flags may give it
                 action.required, action.default = False, argparse.SUPPRESS
                 self.required.append(action.dest)
             if action.type is not None and action.dest in self.hints:
@@ -153,7 +153,7 @@ class _Parser:
                 self.actions[action.dest] = action
 
     def unknown(self, name: str, place: str) -> str:
-        """What to say of an argument that does not exist."""
+        """The error message for an argument that does not exist."""
         parts = name.replace("-", "_").split(".")  # the earlier DEPTH code wrote `optim.base_lr`
         last_part = parts[-1]
         message = f"unknown argument `--{name}`{place}"
@@ -189,6 +189,7 @@ class _Parser:
             self.read_entry(entry)
 
     def read_entry(self, entry: _Entry) -> None:
+        """Parse one entry of a configuration file."""
         hint, value, place = self.hints[entry.name], entry.value, f" ({entry.place})"
         kinds = {getattr(kind, "__origin__", kind) for kind in (hint, *get_args(hint))}
         if value is None and type(None) not in kinds:
@@ -207,7 +208,7 @@ class _Parser:
             setattr(self.namespace, entry.name, value)
 
     def dataclasses(self) -> tuple:
-        """The dataclasses, after all steps; their own checks run here."""
+        """Instances of the dataclasses, after all steps; their own checks run here."""
         missing = [f"`--{name}`" for name in self.required if not hasattr(self.namespace, name)]
         if missing:
             raise ValueError(f"missing: {', '.join(missing)}")
@@ -227,21 +228,22 @@ def parse_arguments(
 
     The file maps argument names to values: `null` means `None` for an argument that may be `None` and "not given" for
     any other, a list gives an argument several values, a mapping goes to arguments that take JSON. Plain values are
-    read as on the command line, so `learning_rate: 1e-4` and `eval_strategy: no` mean what they say.
+    read as on the command line, so that `learning_rate: 1e-4` is a number and `eval_strategy: no` is the strategy.
 
     Args:
         dataclass_types (`Sequence[type]`): dataclasses as for `transformers.HfArgumentParser`, no field name twice.
         args (`Sequence[str]`, *optional*): the command line without the program's name; `sys.argv[1:]` by default.
-        removed_flags (`Mapping[str, str]`): argument name -> advice for names that no dataclass has.
+        removed_flags (`Mapping[str, str]`, *optional*, defaults to [`REMOVED_FLAGS`]): name of an argument that no
+            dataclass has -> what to do instead.
         description (`str`, *optional*): first lines of `--help`.
 
     Returns:
         `tuple`: one instance of each dataclass, in their order.
 
     Raises:
-        `SystemExit`: with code 2 after a message on stderr that names file, line, argument, value and remedy, if the
-        file cannot be read, an argument is unknown or has a wrong value, or a dataclass refuses its values by a
-        `ValueError`; with code 0 after `--help`.
+        `SystemExit`: with code 2 if the file cannot be read, an argument is unknown or has a wrong value, or a
+            dataclass refuses its values by a `ValueError`; a message on stderr names file, line, argument and value,
+            and says what to do. With code 0 after `--help`.
 
     >>> from dataclasses import make_dataclass
     >>> parse_arguments([make_dataclass("Arguments", [("max_steps", int, 10)])], ["--max_steps", "100"])

@@ -1,4 +1,4 @@
-"""Which tasks a script works on, and with which data: the arguments, and the tasks that they name."""
+"""Which tasks a script trains and evaluates on, and with which data: the arguments, and the tasks that they name."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ ALL_TASKS = "all"
 
 @dataclass
 class TaskArguments:
-    """The tasks, their data, and what becomes of them."""
+    """The tasks, their data, and how these are prepared."""
 
     benchmark: str | None = field(
         default=None, metadata={"help": "glue, disco_eval, natural_instructions, discourse, or one of your own."}
@@ -24,16 +24,17 @@ class TaskArguments:
         default=None, metadata={"help": "YAML files that describe tasks of your own; used if no others are named."}
     )
     train_file: list[str] | None = field(
-        default=None, metadata={"help": "Rows in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."}
+        default=None,
+        metadata={"help": "Training examples in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."},
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for evaluation."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for --do_predict."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, validation examples."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, test examples, for --do_predict."})
     dataset_dir: str | None = field(
         default=None, metadata={"help": "Folder with the files of a task, or with one such folder per task."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many rows of a task only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many rows of a split only."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict so many rows of a split only."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Most training examples of a task."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Most validation examples of a split."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Most test examples of a split."})
     max_source_length: int | None = field(
         default=None, metadata={"help": "Longest input in tokens (default: the task's)."}
     )
@@ -41,32 +42,35 @@ class TaskArguments:
         default=None, metadata={"help": "Longest target in tokens (default: the task's)."}
     )
     sentence_language: str = field(default="en", metadata={"help": "Language for splitting sentences."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the rows."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the rows anew."})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that prepare the examples."}
+    )
+    overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the examples anew."})
     pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
     mixing_temperature: float = field(
-        default=1.0, metadata={"help": "Several tasks: 1 draws in proportion to their rows, more evens them out."}
+        default=1.0,
+        metadata={"help": "Several tasks: 1 samples in proportion to their examples, more evens them out."},
     )
     mixing_maximum: int = field(
-        default=65_536, metadata={"help": "Several tasks: a larger one is drawn as if it had so many rows."}
+        default=65_536, metadata={"help": "Several tasks: a larger one is sampled as if it had so many examples."}
     )
     text_column: str = field(default="text", metadata={"help": "Discourse: column that holds the documents."})
     max_examples_per_document: int | None = field(
-        default=20, metadata={"help": "Discourse: examples of one document at most."}
+        default=20, metadata={"help": "Discourse: most examples of one document."}
     )
     add_task_definition: bool = field(default=True, metadata={"help": "Natural Instructions: show the definition."})
     num_pos_examples: int = field(default=2, metadata={"help": "Natural Instructions: positive examples to show."})
     num_neg_examples: int = field(default=0, metadata={"help": "Natural Instructions: negative examples to show."})
-    add_explanation: bool = field(default=False, metadata={"help": "Natural Instructions: explain the examples."})
+    add_explanation: bool = field(default=False, metadata={"help": "Natural Instructions: show explanations of them."})
     add_task_name: bool = field(default=False, metadata={"help": "Natural Instructions: show the name of the task."})
     tk_instruct: bool = field(
-        default=False, metadata={"help": "Natural Instructions: one of five kinds of prompt, at random."}
+        default=False, metadata={"help": "Natural Instructions: one of five prompt formats, at random."}
     )
     max_num_instances_per_task: int | None = field(
-        default=100, metadata={"help": "Natural Instructions: training rows of one of its tasks."}
+        default=100, metadata={"help": "Natural Instructions: most training examples of one of its tasks."}
     )
     max_num_instances_per_eval_task: int | None = field(
-        default=100, metadata={"help": "Natural Instructions: test rows of one of its tasks; the first ones."}
+        default=100, metadata={"help": "Natural Instructions: most test examples of one of its tasks; the first."}
     )
 
     def __post_init__(self):

@@ -1,10 +1,11 @@
-"""Epoch of the collator, early stopping, run record."""
+"""Callbacks: the epoch of the collator, early stopping across resumes, the record of the run in each checkpoint."""
 
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
 
 logger = logging.getLogger(__name__)
 
@@ -12,9 +13,14 @@ RUN_FILE = "run.json"  # in each checkpoint
 
 
 class RunRecorder(TrainerCallback):
-    """Writes into each checkpoint of which run it is, for [`check_same_run`]."""
+    """
+    Writes `run.json` into each checkpoint, by which [`check_same_run`] recognizes the run.
 
-    def __init__(self, run: dict):
+    Args:
+        run: see [`describe_run`].
+    """
+
+    def __init__(self, run: dict[str, Any]):
         self.run = run
 
     def on_save(self, args, state, control, **kwargs):
@@ -27,13 +33,13 @@ class EarlyStopping(EarlyStoppingCallback):
     """
     Stops after evaluations without a better score; a resumed run also counts those before its checkpoint.
 
-    The host's `restore_callback_states_from_checkpoint` would bring back the old patience and threshold as well,
+    `restore_callback_states_from_checkpoint` of `Trainer` would restore the old patience and threshold as well,
     although the arguments may ask for others.
     """
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
-        self.early_stopping_patience_counter = _evaluations_without_a_better_score(state)
+        self.early_stopping_patience_counter = evaluations_without_improvement(state)
 
     def on_evaluate(self, args, state, control, metrics, **kwargs):
         is_over = control.should_training_stop  # already, for another reason
@@ -46,15 +52,21 @@ class EarlyStopping(EarlyStoppingCallback):
             )
 
 
-def _evaluations_without_a_better_score(state) -> int:
+def evaluations_without_improvement(state: TrainerState) -> int:
+    """How many evaluations in a row, up to the last one, had no better score; 0 without early stopping."""
     saved = state.stateful_callbacks.get(EarlyStopping.__name__, {})
     return saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
 
 
 class CollatorEpochCallback(TrainerCallback):
-    """Tells the collator which epoch begins: an example is corrupted anew at each visit, also after resuming."""
+    """
+    Tells the collator which epoch begins: an example is corrupted anew at each visit, also after resuming.
 
-    def __init__(self, data_collator):
+    Args:
+        data_collator: with `set_epoch(epoch)`.
+    """
+
+    def __init__(self, data_collator: Any):
         self.data_collator = data_collator
 
     def on_train_begin(self, args, state, control, **kwargs):

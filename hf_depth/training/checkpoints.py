@@ -1,19 +1,28 @@
-"""The checkpoints of a run: which one it goes on from, and whether it may."""
+"""Resuming: which checkpoint a run continues, and whether it fits."""
 
 import json
 import logging
+import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoConfig, TrainerState
+from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
 
+from ..arguments.model_args import ModelArguments
 from ..models.loading import SIZE_FIELDS, config_values
-from .callbacks import RUN_FILE, _evaluations_without_a_better_score
+from .callbacks import RUN_FILE, evaluations_without_improvement
 
 logger = logging.getLogger(__name__)
 
 
-def checkpoint_to_resume(training_args):
-    """The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew."""
+def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
+    """
+    The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew.
+
+    Raises:
+        `ValueError`: if the checkpoint asked for is missing or incomplete.
+    """
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
         return None
@@ -35,8 +44,8 @@ def checkpoint_to_resume(training_args):
     return asked
 
 
-def last_complete_checkpoint(output_dir):
-    """The newest checkpoint that was written to its end: `trainer_state.json` is the last file to be written."""
+def last_complete_checkpoint(output_dir: str | os.PathLike) -> str | None:
+    """The newest checkpoint with a `trainer_state.json`, which is written last; `None` if there is none."""
     folders = [
         path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
     ]
@@ -47,8 +56,13 @@ def last_complete_checkpoint(output_dir):
     return None
 
 
-def check_same_model(checkpoint, model):
-    """Stop if a checkpoint is of another model than the one that the arguments describe."""
+def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
+    """
+    Check that a checkpoint is of a model of the same kind and size.
+
+    Raises:
+        `ValueError`: naming the fields that differ.
+    """
     saved = config_values(AutoConfig.from_pretrained(checkpoint))
     asked = config_values(model.config)
     different = [name for name in ("model_type", *SIZE_FIELDS) if saved.get(name) != asked.get(name)]
@@ -60,28 +74,34 @@ def check_same_model(checkpoint, model):
         )
 
 
-def describe_run(model_args, **more) -> dict:
+def describe_run(model_args: ModelArguments, **more: Any) -> dict[str, Any]:
     """
-    What makes a run the one that it is, by the names of arguments: its base model, and what `more` says.
+    What identifies a run, by the names of arguments: its base model, and what `more` states, such as the tasks.
 
-    How long it trains, how fast and on how many devices is no part of it: that may change when it is resumed.
+    How long it trains, how fast and on how many devices is not part of it: that may change when it is resumed.
     """
     base = model_args.model_name_or_path
     run = {"model_type": model_args.model_type, "model_name_or_path": base and Path(base).as_posix()}
     return run | {"model_revision": model_args.model_revision} | more
 
 
-def check_same_run(checkpoint, run: dict):
+def check_same_run(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> None:
     """
-    Stop if a checkpoint is of another run than the one that the arguments describe, such as one on another task.
+    Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
 
-    A checkpoint that does not state its run is let through: it was not written by the scripts.
+    A checkpoint without `run.json` passes: it was not written by a [`Run`].
+
+    Args:
+        run: see [`describe_run`].
+
+    Raises:
+        `ValueError`: naming what differs.
     """
     path = Path(checkpoint, RUN_FILE)
     if not path.is_file():
         return
     saved = json.loads(path.read_text(encoding="utf-8"))
-    different = [name for name in saved | run if saved.get(name) != run.get(name)]
+    different = [name for name in saved | dict(run) if saved.get(name) != run.get(name)]
     if different:
         differences = ", ".join(f"{name} {saved.get(name)} (now {run.get(name)})" for name in different)
         raise ValueError(
@@ -90,27 +110,27 @@ def check_same_run(checkpoint, run: dict):
         )
 
 
-def is_finished(checkpoint, training_args):
-    """Whether the run that left this checkpoint has nothing more to do; the host would train one step too many."""
+def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
+    """Whether training is over at this checkpoint. (`Trainer.train` would take one more step.)"""
     state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
     patience = getattr(training_args, "early_stopping_patience", None)
-    if patience is not None and _evaluations_without_a_better_score(state) >= patience:
+    if patience is not None and evaluations_without_improvement(state) >= patience:
         return True
     if training_args.max_steps > 0:
         return state.global_step >= training_args.max_steps
     return state.epoch is not None and state.epoch >= training_args.num_train_epochs
 
 
-def best_checkpoint(checkpoint, training_args):
+def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
     """
-    The checkpoint with the best score of the run that left `checkpoint`, if the run is to end with that one.
+    The checkpoint with the best score of the run, with `load_best_model_at_end`; otherwise `checkpoint` itself.
 
     Raises:
-        `ValueError`: if it is gone. The host would go on without a word.
+        `ValueError`: if it does not exist any more. (`Trainer` would silently go on without it.)
     """
     recorded = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json")).best_model_checkpoint
     if recorded is None or not training_args.load_best_model_at_end:
-        return checkpoint
+        return str(checkpoint)
     # First beside the checkpoint: where the folder of this run was, there may be another run by now.
     for folder in (Path(checkpoint).parent / Path(recorded).name, Path(recorded)):
         if folder.is_dir():

@@ -23,7 +23,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 RESULTS_SECTION = """## Results
 
 Beside the scores stand those of always answering the most frequent class, and of guessing; `unparsed` is the fraction
-of generated answers that are no label, which count as wrong.
+of generated texts that are none of the labels, which count as wrong.
 
 {table}
 
@@ -157,8 +157,8 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
     The scores in the form in which the Hub shows them beside a model, one per task, split and metric.
 
     Args:
-        datasets: the names on the Hub of what was read from there. Rows from files have the name of their task
-            instead, since nobody can tell that they are those of the Hub.
+        datasets: the names on the Hub of what was read from there. Examples from files have the name of their task
+            instead: they need not be those of the Hub.
     """
     return [
         EvalResult(

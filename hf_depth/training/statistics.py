@@ -1,16 +1,17 @@
 """
-What is measured while pre-training: arrays in, numbers out.
+The statistics behind the metrics of pre-training.
 
-Each measure is a sum over examples, so that it can be added up over batches, accumulation steps and processes before
-it is divided, and no array grows with the number of examples.
+Each one is a sum over examples, to be added up over batches, accumulation steps and processes before it is divided; so
+memory does not grow with the number of examples.
 """
 
 import torch
+from transformers import PretrainedConfig
 
 from ..models.modeling_depth import has_sentence_tokens, sentence_token_mask
 
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens, "eosen" labels are `<eosen>`,
-# "reconstruction" labels are all others: words, sentinels, `</s>`.
+# "reconstruction" labels are all others: tokens of the text, sentinels, `</s>`.
 STATISTICS = (
     "examples",
     "tokens",  # labels that count
@@ -36,9 +37,9 @@ STATISTICS = (
 ORDER_STATISTICS = ("orders", "exact", "exact_expected", "tau_sum")
 
 
-def sentence_sequence(ids: torch.Tensor, config) -> torch.Tensor:
+def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
     """
-    The sentence tokens of each row in the order in which they stand.
+    The sentence tokens of each row of a batch, in their order.
 
     Args:
         ids (`torch.LongTensor` of shape `(batch_size, length)`): token ids; -100 and padding may occur.
@@ -55,8 +56,18 @@ def sentence_sequence(ids: torch.Tensor, config) -> torch.Tensor:
     return sequence[:, :overflow]
 
 
-def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config) -> torch.Tensor:
-    """`True` for each row whose sentence tokens stand in another order in the input than in the labels; shape (B,)."""
+def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig) -> torch.BoolTensor:
+    """
+    Whether the sentence tokens of each example stand in another order in the input than in the labels.
+
+    Args:
+        input_ids (`torch.LongTensor` of shape `(B, S)`)
+        labels (`torch.LongTensor` of shape `(B, T)`)
+        config: the model's.
+
+    Returns:
+        `torch.BoolTensor` of shape `(B,)`.
+    """
     if not has_sentence_tokens(config):
         return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
     return (sentence_sequence(input_ids, config) != sentence_sequence(labels, config)).any(dim=1)
@@ -67,7 +78,7 @@ def example_statistics(
     attention_mask: torch.Tensor | None,
     labels: torch.Tensor,
     token_losses: torch.Tensor,
-    config,
+    config: PretrainedConfig,
     sentence_loss_coefficient: float = 1.0,
     predictions: torch.Tensor | None = None,
     num_cut_tokens: torch.Tensor | None = None,
@@ -88,13 +99,13 @@ def example_statistics(
     Returns:
         `torch.DoubleTensor` of shape `(B, len(STATISTICS))`.
     """
-    counted = labels != -100
+    counted = labels != -100  # (B, T), as the masks below
     sentence = sentence_token_mask(labels, config)
     eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(counted)
     reconstruction = counted & ~sentence & ~eosen
-    shuffled = is_shuffled(input_ids, labels, config)
-    ones = torch.ones_like(input_ids[:, 0])
-    loss = token_losses.detach().double()
+    shuffled = is_shuffled(input_ids, labels, config)  # (B,)
+    ones = torch.ones_like(input_ids[:, 0])  # (B,)
+    loss = token_losses.detach().double()  # (B, T)
     kinds = {"sentence": sentence, "reconstruction": reconstruction, "eosen": eosen}
     values = {
         "examples": ones,
@@ -121,7 +132,7 @@ def example_statistics(
 
 
 def order_statistics(
-    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config
+    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
 ) -> torch.Tensor:
     """
     How well generated targets un-shuffle: one row of [`ORDER_STATISTICS`] for all, then for shuffled examples.

@@ -226,7 +226,7 @@ class DepthTrainer(Seq2SeqTrainer):
         return loss, None, None
 
     def _loss(self, model, inputs, ignore_keys=None) -> torch.Tensor:
-        """The loss of a batch; its statistics are added up on the way."""
+        """The loss of a batch, whose statistics [`compute_loss`] adds to the sums of the evaluation."""
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
 
     def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:

@@ -18,13 +18,17 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         remove_unused_columns (`bool`, *optional*, defaults to `False`):
             The collators read columns (`sentence_lengths`) that are no argument of the model.
         logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
-            The filter hides a NaN loss, and makes the device wait for the host at every step. Without it, training
+            The filter hides a NaN loss, and synchronizes the CPU with the device at every step. Without it, training
             stops with an error at the next log.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False}`):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
 
     Raises:
         `ValueError`: for a negative coefficient, or for a `label_smoothing_factor`: the weighted loss has none.
+
+    >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
+    >>> args.remove_unused_columns
+    False
     """
 
     sentence_loss_coefficient: float = field(
@@ -61,12 +65,12 @@ PREDICTION_MODES = ("generate", "score_labels")
 @dataclass
 class TaskTrainingArguments(DepthTrainingArguments):
     """
-    [`DepthTrainingArguments`] for fine-tuning: how answers are found, and how the best model is.
+    [`DepthTrainingArguments`] for fine-tuning: how predictions are made, and how the best model is chosen.
 
     Args:
         prediction_mode (`str`, *optional*, defaults to `"generate"`):
-            `"generate"` lets the model write its answer, which may be no label at all; `"score_labels"` takes the
-            label that the model finds the most probable.
+            `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
+            label.
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             With `"score_labels"`, divide the log-probability of a label by its number of tokens.
         early_stopping_patience (`int`, *optional*):
@@ -80,6 +84,12 @@ class TaskTrainingArguments(DepthTrainingArguments):
 
     Raises:
         `ValueError`: for values out of range, or that contradict each other.
+
+    >>> args = TaskTrainingArguments(
+    ...     "runs/rte", eval_strategy="steps", eval_steps=10, save_steps=10, early_stopping_patience=3, use_cpu=True
+    ... )
+    >>> args.load_best_model_at_end, args.metric_for_best_model
+    (True, 'score')
     """
 
     predict_with_generate: bool = field(
@@ -87,7 +97,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
     prediction_mode: str = field(
         default="generate",
-        metadata={"help": "generate: the model writes its answer; score_labels: the likeliest label."}
+        metadata={"help": "generate: free text; score_labels: the most probable of the task's labels."}
         | {"choices": list(PREDICTION_MODES)},
     )
     length_normalize_scores: bool = field(

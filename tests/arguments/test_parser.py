@@ -1,3 +1,5 @@
+"""Dataclasses filled from a file, from flags, or from both, and what is said about wrong ones."""
+
 import contextlib
 import io
 import json
@@ -5,16 +7,13 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Literal
 from unittest import mock
 
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
-from hf_depth.arguments.launch import check_launch, set_up
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.removed_flags import REMOVED_FLAGS
 
 
 @dataclass
@@ -268,24 +267,3 @@ class ErrorTest(ArgumentsTestCase):
     def test_advice_is_given_only_for_arguments_that_do_not_exist(self):
         advice = {"max_steps": "gone", "steps": "use `--max_steps`"}
         self.assertEqual(parse_arguments([Arguments], ["--max_steps", "1"], advice)[0].max_steps, 1)
-
-    def test_no_advice_hides_a_training_argument(self):
-        fields = set(Seq2SeqTrainingArguments.__dataclass_fields__)
-        self.assertEmpty(fields & {name for name in REMOVED_FLAGS if "." not in name})
-
-
-class CheckLaunchTest(parameterized.TestCase):
-    @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
-    def test_processes_that_know_of_each_other_pass(self, launched, world_size):
-        environment = {} if launched is None else {"WORLD_SIZE": launched}
-        with mock.patch.dict("os.environ", environment):
-            check_launch(SimpleNamespace(world_size=world_size, output_dir="runs/1"))
-
-    def test_processes_that_train_alone_are_stopped(self):
-        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
-            with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
-                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
-
-    def test_a_run_must_have_a_folder_of_its_own(self):
-        with self.assertRaisesRegex(ValueError, "--output_dir"):
-            set_up(Seq2SeqTrainingArguments(use_cpu=True))

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import importlib.util
 import io
 import json
 import os
@@ -14,20 +13,10 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from helpers import ROOT, process_environment
+from helpers import ROOT, load_script, process_environment
 from tiny_training import save_pretraining
 
-SCRIPT = ROOT / "examples/compare_checkpoints.py"
-
-
-def load_script():
-    specification = importlib.util.spec_from_file_location("compare_checkpoints", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-compare = load_script()
+compare = load_script("examples/compare_checkpoints.py")
 
 
 class CompareTest(parameterized.TestCase):

@@ -252,7 +252,7 @@ class PretrainTest(parameterized.TestCase):
         ("no evaluation data", {"validation_split_percentage": 0}, "validation_file"),
         ("stream to evaluate on", {"streaming": True}, "max_eval_samples"),
         ("too many sentences", {"max_sentences": 21}, "max_sentences.*2 and 20"),
-        ("more spans than sentinels", {"max_source_length": 1024}, "hidden spans.*100 sentinels"),
+        ("more spans than sentinels", {"max_source_length": 1024}, "masked spans.*100 sentinels"),
         ("flex on a CPU", {"attn_implementation": "flex_attention"}, "flex_attention.*sdpa"),
         ("everything hidden", {"mlm_probability": 1.0}, "mlm_probability"),
         ("no width", {"d_model": 0}, "d_model.*at least 1"),

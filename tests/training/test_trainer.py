@@ -4,14 +4,25 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
+from transformers import Seq2SeqTrainingArguments
 
 import tiny_training
-from helpers import process_environment
-from hf_depth import DepthTrainingArguments
+from helpers import process_environment, tiny_tokenizer
+from hf_depth import (
+    DataCollatorForDepth,
+    DataCollatorForT5SpanCorruption,
+    DepthConfig,
+    DepthForConditionalGeneration,
+    DepthObjective,
+    DepthTrainer,
+    DepthTrainingArguments,
+    load_model,
+)
 from tiny_training import parameters, rows, tiny_model, trainer
 
 ALL_KINDS = ("depth", "t5", "stock_t5")
@@ -246,6 +257,71 @@ class EvaluationTest(TestCase):
         self.assertAlmostEqual(
             run.evaluate(data.with_format("numpy"))["eval_loss"], run.evaluate()["eval_loss"], delta=1e-6
         )
+
+
+class PartsTest(TestCase):
+    """A model, a tokenizer and a collator that do not fit would train something else without any other sign."""
+
+    def trainer(self, model, tokenizer=None, collator=DataCollatorForDepth, **arguments):
+        tokenizer = tokenizer or tiny_tokenizer(sentence_tokens=True)
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True, report_to="none", **arguments)
+        return DepthTrainer(model=model, args=arguments, data_collator=collator(tokenizer), train_dataset=rows(2))
+
+    def test_any_t5_is_no_depth_model_for_this_tokenizer(self):
+        tiny_model("t5", vocab_size=32_128).save_pretrained(self.folder)
+        model = DepthForConditionalGeneration.from_pretrained(self.folder)
+        with self.assertRaisesRegex(
+            ValueError, r"first_sentence_token_id.* 32100.*load_model\(.*model_type=\"depth\""
+        ):
+            self.trainer(model)
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        self.trainer(load_model(self.folder, tokenizer, model_type="depth"), tokenizer)
+
+    def test_a_fresh_configuration_is_none_for_this_tokenizer(self):
+        config = DepthConfig(vocab_size=32_128, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+        with self.assertRaisesRegex(ValueError, "load_model"):
+            self.trainer(DepthForConditionalGeneration(config))
+        self.trainer(load_model(config, tiny_tokenizer(sentence_tokens=True)))
+
+    @parameterized.parameters("encoder", "decoder")
+    def test_all_three_configurations_are_compared(self, part):
+        model = tiny_model("depth")
+        getattr(model, part).config.eosen_token_id += 1
+        with self.assertRaisesRegex(ValueError, f"{part}.*eosen_token_id"):
+            self.trainer(model)
+
+    def test_the_tokenizer_that_is_saved_is_compared_too(self):
+        with self.assertRaisesRegex(ValueError, "sentence tokens"):
+            DepthTrainer(
+                model=tiny_model("depth"),
+                args=DepthTrainingArguments(self.folder, use_cpu=True),
+                processing_class=tiny_tokenizer(),
+            )
+
+    @parameterized.parameters(
+        ("depth", DataCollatorForT5SpanCorruption, "DepthObjective"),
+        ("t5", DataCollatorForDepth, "SpanCorruptionObjective"),
+    )
+    def test_a_collator_of_the_other_kind_is_refused(self, kind, collator, objective):
+        with self.assertRaisesRegex(ValueError, objective):
+            self.trainer(tiny_model(kind), collator=collator)
+
+    def test_arguments_of_another_class_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
+            DepthTrainer(model=tiny_model("t5"), args=Seq2SeqTrainingArguments(self.folder, use_cpu=True))
+
+    def test_data_parallel_that_would_scale_the_loss_is_refused(self):
+        with mock.patch.object(DepthTrainingArguments, "n_gpu", 2):
+            with self.assertRaisesRegex(ValueError, "average_tokens_across_devices"):
+                self.trainer(tiny_model("depth"), average_tokens_across_devices=False)
+
+    def test_generation_is_as_long_as_the_longest_target(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        collator = DepthObjective(tokenizer, max_target_length=77).collator()
+        for given, expected in ((None, 78), (30, 30)):
+            arguments = DepthTrainingArguments(self.folder, use_cpu=True, generation_max_length=given)
+            made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
+            self.assertEqual(made.args.generation_max_length, expected)
 
 
 def run_in_two_processes(kind, folder, arguments):

@@ -1,0 +1,96 @@
+import inspect
+from types import SimpleNamespace
+
+from absl.testing import parameterized
+
+from helpers import tiny_tokenizer
+from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
+from hf_depth.data.corpus import load_corpus
+from hf_depth.data.objectives import OBJECTIVES, DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+
+
+def run(**changes):
+    """Training arguments, as far as the data need them."""
+    values = {"do_train": True, "do_eval": True, "do_predict": False, "max_steps": -1, "seed": 42, "data_seed": None}
+    return SimpleNamespace(**values | changes)
+
+
+class CorpusArgumentsTest(parameterized.TestCase):
+    def test_what_is_passed_on_are_arguments(self):
+        arguments = CorpusArguments(train_file=["a.txt"], max_eval_samples=3)
+        self.assertContainsSubset(arguments.for_loading(), inspect.signature(load_corpus).parameters)
+        preparing = inspect.signature(Objective.prepare_splits).parameters
+        self.assertContainsSubset(arguments.for_preparing(), preparing)
+        self.assertEqual(arguments.for_preparing()["max_samples"], {"train": None, "validation": 3, "test": None})
+
+    @parameterized.parameters(
+        ({"do_train": True, "do_eval": False}, ["train"]),
+        ({"do_train": False, "do_eval": True, "do_predict": True}, ["validation", "test"]),
+    )
+    def test_a_run_gets_the_splits_that_it_needs(self, needs, expected):
+        corpus = {"train": [1], "validation": [2], "test": [3]}
+        self.assertEqual(list(CorpusArguments().needed_splits(corpus, run(**needs))), expected)
+
+    @parameterized.parameters(
+        ("train", "--train_file"), ("validation", "--validation_split_percentage"), ("test", "--test_file")
+    )
+    def test_a_missing_split_is_named_with_its_flag(self, missing, flag):
+        corpus = {split: [] for split in ("train", "validation", "test") if split != missing}
+        with self.assertRaisesRegex(ValueError, f"no {missing} data.*{flag}"):
+            CorpusArguments().needed_splits(corpus, run(do_predict=True))
+
+    @parameterized.parameters(
+        ({}, "max_steps"), ({"max_steps": 5}, "max_eval_samples"), ({"max_steps": 5, "do_eval": False}, None)
+    )
+    def test_a_stream_needs_to_be_told_how_long(self, settings, flag):
+        arguments = CorpusArguments(streaming=True)
+        if flag is None:
+            return arguments.check(run(**settings))
+        with self.assertRaisesRegex(ValueError, flag):
+            arguments.check(run(**settings))
+
+    def test_the_source_names_no_folder(self):
+        self.assertEqual(CorpusArguments(train_file=["/home/me/a.txt", "b.txt"]).source, "a.txt, b.txt")
+        self.assertEqual(CorpusArguments().source, "the Python language reference")
+
+
+class ObjectiveArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("depth", "span_corruption", DepthObjective, 0.3),
+        ("t5", "span_corruption", SpanCorruptionObjective, 0.15),
+        ("t5", "prefix_lm", PrefixLMObjective, None),
+    )
+    def test_flags_that_are_not_given_are_those_of_the_objective(self, model_type, name, expected, density):
+        objective = ObjectiveArguments(objective=name).build(model_type, TOKENIZER)
+        self.assertIs(type(objective), expected)
+        self.assertEqual(objective.settings, expected(TOKENIZER).settings)
+        self.assertEqual(getattr(objective, "mlm_probability", None), density)
+
+    @parameterized.parameters(*OBJECTIVES)
+    def test_flags_reach_the_objective(self, model_type, name):
+        given = {"max_source_length": 100, "max_target_length": 90, "mlm_probability": 0.2, "max_sentences": 4}
+        settings = ObjectiveArguments(objective=name, **given).build(model_type, TOKENIZER).settings
+        shared = settings.keys() & given
+        self.assertGreater(len(shared), 1)
+        self.assertEqual({key: settings[key] for key in shared}, {key: given[key] for key in shared})
+
+    @parameterized.parameters(
+        ("depth", {"objective": "prefix_lm"}, "--objective prefix_lm.*model_type t5"),
+        ("depth", {"pack_examples": True}, "--pack_examples True.*model_type t5"),
+        ("t5", {"min_sentences": 2}, "--min_sentences 2.*model_type depth"),
+        ("t5", {"mlm_probability": 0.0}, "mlm_probability"),
+        ("depth", {"mean_noise_span_length": 0.0}, "mean_noise_span_length"),
+        ("depth", {"sentence_shuffling_probability": -0.1}, "sentence_shuffling_probability"),
+    )
+    def test_what_does_not_fit_is_refused_before_anything_is_loaded(self, model_type, settings, message):
+        with self.assertRaisesRegex(ValueError, message):
+            ObjectiveArguments(**settings).check(model_type)
+
+    def test_the_collator_draws_by_the_data_seed(self):
+        arguments = ObjectiveArguments(pad_to_max_length=True)
+        self.assertEqual(
+            arguments.for_collating(run()), {"seed": 42, "padding": "max_length", "pad_to_multiple_of": None}
+        )
+        self.assertEqual(arguments.for_collating(run(data_seed=7))["seed"], 7)

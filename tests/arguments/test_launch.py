@@ -1,0 +1,69 @@
+"""What is checked before a run starts, and the folder that a run of a sweep gets."""
+
+import os
+from types import SimpleNamespace
+from unittest import mock
+
+from absl.testing import parameterized
+from transformers import Seq2SeqTrainingArguments
+
+from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
+
+
+class CheckLaunchTest(parameterized.TestCase):
+    @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
+    def test_processes_that_know_of_each_other_pass(self, launched, world_size):
+        environment = {} if launched is None else {"WORLD_SIZE": launched}
+        with mock.patch.dict("os.environ", environment):
+            check_launch(SimpleNamespace(world_size=world_size, output_dir="runs/1"))
+
+    def test_processes_that_train_alone_are_stopped(self):
+        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
+            with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
+                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
+
+
+class SetUpTest(parameterized.TestCase):
+    def test_a_run_must_have_a_folder_of_its_own(self):
+        with self.assertRaisesRegex(ValueError, "--output_dir"):
+            set_up(Seq2SeqTrainingArguments(use_cpu=True))
+
+    @parameterized.parameters(
+        ({"WANDB_SWEEP_ID": "s1", "WANDB_RUN_ID": "r1"}, "runs/rte/r1"),
+        ({"WANDB_RUN_ID": "r1"}, "runs/rte"),  # resumed by hand
+        ({}, "runs/rte"),
+    )
+    def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
+        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1)
+        with mock.patch.dict(os.environ, environment):
+            set_up(arguments)
+        self.assertEqual(arguments.output_dir, expected)
+
+
+class CheckRunArgumentsTest(parameterized.TestCase):
+    def check(self, model_name_or_path=None, **changes):
+        names = ("do_train", "do_eval", "do_predict", "eval_on_start")
+        training_args = SimpleNamespace(**dict.fromkeys(names, False) | {"hub_token": None} | changes)
+        training_args.device = SimpleNamespace(type="cuda")
+        model_args = SimpleNamespace(model_name_or_path=model_name_or_path, attn_implementation="sdpa")
+        check_run_arguments(model_args, training_args)
+        return training_args
+
+    @parameterized.parameters(
+        ({}, "Nothing to do"),
+        ({"do_eval": True}, "Without `--do_train`, name the model to evaluate by `--model_name_or_path`"),
+        ({"do_train": True, "hub_token": "secret"}, "`--hub_token` would stay in logs.*`hf auth login`"),
+    )
+    def test_a_run_that_cannot_work_is_refused(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message) as error:
+            self.check(**arguments)
+        self.assertNotIn("secret", str(error.exception))
+
+    @parameterized.parameters(
+        ({"do_train": True}, False),
+        ({"do_train": True, "eval_on_start": True}, True),
+        ({"do_train": True, "do_eval": True}, True),
+        ({"do_predict": True, "model_name_or_path": "runs/1"}, False),
+    )
+    def test_evaluation_at_the_start_is_evaluation(self, arguments, expected):
+        self.assertEqual(self.check(**arguments).do_eval, expected)

@@ -1,0 +1,56 @@
+"""Which model a script is asked for: the checks, and what a checkpoint decides."""
+
+import tempfile
+from pathlib import Path
+
+from absl.testing import parameterized
+
+from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments
+from tiny_training import tiny_model
+
+
+class ModelArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"num_layers": 0}, "`--num_layers` must be at least 1, got 0"),
+        ({"d_model": -1}, "`--d_model` must be at least 1, got -1"),
+        ({"dropout_rate": 1.0}, "`--dropout_rate` must lie between 0 and 1, got 1.0"),
+        ({"model_name_or_path": "./nowhere"}, "`--model_name_or_path ./nowhere`: there is no such folder"),
+        ({"model_name_or_path": "google/t5", "num_heads": 2}, "`--num_heads` sizes a model from scratch"),
+    )
+    def test_a_wrong_value_is_named(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            ModelArguments(**arguments)
+
+    @parameterized.parameters((None, None, 0.0), (None, 0.1, 0.1), ("google/t5", None, None), ("google/t5", 0.1, 0.1))
+    def test_only_a_model_from_scratch_has_a_dropout_of_its_own(self, checkpoint, given, expected):
+        arguments = ModelArguments(model_name_or_path=checkpoint, dropout_rate=given)
+        self.assertEqual(arguments.for_loading().get("dropout_rate"), expected)
+
+
+class FineTuningModelArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters("depth", "t5")
+    def test_the_type_is_that_of_the_checkpoint(self, kind):
+        with tempfile.TemporaryDirectory() as folder:
+            tiny_model(kind).save_pretrained(folder)
+            arguments = FineTuningModelArguments(model_name_or_path=folder)
+            arguments.complete()
+        self.assertEqual(arguments.model_type, kind)
+
+    def test_a_type_that_is_given_stays(self):
+        arguments = FineTuningModelArguments(model_name_or_path="google/t5", model_type="t5")
+        arguments.complete()
+        self.assertEqual(arguments.model_type, "t5")
+
+    def test_a_model_from_scratch_is_depth(self):
+        arguments = FineTuningModelArguments()
+        arguments.complete()
+        self.assertEqual(arguments.model_type, "depth")
+
+    def test_a_missing_checkpoint_can_become_a_model_from_scratch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = {"num_layers": 2, "train_from_scratch_if_missing": True}
+            found = FineTuningModelArguments(model_name_or_path=folder, **flags)
+            missing = FineTuningModelArguments(model_name_or_path=str(Path(folder, "missing")), **flags)
+        self.assertEqual((found.model_name_or_path, found.num_layers, found.missing_checkpoint), (folder, None, None))
+        self.assertEqual((missing.model_name_or_path, missing.num_layers), (None, 2))
+        self.assertEqual(missing.missing_checkpoint, f"{folder}/missing")

@@ -1,0 +1,211 @@
+import itertools
+from dataclasses import dataclass
+from typing import ClassVar
+from unittest import mock
+
+import numpy as np
+from absl.testing import parameterized
+from datasets import Dataset, IterableDataset
+
+from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer
+from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from hf_depth.data.objectives import (
+    OBJECTIVES,
+    DepthObjective,
+    Objective,
+    PrefixLMObjective,
+    SpanCorruptionObjective,
+)
+from hf_depth.data.tokenization import TextEncoder
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+TEXTS = [*DOCUMENTS, SENTENCES[0], "", " ".join(SENTENCES)]
+LENGTHS = {"max_source_length": 128, "max_target_length": 96}
+
+
+def documents(texts=TEXTS):
+    return Dataset.from_dict({"text": texts, "url": [str(number) for number in range(len(texts))]})
+
+
+def same(examples, others):
+    """Whether two prepared data sets hold the same examples."""
+    pairs = itertools.zip_longest(examples, others, fillvalue={})
+    return all(
+        {k: np.asarray(v).tolist() for k, v in a.items()} == {k: np.asarray(v).tolist() for k, v in b.items()}
+        for a, b in pairs
+    )
+
+
+class ObjectiveTest(parameterized.TestCase):
+    @parameterized.product(
+        objective=list(OBJECTIVES.values()), pack_examples=(False, True), padding=("longest", "max_length")
+    )
+    def test_the_collator_takes_what_the_objective_prepares(self, objective, pack_examples, padding):
+        settings = {"pack_examples": pack_examples} if objective.model_type == "t5" else {}
+        objective = objective(TOKENIZER, **LENGTHS, **settings)
+        examples = objective.prepare(documents())
+        collator = objective.collator(padding=padding)
+        for epoch in range(20):
+            collator.set_epoch(epoch)
+            batch = collator(list(examples))
+            for name, length in zip(("input_ids", "labels"), LENGTHS.values(), strict=True):
+                self.assertEqual(len(batch[name]), len(examples))
+                self.assertBetween(batch[name].shape[1], length if padding == "max_length" else 1, length)
+
+    @parameterized.parameters(*OBJECTIVES.values())
+    def test_no_token_is_lost_or_added(self, objective):
+        examples = objective(TOKENIZER, **LENGTHS).prepare(documents())
+        expected = sum(sum(map(len, TextEncoder(TOKENIZER)(text.split("\n"))), 0) for text in TEXTS if text)
+        total = sum(len(example["input_ids"]) for example in examples)
+        # Sentences are encoded one by one: the space between them is part of no token, or of the next one's first.
+        self.assertAlmostEqual(total, expected, delta=0.05 * expected)
+
+    @parameterized.parameters(*OBJECTIVES.values())
+    def test_a_stream_gives_the_examples_of_map_style_data(self, objective):
+        objective = objective(TOKENIZER, **LENGTHS)
+        stream = objective.prepare(documents().to_iterable_dataset())
+        self.assertIsInstance(stream, IterableDataset)
+        self.assertTrue(same(stream, objective.prepare(documents())))
+
+    @parameterized.product(objective=list(OBJECTIVES.values()), streaming=(False, True))
+    def test_max_samples_takes_the_first_examples(self, objective, streaming):
+        objective = objective(TOKENIZER, **LENGTHS)
+        everything = list(objective.prepare(documents()))
+        for number in (1, 3, len(everything), len(everything) + 5):
+            data = documents().to_iterable_dataset() if streaming else documents()
+            self.assertTrue(same(objective.prepare(data, max_samples=number), everything[:number]))
+
+    def test_max_samples_prepares_few_documents(self):
+        texts = [SENTENCES[number % len(SENTENCES)] for number in range(100)]
+        objective = DepthObjective(TOKENIZER, **LENGTHS)
+        prepared = mock.patch("hf_depth.data.objectives.prepare_dataset", side_effect=AssertionError)
+        with mock.patch.object(Dataset, "select", side_effect=lambda indices: self.assertLess(len(indices), 20)):
+            with prepared, self.assertRaises(AssertionError):
+                objective.prepare(documents(texts), max_samples=10)
+
+    def test_each_objective_gives_its_own_collator(self):
+        self.assertIsInstance(DepthObjective(TOKENIZER).collator(), DataCollatorForDepth)
+        for objective in (SpanCorruptionObjective(TOKENIZER), PrefixLMObjective(TOKENIZER)):
+            self.assertIsInstance(objective.collator(), DataCollatorForT5SpanCorruption)
+            self.assertEqual(objective.collator().objective, objective.name)
+
+    def test_settings_reach_preprocessor_and_collator(self):
+        objective = DepthObjective(
+            TOKENIZER,
+            **LENGTHS,
+            mlm_probability=0.2,
+            mean_noise_span_length=2.0,
+            sentence_shuffling_probability=0.7,
+            max_sentences=3,
+        )
+        preprocessor, collator = objective.preprocessor("body"), objective.collator(seed=7, pad_to_multiple_of=8)
+        for made in (preprocessor, collator):
+            for name in ("mlm_probability", "mean_noise_span_length", "max_source_length", "max_target_length"):
+                self.assertEqual(getattr(made, name), getattr(objective, name))
+        self.assertEqual((preprocessor.max_sentences, preprocessor.text_column), (3, "body"))
+        self.assertEqual(
+            (collator.sentence_shuffling_probability, collator.seed, collator.pad_to_multiple_of), (0.7, 7, 8)
+        )
+
+    @parameterized.parameters((DepthObjective, 512), (SpanCorruptionObjective, 114), (PrefixLMObjective, 512))
+    def test_the_target_is_by_default_as_long_as_it_must(self, objective, length):
+        # 114 is T5's own target length for 512 tokens (Raffel et al. 2020; t5's `random_spans_helper`).
+        self.assertEqual(objective(TOKENIZER).max_target_length, length)
+
+    def test_settings_are_told_without_the_tokenizer(self):
+        self.assertEqual(
+            PrefixLMObjective(TOKENIZER).settings,
+            {"objective": "prefix_lm", "max_source_length": 512, "max_target_length": 512, "pack_examples": False},
+        )
+
+    @parameterized.parameters(
+        (DepthObjective, {"max_sentences": 21}, "`max_sentences` must lie between 2 and 20"),
+        (DepthObjective, {"max_sentences": 1}, "`max_sentences` must lie between 2 and 20"),
+        (DepthObjective, {"mlm_probability": 0.0}, "mlm_probability"),
+        (DepthObjective, {"sentence_shuffling_probability": 1.5}, "sentence_shuffling_probability"),
+        (DepthObjective, {"sentence_language": "tlh"}, "language 'tlh'"),
+        (SpanCorruptionObjective, {"mlm_probability": float("nan")}, "mlm_probability"),
+        (SpanCorruptionObjective, {"mean_noise_span_length": 0.5}, "mean_noise_span_length"),
+        (SpanCorruptionObjective, {"max_source_length": 2048}, "masked spans.*sentinels"),
+    )
+    def test_wrong_settings_are_refused_by_name(self, objective, settings, message):
+        with self.assertRaisesRegex(ValueError, message):
+            objective(TOKENIZER, **settings).preprocessor()
+
+    def test_depth_needs_sentence_tokens(self):
+        with self.assertRaisesRegex(ValueError, "add_sentence_tokens"):
+            DepthObjective(tiny_tokenizer())
+
+
+class PrepareSplitsTest(parameterized.TestCase):
+    def test_splits_come_with_their_statistics(self):
+        objective = DepthObjective(TOKENIZER, **LENGTHS)
+        corpus = {"train": documents(), "validation": documents(DOCUMENTS)}
+        data, statistics = objective.prepare_splits(corpus, max_samples={"train": 4})
+        self.assertLen(data["train"], 4)
+        self.assertTrue(same(data["validation"], objective.prepare(documents(DOCUMENTS))))
+        self.assertEqual(statistics["train"]["examples"], 4)
+
+    def test_a_stream_to_train_on_never_ends_and_one_to_evaluate_on_is_read(self):
+        objective = SpanCorruptionObjective(TOKENIZER, **LENGTHS)
+        stream = documents().to_iterable_dataset()
+        data, statistics = objective.prepare_splits({"train": stream, "validation": stream})
+        once = list(objective.prepare(documents()))
+        self.assertTrue(same(itertools.islice(data["train"], 2 * len(once)), once + once))
+        self.assertIsInstance(data["validation"], Dataset)
+        self.assertTrue(same(data["validation"], once))
+        self.assertEqual(list(statistics), ["validation"])
+
+    def test_one_process_prepares_before_the_others(self):
+        entered = []
+
+        def main_process_first(desc):
+            entered.append(desc)
+            return mock.MagicMock()
+
+        PrefixLMObjective(TOKENIZER).prepare_splits({"test": documents()}, main_process_first=main_process_first)
+        self.assertEqual(entered, ["preparing the test split"])
+
+    def test_examples_of_one_sentence_have_no_order_to_learn(self):
+        objective = DepthObjective(TOKENIZER, **LENGTHS)
+        alone = documents(SENTENCES[:3])
+        with self.assertRaisesRegex(ValueError, "train data.*nothing to un-shuffle"):
+            objective.prepare_splits({"train": alone})
+        with self.assertLogs("hf_depth.data.objectives", "WARNING") as logs:
+            objective.prepare_splits({"validation": alone})
+        self.assertIn("nothing to un-shuffle", logs.output[0])
+
+    def test_many_unknown_tokens_are_reported(self):
+        with self.assertLogs("hf_depth.data.objectives", "WARNING") as logs:
+            SpanCorruptionObjective(TOKENIZER).prepare_splits({"train": documents(["читать письмо " * 20])})
+        self.assertRegex(logs.output[0], r"\d+\.\d% of the train tokens are unknown")
+
+
+@dataclass
+class FirstHalf(Objective):
+    """An objective of a user: read the first half of a window, write the second."""
+
+    model_type: ClassVar[str] = "t5"
+    name: ClassVar[str] = "first_half"
+
+    def preprocessor(self, text_column="text"):
+        return PrefixLMObjective(self.tokenizer, self.max_source_length).preprocessor(text_column)
+
+    def collator(self, seed=42, padding="longest", pad_to_multiple_of=None):
+        def halves(examples):
+            cut = [len(example["input_ids"]) // 2 for example in examples]
+            return [
+                (example["input_ids"][:i], example["input_ids"][i:]) for example, i in zip(examples, cut, strict=True)
+            ]
+
+        return halves
+
+
+class NewObjectiveTest(parameterized.TestCase):
+    def test_a_new_objective_is_one_class(self):
+        objective = FirstHalf(TOKENIZER, max_source_length=16)
+        data, statistics = objective.prepare_splits({"train": documents()})
+        for first, second in objective.collator()(list(data["train"])):
+            self.assertBetween(len(second) - len(first), 0, 1)
+        self.assertEqual(statistics["train"]["examples"], len(data["train"]))
+        self.assertEqual(objective.settings["objective"], "first_half")

@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+
+import torch
+from absl.testing import parameterized
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_depth.training.model_card import CardContent
+from hf_depth.training.runs import Run
+from tests.training.test_trainer import TestCase
+from tiny_training import parameters, tiny_model, trainer
+
+ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
+
+
+class RunTest(TestCase):
+    def run_once(self, kind="depth", describe=None, execute=True, **changes):
+        """A run of a tiny model and its trainer, executed unless told otherwise."""
+        run_trainer = trainer(kind, self.folder, number_of_rows=8, **ARGUMENTS | changes)
+        run = Run.find(run_trainer.args, describe=describe or {"task": "tests"})
+        run_trainer.model = run.restore(run_trainer.model)
+        if execute:
+            run.execute(run_trainer, test_dataset=run_trainer.eval_dataset, statistics={"train": {"examples": 8}})
+        return run, run_trainer
+
+    def results(self):
+        return json.loads(Path(self.folder, "all_results.json").read_text())
+
+    @parameterized.parameters("depth", "t5")
+    def test_a_run_saves_model_metrics_state_plot_and_card(self, kind):
+        _, run_trainer = self.run_once(kind, max_steps=2, do_predict=True)
+        files = {path.name for path in Path(self.folder).iterdir()}
+        self.assertContainsSubset(
+            ["model.safetensors", "all_results.json", "trainer_state.json", "losses.png", "README.md"], files
+        )
+        self.assertContainsSubset(["train_loss", "train_examples", "eval_loss", "predict_loss"], self.results())
+        saved = AutoModelForSeq2SeqLM.from_pretrained(self.folder).state_dict()
+        for name, value in run_trainer.model.state_dict().items():
+            self.assertTrue(torch.equal(value, saved[name]), name)
+
+    @parameterized.parameters(("do_train", "eval_loss"), ("do_eval", "train_loss"))
+    def test_a_step_that_is_not_asked_for_is_left_out(self, step, other):
+        self.run_once(**{step: False})
+        self.assertIn(other, self.results())
+        self.assertNotIn("train_loss" if step == "do_train" else "eval_loss", self.results())
+
+    def test_a_run_continues_where_it_was_stopped(self):
+        _, whole = self.run_once(max_steps=3)
+        whole = parameters(whole.model)
+        self.folder += "/other"
+        run, _ = self.run_once(max_steps=2)
+        self.assertIsNone(run.checkpoint)
+        run, continued = self.run_once(max_steps=3)
+        self.assertEndsWith(run.checkpoint, "checkpoint-2")
+        self.assertEqual(continued.state.global_step, 3)
+        for name, value in parameters(continued.model).items():
+            self.assertTrue(torch.equal(value, whole[name]), name)
+
+    def test_a_finished_run_is_evaluated_with_its_weights(self):
+        _, first = self.run_once(max_steps=2)
+        expected = self.results()["eval_loss"]
+        run, again = self.run_once(max_steps=2)
+        self.assertFalse(run.args.do_train)
+        self.assertFalse(run.is_over)
+        self.assertAlmostEqual(self.results()["eval_loss"], expected, delta=1e-6)
+        self.assertEqual(again.state.global_step, 2)
+        run, _ = self.run_once(max_steps=2, do_eval=False, execute=False)
+        self.assertTrue(run.is_over)
+
+    def test_another_run_does_not_continue_it(self):
+        self.run_once(describe={"objective": "span_corruption"})
+        with self.assertRaisesRegex(ValueError, r"another run.*objective span_corruption \(now prefix_lm\)"):
+            self.run_once(describe={"objective": "prefix_lm"}, max_steps=2)
+        with self.assertRaisesRegex(ValueError, "another model.*model_type depth"):
+            self.run_once("t5", describe={"objective": "span_corruption"}, max_steps=2)
+
+    def test_the_tokenizer_is_that_of_the_checkpoint(self):
+        run, _ = self.run_once(execute=False)
+        self.assertIsNone(run.tokenizer)
+
+    def test_the_card_states_what_the_trainer_was_given(self):
+        run_trainer = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS)
+        run_trainer.card = CardContent({"Data": {"source": "Middlemarch"}})
+        Run.find(run_trainer.args, {}).execute(run_trainer)
+        card = Path(self.folder, "README.md").read_text()
+        self.assertIn("| source | Middlemarch |", card)
+        self.assertIn("| eval_loss |", card)
+
+    def test_a_model_of_another_size_does_not_continue_it(self):
+        run, _ = self.run_once()
+        run, _ = self.run_once(max_steps=2, execute=False)
+        with self.assertRaisesRegex(ValueError, "d_model 16 .now 32"):
+            run.restore(tiny_model("depth", d_model=32))
