@@ -1,4 +1,4 @@
-"""What the tests share: a small real text, tiny T5 tokenizers, corpora in temporary folders, and scripts as modules."""
+"""What the tests share: a small real text, tiny T5 tokenizers, corpora in temporary folders, scripts as modules."""
 
 import functools
 import gzip
