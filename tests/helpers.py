@@ -1,6 +1,7 @@
-"""What the tests share: a small real text, T5 tokenizers trained on it without a download, and loading of scripts."""
+"""What the tests share: a small real text, tiny T5 tokenizers, corpora in temporary folders, scripts as modules."""
 
 import functools
+import gzip
 import importlib.util
 import io
 import os
@@ -11,8 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 import sentencepiece
+from absl.testing import parameterized
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
+from hf_depth.data.corpus import load_corpus
 from hf_depth.data.tokenization import add_sentence_tokens
 
 TESTS = Path(__file__).resolve().parent
@@ -98,3 +101,32 @@ def tiny_tokenizer(sentence_tokens: bool = False) -> PreTrainedTokenizerBase:
         write_sentencepiece_model(folder)
         tokenizer = T5Tokenizer.from_pretrained(folder)
     return add_sentence_tokens(tokenizer) if sentence_tokens else tokenizer
+
+
+class CorpusTestCase(parameterized.TestCase):
+    """Works in a folder of its own, with a cache of its own."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def write(self, name: str, content: str | bytes):
+        content = content.encode() if isinstance(content, str) else content
+        Path(self.path(name)).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+
+    def load(self, **arguments):
+        """`load_corpus` with files of the folder."""
+        files = {
+            name: self.path(value) if isinstance(value, str) else [self.path(file) for file in value]
+            for name, value in arguments.items()
+            if name.endswith("_file")
+        }
+        return load_corpus(**(arguments | files), cache_dir=self.path("cache"))
+
+    def texts(self, documents) -> list[str]:
+        return [document["text"] for document in documents]

@@ -5,7 +5,7 @@ import tempfile
 
 import numpy as np
 from absl.testing import parameterized
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, DatasetDict, IterableDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,13 +33,13 @@ def depth_preprocessor(max_source_length=64, max_target_length=64, max_sentences
     return DepthPreprocessor(TOKENIZER, max_source_length, max_target_length, *NOISE, max_sentences, **arguments)
 
 
-def word(number: int) -> str:
-    """A text of that many one-token words."""
+def text_of(number: int) -> str:
+    """A text of that many tokens."""
     return " ".join(["a"] * number)
 
 
-def flat(rows) -> list[int]:
-    return [int(token_id) for row in rows for token_id in row]
+def flat(sequences) -> list[int]:
+    return [int(token_id) for sequence in sequences for token_id in sequence]
 
 
 class SpanCorruptionPreprocessorTest(parameterized.TestCase):
@@ -55,15 +55,15 @@ class SpanCorruptionPreprocessorTest(parameterized.TestCase):
     @parameterized.parameters(
         (568, [568]), (569, [567, 2]), (570, [568, 2]), (1137, [568, 567, 2]), (3, [3]), (2, [2])
     )
-    def test_no_window_is_a_single_word(self, num_words, lengths):
-        windows = SpanCorruptionPreprocessor(TOKENIZER, 568)({"text": [word(num_words)]})["input_ids"]
+    def test_no_window_is_a_single_token(self, num_tokens, lengths):
+        windows = SpanCorruptionPreprocessor(TOKENIZER, 568)({"text": [text_of(num_tokens)]})["input_ids"]
         self.assertEqual([len(window) for window in windows], lengths)
 
     def test_packed_documents_fill_all_windows_but_the_last(self):
         texts = [*DOCUMENTS, "", *SENTENCES]
-        rows = SpanCorruptionPreprocessor(TOKENIZER, 50, pack_examples=True)({"text": texts})
-        self.assertEqual(flat(rows["input_ids"]), flat(ENCODER(texts)))
-        self.assertEqual({len(window) for window in rows["input_ids"][:-1]}, {50})
+        columns = SpanCorruptionPreprocessor(TOKENIZER, 50, pack_examples=True)({"text": texts})
+        self.assertEqual(flat(columns["input_ids"]), flat(ENCODER(texts)))
+        self.assertEqual({len(window) for window in columns["input_ids"][:-1]}, {50})
 
     def test_a_window_too_short_to_corrupt_is_refused(self):
         with self.assertRaisesRegex(ValueError, "`raw_length` must be at least 3, got 2"):
@@ -76,50 +76,50 @@ class DepthPreprocessorTest(parameterized.TestCase):
         preprocessor = depth_preprocessor(source, target, max_sentences)
         longest = preprocessor.capacities[0]
         for text in texts:
-            rows = preprocessor({"text": [text]})
-            self.assertEqual(flat(rows["input_ids"]), ENCODER([text])[0])
+            columns = preprocessor({"text": [text]})
+            self.assertEqual(flat(columns["input_ids"]), ENCODER([text])[0])
             if not text:
                 continue
-            counts = [(len(ids), len(lengths), cut) for ids, lengths, cut in zip(*rows.values(), strict=True)]
-            for num_words, num_sentences, _ in counts:
+            counts = [(len(ids), len(lengths), cut) for ids, lengths, cut in zip(*columns.values(), strict=True)]
+            for num_tokens, num_sentences, _ in counts:
                 self.assertLessEqual(num_sentences, max_sentences)
-                needed = depth_input_and_target_lengths(num_words, num_sentences, *NOISE)
+                needed = depth_input_and_target_lengths(num_tokens, num_sentences, *NOISE)
                 self.assertTrue(needed[0] <= source and needed[1] <= target)
-            following = [(lengths[0], cut) for _, lengths, cut in zip(*rows.values(), strict=True)][1:]
-            for (num_words, num_sentences, cut), (first, next_cut) in zip(counts, following, strict=False):
-                needed = depth_input_and_target_lengths(num_words + first, num_sentences + 1, *NOISE)
+            following = [(lengths[0], cut) for _, lengths, cut in zip(*columns.values(), strict=True)][1:]
+            for (num_tokens, num_sentences, cut), (first, next_cut) in zip(counts, following, strict=False):
+                needed = depth_input_and_target_lengths(num_tokens + first, num_sentences + 1, *NOISE)
                 is_full = num_sentences == max_sentences or needed[0] > source or needed[1] > target
                 self.assertTrue(is_full or cut or next_cut)  # parts of a cut sentence stand by themselves
             parts = [part for sentence in get_sentence_splitter()(text) for part in self.parts(sentence, longest)]
-            self.assertEqual(flat(rows["sentence_lengths"]), parts)
+            self.assertEqual(flat(columns["sentence_lengths"]), parts)
 
     def parts(self, sentence: str, longest: int) -> list[int]:
         """The lengths of a sentence's parts when it is cut wherever a window is full."""
         length = len(ENCODER([sentence])[0])
         return [min(longest, length - start) for start in range(0, length, longest)]
 
-    def test_only_words_of_a_sentence_longer_than_a_window_count_as_cut(self):
+    def test_only_tokens_of_a_sentence_longer_than_a_window_count_as_cut(self):
         preprocessor = depth_preprocessor()
         longest = preprocessor.capacities[0]
         before, after = map(len, ENCODER(["A b.", "C d."]))
-        rows = preprocessor({"text": [f"A b.\n\n{word(2 * longest + 1)}\n\nC d."]})
-        lengths = [window.tolist() for window in rows["sentence_lengths"]]
+        columns = preprocessor({"text": [f"A b.\n\n{text_of(2 * longest + 1)}\n\nC d."]})
+        lengths = [window.tolist() for window in columns["sentence_lengths"]]
         self.assertEqual(lengths, [[before], [longest], [longest], [1], [after]])
-        self.assertEqual(rows["num_cut_tokens"], [0, longest, longest, 1, 0])
+        self.assertEqual(columns["num_cut_tokens"], [0, longest, longest, 1, 0])
 
     def test_documents_do_not_share_windows(self):
         separate = [depth_preprocessor()({"text": [text]}) for text in DOCUMENTS]
         together = depth_preprocessor()({"text": DOCUMENTS})
         for column, values in together.items():
-            expected = [value for rows in separate for value in rows[column]]
+            expected = [value for columns in separate for value in columns[column]]
             self.assertEqual([np.ravel(v).tolist() for v in values], [np.ravel(v).tolist() for v in expected])
 
     @parameterized.parameters((64, 64, 0.3, 3.0), (512, 512, 0.3, 3.0), (40, 512, 0.5, 1.0), (512, 30, 0.15, 3.0))
     def test_capacities_are_the_largest_up_to_which_all_examples_fit(self, source, target, density, mean):
         capacities = depth_capacities(source, target, density, mean, max_sentences=20)
 
-        def fits(num_words, num_sentences):
-            needed = depth_input_and_target_lengths(num_words, num_sentences, density, mean)
+        def fits(num_tokens, num_sentences):
+            needed = depth_input_and_target_lengths(num_tokens, num_sentences, density, mean)
             return needed[0] <= source and needed[1] <= target
 
         for num_sentences, capacity in enumerate(capacities, start=1):
@@ -132,6 +132,14 @@ class DepthPreprocessorTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "No sentence fits into `max_source_length`=4"):
             depth_preprocessor(max_source_length=4)
 
+    @parameterized.parameters(
+        ((1.0, 3.0), "`mlm_probability` must be between 0.001 and 0.999, got 1.0"),
+        ((0.3, 0.5), "`mean_noise_span_length` must be at least 1 and finite, got 0.5"),
+    )
+    def test_noise_out_of_range_is_refused(self, noise, message):
+        with self.assertRaisesRegex(ValueError, message):
+            DepthPreprocessor(TOKENIZER, 64, 64, *noise)
+
     def test_an_unknown_language_is_refused(self):
         with self.assertRaisesRegex(ValueError, "no sentence rules for the language 'xx'"):
             depth_preprocessor(language="xx")
@@ -140,22 +148,22 @@ class DepthPreprocessorTest(parameterized.TestCase):
 class PrepareDatasetTest(parameterized.TestCase):
     TEXTS = [*DOCUMENTS, *SENTENCES, "  \n", " ".join(SENTENCES), "\u200b"]
 
-    def rows(self, dataset) -> list[dict]:
-        return [{name: np.asarray(value).tolist() for name, value in row.items()} for row in dataset]
+    def examples(self, dataset) -> list[dict]:
+        return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in dataset]
 
     def dataset(self) -> Dataset:
         return Dataset.from_dict({"title": [str(i) for i in range(len(self.TEXTS))], "text": self.TEXTS})
 
     @parameterized.parameters(depth_preprocessor(), SpanCorruptionPreprocessor(TOKENIZER, 40))
-    def test_a_stream_and_two_processes_give_the_rows_of_one_process(self, preprocessor):
+    def test_a_stream_and_two_processes_give_the_examples_of_one_process(self, preprocessor):
         dataset = self.dataset()
         prepared = prepare_dataset(dataset, preprocessor)
         self.assertEqual(prepared.features, preprocessor.features)
         self.assertEqual(flat(prepared["input_ids"]), flat(ENCODER(self.TEXTS)))
-        self.assertEqual(self.rows(prepare_dataset(dataset, preprocessor, num_proc=2)), self.rows(prepared))
+        self.assertEqual(self.examples(prepare_dataset(dataset, preprocessor, num_proc=2)), self.examples(prepared))
         stream = prepare_dataset(dataset.to_iterable_dataset(num_shards=3), preprocessor)
         self.assertIsInstance(stream, IterableDataset)
-        self.assertEqual(self.rows(stream), self.rows(prepared))
+        self.assertEqual(self.examples(stream), self.examples(prepared))
 
     def test_documents_without_an_example_are_dropped_and_counted(self):
         with self.assertLogs("hf_depth.data.preprocessing") as logs:
@@ -167,11 +175,11 @@ class PrepareDatasetTest(parameterized.TestCase):
         prepared = prepare_dataset(Dataset.from_dict({"text": [None, SENTENCES[0]]}), depth_preprocessor())
         self.assertEqual(flat(prepared["input_ids"]), ENCODER(SENTENCES[:1])[0])
 
-    def test_a_later_process_finds_the_rows_in_the_cache(self):
+    def test_a_later_process_finds_the_examples_in_the_cache(self):
         program = (
             "import sys; from tests.data.test_preprocessing import Dataset, depth_preprocessor, prepare_dataset;"
-            "rows = prepare_dataset(Dataset.load_from_disk(sys.argv[1]), depth_preprocessor());"
-            "print(rows.cache_files[0]['filename'])"
+            "examples = prepare_dataset(Dataset.load_from_disk(sys.argv[1]), depth_preprocessor());"
+            "print(examples.cache_files[0]['filename'])"
         )
         with tempfile.TemporaryDirectory() as folder:
             self.dataset().save_to_disk(folder)
@@ -196,36 +204,42 @@ class PrepareDatasetTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "column 'text' must hold text, but its row 0 holds 1 \\(int\\)"):
             prepare_dataset(dataset.to_iterable_dataset() if streaming else dataset, depth_preprocessor())
 
-    def test_a_stream_without_types_is_refused_at_its_first_row_or_where_text_ends(self):
-        def rows(values):
+    def test_a_stream_without_types_is_refused_at_its_first_document_or_where_text_ends(self):
+        def stream(values):
             yield from ({"text": value} for value in values)
 
-        first = IterableDataset.from_generator(rows, gen_kwargs={"values": [3]})
-        late = IterableDataset.from_generator(rows, gen_kwargs={"values": ["Some text.", 3]})
+        first = IterableDataset.from_generator(stream, gen_kwargs={"values": [3]})
+        late = IterableDataset.from_generator(stream, gen_kwargs={"values": ["Some text.", 3]})
         with self.assertRaisesRegex(ValueError, "its row 0 holds 3"):
             list(prepare_dataset(first, depth_preprocessor()))
         with self.assertRaisesRegex(ValueError, "its row 1 holds 3"):
             list(prepare_dataset(late, depth_preprocessor()))
 
-    @parameterized.parameters(([], "no rows"), (["", " "], "None of the 2 documents holds enough text"))
+    def test_a_corpus_is_prepared_split_by_split(self):
+        with self.assertRaisesRegex(
+            ValueError, r"`dataset` must be one split, got .*'train', 'test'.*dataset\['train'\]"
+        ):
+            prepare_dataset(DatasetDict(train=self.dataset(), test=self.dataset()), depth_preprocessor())
+
+    @parameterized.parameters(([], "no documents"), (["", " "], "None of the 2 documents holds enough text"))
     def test_nothing_to_train_on_is_an_error(self, texts, message):
         with self.assertRaisesRegex(ValueError, message):
             prepare_dataset(Dataset.from_dict({"text": texts}), depth_preprocessor())
 
 
 class DatasetStatisticsTest(parameterized.TestCase):
-    def test_counts_are_those_of_the_rows_also_of_a_selection(self):
-        texts = [*DOCUMENTS, SENTENCES[0], word(200)]
+    def test_counts_are_those_of_the_examples_also_of_a_selection(self):
+        texts = [*DOCUMENTS, SENTENCES[0], text_of(200)]
         prepared = prepare_dataset(Dataset.from_dict({"text": texts}), depth_preprocessor())
-        for rows in (prepared, prepared.select([0, 2, len(prepared) - 1]), prepared.with_format("numpy")):
+        for examples in (prepared, prepared.select([0, 2, len(prepared) - 1]), prepared.with_format("numpy")):
             self.assertEqual(
-                dataset_statistics(rows),
+                dataset_statistics(examples),
                 {
-                    "examples": len(rows),
-                    "tokens": sum(map(len, rows["input_ids"])),
-                    "tokens_cut": sum(rows["num_cut_tokens"]),
-                    "sentences": sum(map(len, rows["sentence_lengths"])),
-                    "one_sentence_examples": sum(len(lengths) == 1 for lengths in rows["sentence_lengths"]),
+                    "examples": len(examples),
+                    "tokens": sum(map(len, examples["input_ids"])),
+                    "tokens_cut": sum(examples["num_cut_tokens"]),
+                    "sentences": sum(map(len, examples["sentence_lengths"])),
+                    "one_sentence_examples": sum(len(lengths) == 1 for lengths in examples["sentence_lengths"]),
                 },
             )
         self.assertGreaterEqual(dataset_statistics(prepared)["tokens_cut"], 200)
@@ -236,21 +250,21 @@ class DatasetStatisticsTest(parameterized.TestCase):
         data = data.to_iterable_dataset() if streaming else data
         everything = prepare_dataset(data, depth_preprocessor(max_sentences=2))
         pairs = prepare_dataset(data, depth_preprocessor(max_sentences=2), min_sentences=2)
-        wanted = [list(row["input_ids"]) for row in everything if len(row["sentence_lengths"]) == 2]
-        self.assertEqual([list(row["input_ids"]) for row in pairs], wanted)
+        wanted = [list(example["input_ids"]) for example in everything if len(example["sentence_lengths"]) == 2]
+        self.assertEqual([list(example["input_ids"]) for example in pairs], wanted)
         self.assertBetween(len(wanted), 1, len(list(everything)) - 1)
 
     def test_no_example_with_enough_sentences_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "min_sentences.*max_source_length"):
             prepare_dataset(Dataset.from_dict({"text": SENTENCES[:1]}), depth_preprocessor(), min_sentences=2)
 
-    def test_rows_for_t5_have_no_sentences_to_count(self):
+    def test_examples_for_t5_have_no_sentences_to_count(self):
         prepared = prepare_dataset(Dataset.from_dict({"text": DOCUMENTS}), SpanCorruptionPreprocessor(TOKENIZER, 40))
-        num_words = len(flat(ENCODER(DOCUMENTS)))
+        num_tokens = len(flat(ENCODER(DOCUMENTS)))
         self.assertEqual(
-            dataset_statistics(prepared), {"examples": len(prepared), "tokens": num_words, "tokens_cut": 0}
+            dataset_statistics(prepared), {"examples": len(prepared), "tokens": num_tokens, "tokens_cut": 0}
         )
 
-    def test_no_rows_count_nothing(self):
+    def test_no_examples_count_nothing(self):
         prepared = prepare_dataset(Dataset.from_dict({"text": DOCUMENTS}), depth_preprocessor())
         self.assertEqual(set(dataset_statistics(prepared.select([])).values()), {0})

@@ -53,7 +53,7 @@ class SentenceTokensTest(parameterized.TestCase):
         self.assertEqual(sentinel_token_ids(tokenizer).dtype, np.int64)
 
     @parameterized.parameters(1, 5, 20, 64)
-    def test_there_are_as_many_as_asked_for(self, number):
+    def test_there_are_as_many_as_requested(self, number):
         tokenizer = tiny_tokenizer()
         first = len(tokenizer)
         self.assertIs(add_sentence_tokens(tokenizer, number), tokenizer)
@@ -98,7 +98,7 @@ class SentenceTokensTest(parameterized.TestCase):
     @parameterized.parameters(19, 21)
     def test_another_number_is_refused_before_anything_changes(self, number):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
-        with self.assertRaisesRegex(ValueError, f"already has 20 sentence tokens, {number} were asked for"):
+        with self.assertRaisesRegex(ValueError, f"already has 20 sentence tokens, {number} were requested"):
             add_sentence_tokens(tokenizer, number)
         self.assertLen(tokenizer, len(TOKENIZER))
 
@@ -237,57 +237,6 @@ class TextEncoderTest(parameterized.TestCase):
     def test_a_copy_in_another_process_encodes_alike(self):
         texts = [*DOCUMENTS, "".join(SPECIAL_TOKENS)]
         self.assertEqual(pickle.loads(pickle.dumps(ENCODER))(texts), ENCODER(texts))
-
-
-class SentenceSplitterTest(parameterized.TestCase):
-    def test_prose_and_dialogue_are_split_into_their_sentences(self):
-        self.assertEqual(get_sentence_splitter("en")(" ".join(SENTENCES)), SENTENCES)
-
-    @parameterized.parameters(
-        ("A heading\nThe text begins. It goes on.", ["A heading", "The text begins.", "It goes on."]),
-        ("One line\nof a paragraph.\n\nanother", ["One line\nof a paragraph.", "another"]),
-        ("A list:\n- milk\n- bread and butter", ["A list:", "- milk", "- bread and butter"]),
-        ("Dr. No met Mr. Bond at 5 p.m. on Friday.", ["Dr. No met Mr. Bond at 5 p.m. on Friday."]),
-        ("", []),
-        (" \n\t ", []),
-    )
-    def test_blank_lines_headings_and_list_items_end_sentences_but_abbreviations_do_not(self, text, sentences):
-        self.assertEqual(get_sentence_splitter("en")(text), sentences)
-
-    @parameterized.parameters(
-        ("de", "Er kam z. B. am 3. Mai. Wann ging er?", ["Er kam z. B. am 3. Mai.", "Wann ging er?"]),
-        ("es", "El Sr. Pérez llegó. ¿Quién es?", ["El Sr. Pérez llegó.", "¿Quién es?"]),
-        ("ja", "これは文です。次の文です!", ["これは文です。", "次の文です!"]),
-    )
-    def test_other_languages_have_rules_of_their_own(self, language, text, sentences):
-        self.assertEqual(get_sentence_splitter(language)(text), sentences)
-
-    def test_a_stray_quotation_mark_spoils_no_more_than_its_paragraph(self):
-        text = '"Eins ist offen. Und so fort.\nZwei kam. Drei ging.\nVier blieb. "Fünf."'
-        self.assertContainsSubset(["Zwei kam.", "Drei ging."], get_sentence_splitter("de")(text))
-
-    @given(
-        st.text()
-        | st.lists(st.sampled_from([*SENTENCES, *SPECIAL_TOKENS, "\n", "\n\n", " ", '"', "1. "])).map("".join)
-    )
-    def test_no_character_is_lost_and_no_sentence_is_empty(self, text):
-        for language in ("en", "de", "ja"):
-            sentences = get_sentence_splitter(language)(text)
-            self.assertEqual(without_white_space(*sentences), without_white_space(text))
-            self.assertEqual(sentences, [sentence.strip() for sentence in sentences if sentence.strip()])
-
-    def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):
-        splitter = get_sentence_splitter("de")
-        self.assertEqual(pickle.loads(pickle.dumps(splitter)), splitter)
-        self.assertEqual(Hasher.hash(get_sentence_splitter("de")), Hasher.hash(splitter))
-        self.assertNotEqual(Hasher.hash(get_sentence_splitter("en")), Hasher.hash(splitter))
-
-    @parameterized.parameters(
-        ("EN", "Did you mean 'en'"), ("pt-br", "Did you mean 'pt'"), ("tlh", "Known languages: am, ")
-    )
-    def test_an_unknown_language_is_refused_with_those_near_to_it(self, language, message):
-        with self.assertRaisesRegex(ValueError, message):
-            get_sentence_splitter(language)
 
 
 class EncodeSentencesTest(parameterized.TestCase):
