@@ -7,9 +7,12 @@ from .data.tokenization import add_sentence_tokens
 from .models.configuration_depth import DepthConfig
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from .tasks.dataset import DataCollatorForTasks, TaskDataset
+from .tasks.loading import load_task
 from .tasks.preprocessing import TaskPreprocessor
 from .tasks.registry import DATASET_VALS, get_task, register_task
+from .tasks.sources import TaskFiles
 from .tasks.spec import TaskSpec
+from .tasks.splits import TaskSplits
 from .training.task_trainer import TaskTrainer
 from .training.trainer import DepthTrainer
 from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -34,11 +37,14 @@ __all__ = [
     "DepthTrainingArguments",
     "T5ForConditionalGeneration",
     "TaskDataset",
+    "TaskFiles",
     "TaskPreprocessor",
     "TaskSpec",
+    "TaskSplits",
     "TaskTrainer",
     "TaskTrainingArguments",
     "add_sentence_tokens",
     "get_task",
+    "load_task",
     "register_task",
 ]
