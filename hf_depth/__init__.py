@@ -11,9 +11,12 @@ from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from .tasks.dataset import DataCollatorForTasks, TaskDataset
+from .tasks.loading import load_task
 from .tasks.preprocessing import TaskPreprocessor
 from .tasks.registry import DATASET_VALS, get_task, register_task
+from .tasks.sources import TaskFiles
 from .tasks.spec import TaskSpec
+from .tasks.splits import TaskSplits
 from .training.runs import Run
 from .training.task_trainer import TaskTrainer
 from .training.trainer import DepthTrainer
@@ -44,8 +47,10 @@ __all__ = [
     "SpanCorruptionObjective",
     "T5ForConditionalGeneration",
     "TaskDataset",
+    "TaskFiles",
     "TaskPreprocessor",
     "TaskSpec",
+    "TaskSplits",
     "TaskTrainer",
     "TaskTrainingArguments",
     "add_sentence_tokens",
@@ -53,6 +58,7 @@ __all__ = [
     "load_corpus",
     "load_model",
     "load_tokenizer",
+    "load_task",
     "register_task",
     "train_tokenizer",
 ]

@@ -187,7 +187,9 @@ class FineTuningModelArguments(ModelArguments):
         super().__post_init__()
 
     def complete(self) -> None:
-        """Take the kind of model from the checkpoint, if none was asked for."""
+        """Take the kind of model from the checkpoint, if none was asked for, and report a missing checkpoint."""
+        if self.missing_checkpoint is not None:
+            logger.warning(f"There is no {self.missing_checkpoint}: the model is trained from scratch.")
         if self.model_type is None:
             has_checkpoint = self.model_name_or_path is not None
             self.model_type = (

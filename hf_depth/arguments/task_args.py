@@ -1,9 +1,14 @@
 """Which tasks a script trains and evaluates on, and with which data: the arguments, and the tasks that they name."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names
+from ..tasks.loaders.discourse import DiscourseOptions
+from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
+from ..tasks.loading import LOADERS, get_loader
+from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names, training_tasks
+from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
 
 ALL_TASKS = "all"
@@ -11,7 +16,11 @@ ALL_TASKS = "all"
 
 @dataclass
 class TaskArguments:
-    """The tasks, their data, and how these are prepared."""
+    """
+    The tasks, their data, and what becomes of them.
+
+    A flag that is named as an option of a loader (`tasks.loading.LOADERS`) is that option.
+    """
 
     benchmark: str | None = field(
         default=None, metadata={"help": "glue, disco_eval, natural_instructions, discourse, or one of your own."}
@@ -24,17 +33,20 @@ class TaskArguments:
         default=None, metadata={"help": "YAML files that describe tasks of your own; used if no others are named."}
     )
     train_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Training examples in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."},
+        default=None, metadata={"help": "Examples in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."}
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, validation examples."})
     test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, test examples, for --do_predict."})
     dataset_dir: str | None = field(
         default=None, metadata={"help": "Folder with the files of a task, or with one such folder per task."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Most training examples of a task."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Most validation examples of a split."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Most test examples of a split."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples of a task only."})
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on so many examples of a split only."}
+    )
+    max_predict_samples: int | None = field(
+        default=None, metadata={"help": "Predict so many examples of a split only."}
+    )
     max_source_length: int | None = field(
         default=None, metadata={"help": "Longest input in tokens (default: the task's)."}
     )
@@ -48,29 +60,49 @@ class TaskArguments:
     overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the examples anew."})
     pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
     mixing_temperature: float = field(
-        default=1.0,
-        metadata={"help": "Several tasks: 1 samples in proportion to their examples, more evens them out."},
+        default=1.0, metadata={"help": "Several tasks: 1 draws in proportion to their examples, more evens them out."}
     )
     mixing_maximum: int = field(
-        default=65_536, metadata={"help": "Several tasks: a larger one is sampled as if it had so many examples."}
+        default=65_536, metadata={"help": "Several tasks: a larger one is drawn as if it had so many examples."}
     )
-    text_column: str = field(default="text", metadata={"help": "Discourse: column that holds the documents."})
+    text_column: str = field(
+        default=DiscourseOptions.text_column, metadata={"help": "Discourse: column that holds the documents."}
+    )
     max_examples_per_document: int | None = field(
-        default=20, metadata={"help": "Discourse: most examples of one document."}
+        default=DiscourseOptions.max_examples_per_document,
+        metadata={"help": "Discourse: examples of one document at most."},
     )
-    add_task_definition: bool = field(default=True, metadata={"help": "Natural Instructions: show the definition."})
-    num_pos_examples: int = field(default=2, metadata={"help": "Natural Instructions: positive examples to show."})
-    num_neg_examples: int = field(default=0, metadata={"help": "Natural Instructions: negative examples to show."})
-    add_explanation: bool = field(default=False, metadata={"help": "Natural Instructions: show explanations of them."})
-    add_task_name: bool = field(default=False, metadata={"help": "Natural Instructions: show the name of the task."})
+    add_task_definition: bool = field(
+        default=NaturalInstructionsOptions.add_task_definition,
+        metadata={"help": "Natural Instructions: show the definition."},
+    )
+    num_pos_examples: int = field(
+        default=NaturalInstructionsOptions.num_pos_examples,
+        metadata={"help": "Natural Instructions: positive examples to show."},
+    )
+    num_neg_examples: int = field(
+        default=NaturalInstructionsOptions.num_neg_examples,
+        metadata={"help": "Natural Instructions: negative examples to show."},
+    )
+    add_explanation: bool = field(
+        default=NaturalInstructionsOptions.add_explanation,
+        metadata={"help": "Natural Instructions: explain the examples."},
+    )
+    add_task_name: bool = field(
+        default=NaturalInstructionsOptions.add_task_name,
+        metadata={"help": "Natural Instructions: show the name of the task."},
+    )
     tk_instruct: bool = field(
-        default=False, metadata={"help": "Natural Instructions: one of five prompt formats, at random."}
+        default=NaturalInstructionsOptions.tk_instruct,
+        metadata={"help": "Natural Instructions: one of five kinds of prompt, at random."},
     )
     max_num_instances_per_task: int | None = field(
-        default=100, metadata={"help": "Natural Instructions: most training examples of one of its tasks."}
+        default=NaturalInstructionsOptions.max_num_instances_per_task,
+        metadata={"help": "Natural Instructions: training examples of one of its tasks."},
     )
     max_num_instances_per_eval_task: int | None = field(
-        default=100, metadata={"help": "Natural Instructions: most test examples of one of its tasks; the first."}
+        default=NaturalInstructionsOptions.max_num_instances_per_eval_task,
+        metadata={"help": "Natural Instructions: test examples of one of its tasks; the first ones."},
     )
 
     def __post_init__(self):
@@ -78,8 +110,41 @@ class TaskArguments:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"`--{name}` must be at least {least}, got {value}.")
+        for loader in LOADERS.values():
+            loader.options(**self._options(loader.option_names))  # raises if a value is wrong
         if self.excluded_datasets and ALL_TASKS not in (self.dataset_name or ()):
             raise ValueError(f"`--excluded_datasets` is for `--dataset_name {ALL_TASKS}`, which names all others.")
+
+    def _options(self, names: Sequence[str]) -> dict[str, Any]:
+        """The flags among options of a loader; some options have no flag."""
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    def for_loading(self, tasks: Sequence[TaskSpec], cache_dir: str | None = None) -> dict[str, Any]:
+        """
+        The arguments of [`TaskSplits.load`] but for what the run needs and its seed.
+
+        Args:
+            tasks: those of [`chosen_tasks`].
+            cache_dir: as for `datasets.load_dataset`.
+        """
+        files = ("train_file", "validation_file", "test_file", "dataset_dir")
+        limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")
+        others = ("max_source_length", "max_target_length", "sentence_language")
+        loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]
+        return {
+            "tasks": tasks,
+            "files": TaskFiles(**{name: getattr(self, name) for name in files}, cache_dir=cache_dir),
+            "options": self._options([name for loader in loaders for name in loader.option_names]),
+            **{name: getattr(self, name) for name in (*limits, *others)},
+        }
+
+    def for_preparing(self) -> dict[str, Any]:
+        """The arguments of [`TaskSplits.prepare`] but for the tokenizer."""
+        return {"num_proc": self.preprocessing_num_workers, "overwrite_cache": self.overwrite_cache}
+
+    def for_mixing(self) -> dict[str, Any]:
+        """The arguments of [`TaskSplits.train_dataset`] but for its seed."""
+        return {"mixing_maximum": self.mixing_maximum, "mixing_temperature": self.mixing_temperature}
 
 
 LEAST_VALUES = {
@@ -90,34 +155,15 @@ LEAST_VALUES = {
     "max_target_length": 2,
     "mixing_temperature": 1.0,
     "mixing_maximum": 1,
-    "max_examples_per_document": 1,
-    "num_pos_examples": 0,
-    "num_neg_examples": 0,
-    "max_num_instances_per_task": 1,
-    "max_num_instances_per_eval_task": 1,
 }
-# What the loaders of some tasks take besides files.
-LOADER_OPTIONS = (
-    "text_column",
-    "sentence_language",
-    "max_examples_per_document",
-    "add_task_definition",
-    "num_pos_examples",
-    "num_neg_examples",
-    "add_explanation",
-    "add_task_name",
-    "tk_instruct",
-    "max_num_instances_per_task",
-    "max_num_instances_per_eval_task",
-)
 
 
 def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
     """
-    The tasks that the arguments name, with the lengths that they ask for.
+    The tasks that the arguments name.
 
     Raises:
-        `ValueError`: if they name none, or one that does not exist, or files for several.
+        `ValueError`: if they name none, or one that does not exist.
     """
     own = [task for path in task_args.task_file or () for task in load_task_file(path)]
     if task_args.dataset_name:
@@ -130,19 +176,7 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
         benchmark = task_args.benchmark
         names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
         raise ValueError(f"Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
-    tasks = list({(task.benchmark, task.name): task for task in tasks}.values())  # aliases name a task a second time
-    for name in ("train_file", "validation_file", "test_file"):
-        if getattr(task_args, name) and len(tasks) > 1:
-            raise ValueError(
-                f"`--{name}` holds the rows of one task, but there are {len(tasks)}: "
-                f"{', '.join(task.name for task in tasks)}. Name one, or a `--dataset_dir` with a folder for each."
-            )
-    return [_with_lengths(task, task_args) for task in tasks]
-
-
-def _with_lengths(task: TaskSpec, task_args: TaskArguments) -> TaskSpec:
-    lengths = {name: getattr(task_args, name) for name in ("max_source_length", "max_target_length")}
-    return replace(task, **{name: length for name, length in lengths.items() if length is not None})
+    return list({(task.benchmark, task.name): task for task in tasks}.values())  # aliases name a task a second time
 
 
 def _named_tasks(task_args: TaskArguments) -> list[TaskSpec]:
@@ -157,14 +191,3 @@ def _named_tasks(task_args: TaskArguments) -> list[TaskSpec]:
         if not names:
             raise ValueError(f"`--excluded_datasets` leaves no task of {task_args.benchmark}.")
     return [get_task(name, task_args.benchmark) for name in names]
-
-
-def training_tasks(tasks: Sequence[TaskSpec], task_args: TaskArguments) -> list[TaskSpec]:
-    """The tasks to train and validate on: a task without training data names another one that has some."""
-    found = {}
-    for task in tasks:
-        if not task.train_split and task.train_on:
-            task = _with_lengths(get_task(task.train_on, task.benchmark), task_args)
-        if task.train_split:
-            found[task.benchmark, task.name] = task
-    return list(found.values())

@@ -72,6 +72,7 @@ class Objective(ABC):
         seed: int = 42,
         padding: bool | str = "longest",
         pad_to_multiple_of: int | None = None,
+        model: PreTrainedModel | None = None,
     ) -> DataCollatorForT5SpanCorruption | DataCollatorForDepth:
         """
         The collator that corrupts what [`prepare`] returns.
@@ -80,6 +81,7 @@ class Objective(ABC):
             seed: together with the epoch and the tokens of an example it decides what is drawn for that example.
             padding: `"longest"`, or `"max_length"` for static shapes.
             pad_to_multiple_of: makes both widths of a batch a multiple of this number.
+            model: if given, compared with the tokenizer, see [`check_sentence_tokens`].
         """
 
     @property
@@ -114,8 +116,14 @@ class Objective(ABC):
             `sentence_lengths`; map-style data in numpy format, which the collators read fastest.
 
         Raises:
-            `ValueError`: if the column is missing or holds something else than text, or if no example is left.
+            `ValueError`: if the column is missing or holds something else than text, if no example is left, or if
+                several splits are given.
         """
+        if isinstance(documents, Mapping):
+            raise ValueError(
+                f"`documents` are the splits {', '.join(map(repr, documents))}. Prepare one of them, or all by "
+                "`objective.prepare_splits(corpus)`."
+            )
         preprocessor = self.preprocessor(text_column)
         if isinstance(documents, IterableDataset):
             examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
@@ -278,7 +286,11 @@ class DepthObjective(Objective):
         )
 
     def collator(
-        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
+        self,
+        seed: int = 42,
+        padding: bool | str = "longest",
+        pad_to_multiple_of: int | None = None,
+        model: PreTrainedModel | None = None,
     ) -> DataCollatorForDepth:
         return DataCollatorForDepth(
             self.tokenizer,
@@ -290,6 +302,7 @@ class DepthObjective(Objective):
             padding=padding,
             pad_to_multiple_of=pad_to_multiple_of,
             seed=seed,
+            model=model,
         )
 
     def report(self, statistics: Statistics, split: str) -> None:
@@ -356,7 +369,11 @@ class SpanCorruptionObjective(Objective):
         )
 
     def collator(
-        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
+        self,
+        seed: int = 42,
+        padding: bool | str = "longest",
+        pad_to_multiple_of: int | None = None,
+        model: PreTrainedModel | None = None,
     ) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(
             self.tokenizer,
@@ -367,6 +384,7 @@ class SpanCorruptionObjective(Objective):
             padding=padding,
             pad_to_multiple_of=pad_to_multiple_of,
             seed=seed,
+            model=model,
         )
 
 
@@ -403,7 +421,11 @@ class PrefixLMObjective(Objective):
         )
 
     def collator(
-        self, seed: int = 42, padding: bool | str = "longest", pad_to_multiple_of: int | None = None
+        self,
+        seed: int = 42,
+        padding: bool | str = "longest",
+        pad_to_multiple_of: int | None = None,
+        model: PreTrainedModel | None = None,
     ) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(
             self.tokenizer,
@@ -413,6 +435,7 @@ class PrefixLMObjective(Objective):
             padding=padding,
             pad_to_multiple_of=pad_to_multiple_of,
             seed=seed,
+            model=model,
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks of one entry of the task registry, so that a mistake is found before any data is read."""
+"""Checks of tasks, so that a mistake is found before any data is read."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from ..suggestions import listed, suggestion
 
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "rouge_l": "rougeL"}
 
-# What `evaluation.metrics.METRICS` computes, by the kind of task that it makes sense for.
+# What `evaluation.metrics.METRICS` computes, by the kind of task that it suits.
 CLASS_METRICS = ("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation")
 NUMBER_METRICS = ("pearson", "spearman")
 TEXT_METRICS = ("rougeL", "exact_match")
@@ -53,6 +53,25 @@ def check_task(task) -> None:
         _check_grid(task)
     _check_metrics(task)
     _check_splits(task)
+
+
+def check_prediction_mode(tasks: Iterable, prediction_mode: str) -> None:
+    """
+    Check that labels are scored only where there are labels.
+
+    Args:
+        tasks (`Iterable[TaskSpec]`): what is evaluated.
+        prediction_mode: `"generate"` or `"score_labels"`.
+
+    Raises:
+        `ValueError`: naming the free-form tasks.
+    """
+    free_form = [task.name for task in tasks if task.labels is None]
+    if free_form and prediction_mode == "score_labels":
+        raise ValueError(
+            f"`prediction_mode` score_labels is for tasks with labels, but {listed(free_form)} is free-form. Use "
+            "`prediction_mode` generate."
+        )
 
 
 def _check_types(task) -> None:
@@ -140,7 +159,7 @@ def _check_labels(task) -> None:
         )
     texts = list(labels.values())
     if "-1" in texts:
-        raise _error(task, "labels", "'-1' stands for a hidden label in the data, so it can be the text of none.")
+        raise _error(task, "labels", "'-1' stands for an unlabeled example, so it can be the text of no label.")
     for text in texts:
         if texts.count(text) > 1:
             raise _error(task, "labels", f"several classes have the text {text!r}.")
@@ -157,7 +176,7 @@ def _check_grid(task) -> None:
     if not grid or any(not math.isclose(b - a, step, rel_tol=1e-6) for a, b in zip(grid, grid[1:], strict=False)):
         raise _error(task, "label_step", f"the labels must be numbers in steps of {step}, got {listed(grid[:5])}, ….")
     if min(grid) <= -1:
-        raise _error(task, "labels", f"they must be above -1, which stands for a hidden label, got {min(grid)}.")
+        raise _error(task, "labels", f"they must be above -1, which stands for an unlabeled example, got {min(grid)}.")
 
 
 def _check_metrics(task) -> None:
@@ -166,7 +185,7 @@ def _check_metrics(task) -> None:
     elif task.labels is not None:
         suitable, kind = CLASS_METRICS + TEXT_METRICS, "a class"
     else:
-        suitable, kind = TEXT_METRICS, "open text (no `labels`)"
+        suitable, kind = TEXT_METRICS, "free-form text (no `labels`)"
     for name in task.metric_names:
         if name not in METRIC_NAMES:
             raise _error(
@@ -174,7 +193,9 @@ def _check_metrics(task) -> None:
             )
         if name not in suitable:
             raise _error(
-                task, "metric_names", f"{name!r} does not suit answers that are {kind}. Choose of {listed(suitable)}."
+                task,
+                "metric_names",
+                f"{name!r} does not suit predictions that are {kind}. Choose of {listed(suitable)}.",
             )
     if task.metric_to_optimize not in task.metric_names:
         raise _error(

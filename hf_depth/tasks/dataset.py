@@ -1,4 +1,4 @@
-"""TaskDataset and its collator."""
+"""What a trainer takes of a task: [`TaskDataset`] to evaluate on, and the collator of prepared examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,24 +10,51 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
+from ..suggestions import listed
 from .spec import TaskSpec
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")
+
+HOW_TO_PREPARE = (
+    "Prepare the examples first: `TaskSplits.load(task, train_file=…).prepare(tokenizer)` does all of it, "
+    "`prepare_task(examples, TaskPreprocessor(tokenizer, task))` this step alone."
+)
 
 
 @dataclass
 class DataCollatorForTasks(DataCollatorForSeq2Seq):
     """
-    [`DataCollatorForSeq2Seq`] over the columns of [`TaskPreprocessor`] and, if it is there, `index`, a row's place.
+    [`DataCollatorForSeq2Seq`] over the columns of [`TaskPreprocessor`] and, if it is there, `index`, the place of an
+    example in its data set.
+
+    Args: those of [`DataCollatorForSeq2Seq`], above all `tokenizer` and `pad_to_multiple_of`.
 
     Returns:
-        `dict[str, torch.Tensor]`: `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100 (if
-        the rows have them), `num_cut_tokens` (B,), `index` (B,): int64.
+        `dict[str, torch.Tensor]`: `input_ids` of shape `(batch_size, source_length)`, `attention_mask` of the same
+        shape, `labels` of shape `(batch_size, target_length)` padded with -100 (if the examples have them),
+        `num_cut_tokens` and `index` of shape `(batch_size,)`: int64.
+
+    Raises:
+        `ValueError`: if the examples have no `input_ids`, as before the preprocessing.
+
+    >>> import tempfile
+    >>> from hf_depth import DataCollatorForTasks
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tokenizer = train_tokenizer(["It rains."], 200, folder, allow_fewer=True)
+    >>> examples = [{"input_ids": [5, 6, 1], "labels": [7, 1]}, {"input_ids": [5, 1], "labels": [1]}]
+    >>> for name, values in DataCollatorForTasks(tokenizer)(examples).items():
+    ...     print(name, values.tolist())
+    input_ids [[5, 6, 1], [5, 1, 0]]
+    attention_mask [[1, 1, 1], [1, 1, 0]]
+    labels [[7, 1], [1, -100]]
     """
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict:
-        rows = [{name: _as_list(row[name]) for name in COLLATED_COLUMNS if name in row} for row in features]
-        batch = super().__call__(rows, return_tensors)
+        if "input_ids" not in features[0]:
+            raise ValueError(f"The examples have no column 'input_ids', but: {listed(features[0])}. {HOW_TO_PREPARE}")
+        examples = [{name: _as_list(one[name]) for name in COLLATED_COLUMNS if name in one} for one in features]
+        batch = super().__call__(examples, return_tensors)
         return {name: values for name, values in batch.items() if values is not None}
 
 
@@ -38,17 +65,28 @@ def _as_list(value: Any) -> Any:
 @dataclass
 class TaskDataset(torch.utils.data.Dataset):
     """
-    One split of a task to evaluate on. The longest rows come first, so that batches hold little padding.
+    One split of a task to evaluate on. The longest examples come first, so that batches hold little padding.
+
+    An item is a prepared example with its place in `rows` as `index`. Where it is unlabeled, its target is -100; if
+    all examples are unlabeled, there are no `labels`.
 
     Args:
-        spec: the task.
-        split: the name of the split, for reports.
-        rows: in the columns of the task.
-        prepared: the same rows from [`TaskPreprocessor`], in the same order.
-        train_label_ids: the classes of the training rows, whose most frequent one is the majority class.
+        spec (`TaskSpec`): the task.
+        split (`str`): the name of the split, for reports.
+        rows (`Dataset`): the examples in the columns of the task.
+        prepared (`Dataset`): the same examples from [`TaskPreprocessor`], in the same order.
+        train_label_ids (`Sequence[int]`, *optional*):
+            The classes of the training examples, whose most frequent one is the majority class.
 
-    An item is a prepared row with its place in `rows` as `index`. A hidden target is -100; if all of them are hidden,
-    there are no labels.
+    Raises:
+        `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`.
+
+    >>> from hf_depth import TaskDataset, get_task
+    >>> rows = Dataset.from_dict({"sentence1": ["A.", "B."], "sentence2": ["C.", "D."], "label": [0, -1]})
+    >>> ids = {"input_ids": [[5, 1], [6, 7, 1]], "labels": [[8, 1], []], "num_cut_tokens": [0, 0]}
+    >>> dataset = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))
+    >>> dataset[0]
+    {'input_ids': [6, 7, 1], 'num_cut_tokens': 0, 'index': 1, 'labels': [-100]}
     """
 
     spec: TaskSpec
@@ -59,6 +97,13 @@ class TaskDataset(torch.utils.data.Dataset):
     order: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self):
+        missing = [name for name in ("input_ids", "labels") if name not in self.prepared.column_names]
+        if missing or len(self.rows) != len(self.prepared):
+            raise ValueError(
+                f"`prepared` must hold the ids of the {len(self.rows)} examples of {self.spec.full_name} "
+                f"({self.split}), but has {len(self.prepared)} examples with the columns "
+                f"{listed(self.prepared.column_names)}. {HOW_TO_PREPARE}"
+            )
         columns = self.prepared.with_format("arrow")[:]
         lengths, target_lengths = (pc.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
         self.order = np.argsort(-lengths, kind="stable")
@@ -74,17 +119,20 @@ class TaskDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, number: int) -> dict:
         index = int(self.order[number])
-        row = self.prepared[index] | {"index": index}
-        labels = row.pop("labels")
+        example = self.prepared[index] | {"index": index}
+        labels = example.pop("labels")
         if self.has_targets:
-            row["labels"] = labels if len(labels) else [-100]
-        return row
+            example["labels"] = labels if len(labels) else [-100]
+        return example
 
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:
     """
     Data sets as [`TaskTrainer`] takes them. One is itself, several splits of a task are named by the split, data sets
     of several tasks by the task, and by the split, too, where a task has several: `mnli_validation_matched`.
+
+    Args:
+        datasets (`Sequence[TaskDataset]`): one or several.
     """
     if len(datasets) == 1:
         return datasets[0]

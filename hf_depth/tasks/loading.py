@@ -1,126 +1,146 @@
-"""The rows of a task, split by split, wherever they come from."""
+"""
+[`load_task`]: the examples of a task, split by split, wherever they come from.
 
-import os
+A task that no loader can read gets one of its own: a file in `tasks/loaders/` with a function and, if it takes
+options, a dataclass of them, and an entry in `LOADERS`.
+"""
+
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from datasets import Dataset
 
-from ..data.files import Files
 from ..suggestions import suggestion
-from .loaders import disco_eval, natural_instructions
-from .loaders import discourse as discourse_tasks
-from .rows import check_rows
-from .sources import file_argument, load_hub_splits, read_tables, split_files
+from .loaders import disco_eval, discourse, natural_instructions, table
+from .registry import get_task
+from .sources import TaskFiles, collect_files
 from .spec import TaskSpec
 
-DOCUMENT_SUFFIXES = (".txt", ".json", ".jsonl", ".csv", ".parquet")
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of a loader that has none."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """
+    What reads the examples of a task.
+
+    Args:
+        load (`Callable`): called as `load(spec, files, options, seed=…, length=…)`, see [`load_task`].
+        options (`type`, *optional*): the dataclass of its options.
+        counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
+    """
+
+    load: Callable[..., dict[str, Dataset]]
+    options: type = NoOptions
+    counts_tokens: bool = False
+
+    @property
+    def option_names(self) -> list[str]:
+        return [item.name for item in fields(self.options)]
+
+
+LOADERS: dict[str, Loader] = {
+    "table": Loader(table.load),
+    "disco_eval": Loader(disco_eval.load),
+    "disco_eval_pairs": Loader(disco_eval.load_pairs),
+    "natural_instructions": Loader(
+        natural_instructions.load, natural_instructions.NaturalInstructionsOptions, counts_tokens=True
+    ),
+    "discourse": Loader(discourse.load, discourse.DiscourseOptions),
+}
 
 
 def load_task(
-    spec: TaskSpec,
+    task: TaskSpec | str,
+    files: TaskFiles | None = None,
     *,
-    train_file: Files = None,
-    validation_file: Files = None,
-    test_file: Files = None,
-    dataset_dir: str | os.PathLike | None = None,
-    cache_dir: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | Any | None = None,
     seed: int = 42,
+    length: Callable[[str], int] | None = None,
+    **file_arguments: Any,
 ) -> dict[str, Dataset]:
     """
-    Load the rows of a task, checked, in the columns of the task.
+    Load the examples of a task, checked, in the columns of the task.
 
     Args:
-        spec: the task; its `loader` is a key of `LOADERS`.
-        train_file, validation_file, test_file: files or globs: json, jsonl, csv, tsv, parquet or the .gz of one of
-            these, with the columns of the task (or its `column_aliases`); DiscoEval's also as they are published. If a
-            task has several validation or test splits, the file is the first of them.
-        dataset_dir: a folder with files called `train`, `validation` (`valid`, `dev`, `val`), `test`,
-            `validation_matched` and so on, or with a folder for each task: those of GLUE (`RTE/dev.tsv`), of DiscoEval
-            (`SP/arxiv/valid.txt`) and of the Hub (`rte/train-00000-of-00001.parquet`) are known.
-        cache_dir: as for `datasets.load_dataset`.
-        options: for the loader: of Natural Instructions and of the discourse tasks, see there.
-        seed: of what the loader draws.
-
-    Without any files, the data set that the task names on the Hub; discourse tasks are made of Python's documentation.
+        task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`; its `loader` is a key of `LOADERS`.
+        files (`TaskFiles`, *optional*):
+            Where to read; without any, the data set that the task names on the Hub. Discourse tasks are then made of
+            Python's documentation.
+        options (`Mapping` or a dataclass, *optional*):
+            Of the loader: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields by name.
+        seed (`int`, *optional*, defaults to 42): of what the loader draws.
+        length (`Callable[[str], int]`, *optional*):
+            How many tokens a text takes, see `TaskPreprocessor.length`, for loaders that choose what fits.
+        file_arguments: the fields of `TaskFiles`, instead of `files` or to replace some of them.
 
     Returns:
-        The rows of each split that there is, by the names that the task gives the splits: text columns, label column
-        and `idx`, see [`tasks.rows.check_rows`]; or what the loader returns.
+        `dict[str, Dataset]`: the examples of each split that there is, by the names that the task gives the splits:
+        text columns, label column and `idx`, see [`tasks.rows.check_rows`]; or what the loader returns.
 
     Raises:
-        `ValueError`: if files cannot be read, columns are missing, texts are empty, or labels are none of the task's.
-            The message names the file and the line or row.
+        `ValueError`: if files cannot be read, columns are missing, texts are empty, labels are none of the task's, or
+            the loader has no such option. The message names the file and the line or row.
         `FileNotFoundError`: if there is no such file.
+        `TypeError`: if there is no such argument.
+
+    >>> import pathlib, tempfile
+    >>> from hf_depth import load_task
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> file = pathlib.Path(folder.name, "train.jsonl")
+    >>> _ = file.write_text('{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "entailment"}')
+    >>> load_task("glue/rte", train_file=str(file), cache_dir=folder.name)["train"][0]
+    {'sentence1': 'It rains.', 'sentence2': 'It is wet.', 'label': 0, 'idx': 0}
+    """
+    spec = get_task(task) if isinstance(task, str) else task
+    others = ("files", "options", "seed", "length")
+    files = collect_files(files, file_arguments, others)
+    loader = get_loader(spec)
+    return loader.load(spec, files, build_options(spec, options), seed=seed, length=length)
+
+
+def get_loader(spec: TaskSpec) -> Loader:
+    """
+    The loader of a task.
+
+    Raises:
+        `ValueError`: if there is none of that name, with near matches.
     """
     if spec.loader not in LOADERS:
         raise ValueError(
             f"Task {spec.name!r}, field `loader`: there is no loader {spec.loader!r}."
             f"{suggestion(spec.loader, LOADERS, 'loaders')}"
         )
-    return LOADERS[spec.loader](
-        spec,
-        train_file=train_file,
-        validation_file=validation_file,
-        test_file=test_file,
-        dataset_dir=dataset_dir,
-        cache_dir=cache_dir,
-        options=options,
-        seed=seed,
-    )
+    return LOADERS[spec.loader]
 
 
-def load_table(
-    spec: TaskSpec,
-    *,
-    train_file: Files = None,
-    validation_file: Files = None,
-    test_file: Files = None,
-    dataset_dir: str | os.PathLike | None = None,
-    cache_dir: str | None = None,
-    **_,
-) -> dict[str, Dataset]:
-    """Rows of files with one column for each text and one for the label, or of such a data set on the Hub."""
-    files = split_files(spec, train_file, validation_file, test_file, dataset_dir)
-    if not files:
-        splits = load_hub_splits(spec, cache_dir)
-        return {
-            split: check_rows(rows, spec, f"{spec.path}, split {split!r}", split not in spec.test_splits, True)
-            for split, rows in splits.items()
-        }
-    splits = {}
-    for split, names in files.items():
-        rows = read_tables(file_argument(spec, split), names, spec, cache_dir)
-        splits[split] = check_rows(rows, spec, ", ".join(names), split not in spec.test_splits)
-    return splits
+def build_options(spec: TaskSpec, options: Mapping[str, Any] | Any | None = None) -> Any:
+    """
+    The options of a task's loader.
 
+    Args:
+        spec: the task.
+        options: a dataclass of that loader's options, or its fields by name.
 
-def load_discourse(
-    spec: TaskSpec,
-    *,
-    train_file: Files = None,
-    validation_file: Files = None,
-    test_file: Files = None,
-    dataset_dir: str | os.PathLike | None = None,
-    **other: Any,
-) -> dict[str, Dataset]:
-    """Discourse tasks made of documents: see [`discourse_tasks.load`]."""
-    files = split_files(spec, train_file, validation_file, test_file, dataset_dir, DOCUMENT_SUFFIXES)
-    return discourse_tasks.load(
-        spec,
-        train_file=files.get(spec.train_split),
-        validation_file=files.get(next(iter(spec.validation_splits), None)),
-        test_file=files.get(next(iter(spec.test_splits), None)),
-        **other,
-    )
-
-
-# How the rows of a task are read, by `TaskSpec.loader`. All are called with the arguments of `load_task`.
-LOADERS: dict[str, Callable[..., dict[str, Dataset]]] = {
-    "table": load_table,
-    "disco_eval": disco_eval.load,
-    "disco_eval_pairs": disco_eval.load_pairs,
-    "natural_instructions": natural_instructions.load,
-    "discourse": load_discourse,
-}
+    Raises:
+        `ValueError`: if the loader has no such option, with near matches, or a value is wrong.
+    """
+    loader = get_loader(spec)
+    if is_dataclass(options):
+        if not isinstance(options, loader.options):
+            raise ValueError(
+                f"Task {spec.name!r}: the options of its loader {spec.loader!r} are `{loader.options.__name__}`, got "
+                f"`{type(options).__name__}`."
+            )
+        return options
+    for name in options or {}:
+        if name not in loader.option_names:
+            raise ValueError(
+                f"Task {spec.name!r}: its loader {spec.loader!r} has no option `{name}`."
+                f"{suggestion(name, loader.option_names, 'options')}"
+            )
+    return loader.options(**(options or {}))

@@ -1,4 +1,4 @@
-"""Rows of a task to what the model reads and writes: a function for `datasets.map`, and a collator for its rows."""
+"""[`TaskPreprocessor`]: from examples of a task to the ids that the model reads and writes."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,46 +12,64 @@ from datasets import Dataset, Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..data.sentences import get_sentence_splitter
-from ..data.tokenization import TextEncoder, eosen_token_id, layout_document, sentence_token_ids
+from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, layout_document, sentence_token_ids
 from .spec import TaskSpec
 
-# Part of the fingerprint of prepared data: raise it when the same row may give other ids.
+# Part of the fingerprint of prepared data: raise it when the same example may give other ids.
 ROWS_VERSION = 1
 
-# Where a loader gives this column and the text of the row ends with it, that end is cut last of all.
+# Where a loader gives this column and the text of the example ends with it, that end is cut last of all.
 INSTANCE_COLUMN = "instance"
 
 
 @dataclass
 class TaskPreprocessor:
     """
-    Encodes the rows of a task.
+    Encodes the examples of a task; a function for `datasets.map`.
 
     A T5 reads the prompt and `</s>`. A DEPTH model reads it in the layout of [`layout_document`]: the text of each
     column is split into sentences by itself, so that a column always begins a sentence, and the prefix of a column
     belongs to its first sentence. Sentence tokens count up, and past the last one the sentences share it.
 
-    In a row that is too long, the longest text loses tokens at its end, until several are equally long and all of them
-    do. Where the row has a column `instance` that its text ends with, that end loses tokens last, at its beginning.
+    In an example that is too long, the longest text loses tokens at its end, until several are equally long and all of
+    them do. Where there is a column `instance` that the text ends with, that end loses tokens last, at its beginning.
 
     Args:
-        tokenizer: any T5 tokenizer.
-        spec: the task.
-        sentence_tokens: whether the model reads sentence tokens.
-        max_source_length, max_target_length: tokens at most, special tokens included; by default the task's.
-        sentence_language: of the texts, see [`get_sentence_splitter`].
-        seed: together with the row, chooses the target among several right answers.
+        tokenizer (`PreTrainedTokenizerBase`): any T5 tokenizer.
+        spec (`TaskSpec`): the task.
+        sentence_tokens (`bool`, *optional*):
+            Whether the model reads sentence tokens. By default it does if the tokenizer has them; give `False` for a
+            T5 whose tokenizer does.
+        max_source_length, max_target_length (`int`, *optional*):
+            Tokens at most, special tokens included; by default the task's.
+        sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
+        seed (`int`, *optional*, defaults to 42): together with the example, chooses the target among the references.
 
-    Called with a batch of rows, it returns the columns `input_ids` (1-D int32 arrays), `labels` (1-D int32 arrays: the
-    target and `</s>`; empty where it is hidden) and `num_cut_tokens` (tokens of input and target that were cut off).
+    Called with a batch of examples, it returns the columns `input_ids` (1-D int32 arrays), `labels` (1-D int32 arrays:
+    the target and `</s>`; empty where there is none) and `num_cut_tokens` (tokens of input and target that were cut
+    off).
 
     Raises:
-        `ValueError`: if a length is too small for the labels, or the tokenizer cannot write or tell apart two of them.
+        `ValueError`: if a length is too small for the labels, or the tokenizer cannot write or tell apart two of them,
+            or has no sentence tokens although they are asked for.
+
+    >>> import tempfile
+    >>> from hf_depth import TaskPreprocessor, add_sentence_tokens, get_task
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tokenizer = train_tokenizer(["rte sentence1: It rains. sentence2: not_entailment"], 200, folder, True)
+    >>> tokenizer = add_sentence_tokens(tokenizer)
+    >>> preprocessor = TaskPreprocessor(tokenizer, get_task("glue/rte"))
+    >>> batch = preprocessor({"sentence1": ["It rains."], "sentence2": ["It is wet."], "label": [0]})
+    >>> tokenizer.decode(batch["input_ids"][0])
+    '<eosen><sent_0> rte sentence1: It rains.<eosen><sent_1> sentence2: It is wet.<eosen></s>'
+    >>> tokenizer.decode(batch["labels"][0])
+    'entailment</s>'
     """
 
     tokenizer: InitVar[PreTrainedTokenizerBase]
     spec: TaskSpec
-    sentence_tokens: bool = False
+    sentence_tokens: bool | None = None
     max_source_length: int | None = None
     max_target_length: int | None = None
     sentence_language: str = "en"
@@ -65,6 +83,8 @@ class TaskPreprocessor:
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
         _check_labels(self.spec, tokenizer, self.max_target_length)
+        if self.sentence_tokens is None:
+            self.sentence_tokens = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
         self.encoder = TextEncoder(tokenizer)
         self.eos_token_id = tokenizer.eos_token_id
         if self.sentence_tokens:
@@ -85,27 +105,27 @@ class TaskPreprocessor:
     def __call__(self, batch: Mapping[str, list]) -> dict[str, list]:
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
         columns = {"input_ids": [], "labels": [], "num_cut_tokens": []}
-        for (parts, keep_last), answer in zip(self._encoded_parts(rows), self._encoded_answers(rows), strict=True):
+        for (parts, keep_last), target in zip(self._encoded_parts(rows), self._encoded_targets(rows), strict=True):
             input_ids, num_cut_tokens = self._layout(parts, keep_last)
             labels = []
-            if answer is not None:
-                labels = [*answer[: self.max_target_length - 1], self.eos_token_id]
-                num_cut_tokens += len(answer) + 1 - len(labels)
+            if target is not None:
+                labels = [*target[: self.max_target_length - 1], self.eos_token_id]
+                num_cut_tokens += len(target) + 1 - len(labels)
             columns["input_ids"].append(np.array(input_ids, dtype=np.int32))
             columns["labels"].append(np.array(labels, dtype=np.int32))
             columns["num_cut_tokens"].append(num_cut_tokens)
         return columns
 
     def _encoded_parts(self, rows: list[dict]) -> list[tuple[list[list[list[int]]], bool]]:
-        """For each row the word ids of each sentence of each text, and whether the last text is an instance."""
+        """For each example the ids of each sentence of each text, and whether the last text is an instance."""
         parts = [[self._sentences(text, prefix) for text, prefix in self._texts(row)] for row in rows]
         encoded = iter(self.encoder([sentence for texts in parts for sentences in texts for sentence in sentences]))
-        ids = [[[words for _ in sentences if (words := next(encoded))] for sentences in texts] for texts in parts]
+        ids = [[[tokens for _ in sentences if (tokens := next(encoded))] for sentences in texts] for texts in parts]
         has_instance = [len(texts) > len(self.spec.text_column_name) for texts in parts]
         return list(zip(ids, has_instance, strict=True))
 
     def _texts(self, row: dict) -> list[tuple[str, str]]:
-        """The texts of a row, each with its prefix; an instance at the end of the last one is a text of its own."""
+        """The texts of an example with their prefixes; an instance at the end of the last one is a text of its own."""
         texts = []
         for text, prefix in zip(self.spec.input_texts(row), self.spec.prefix, strict=True):
             texts.append((text.removeprefix(prefix.strip()), prefix.strip()))
@@ -119,23 +139,23 @@ class TaskPreprocessor:
         first, *others = (self.splitter(text) or [""]) if self.sentence_tokens else [text.strip()]
         return [f"{prefix} {first}".strip(), *others]
 
-    def _encoded_answers(self, rows: list[dict]) -> list[list[int] | None]:
-        """The word ids of what each row's model should write; `None` where that is hidden."""
-        answers = [self._answer(row) for row in rows]
-        encoded = iter(self.encoder([answer for answer in answers if answer is not None]))
-        return [None if answer is None else next(encoded) for answer in answers]
+    def _encoded_targets(self, rows: list[dict]) -> list[list[int] | None]:
+        """The ids of what the model should write for each example; `None` where it is unlabeled."""
+        targets = [self._target(row) for row in rows]
+        encoded = iter(self.encoder([target for target in targets if target is not None]))
+        return [None if target is None else next(encoded) for target in targets]
 
-    def _answer(self, row: dict) -> str | None:
-        """One of the right answers, as a function of the seed and the row's own text."""
-        answers = self.spec.targets(row)
-        if len(answers) <= 1:
-            return answers[0] if answers else None
-        identity = "\0".join([str(self.seed), self.spec.prompt(row), *answers])
+    def _target(self, row: dict) -> str | None:
+        """One of the references, as a function of the seed and the example's own text."""
+        targets = self.spec.targets(row)
+        if len(targets) <= 1:
+            return targets[0] if targets else None
+        identity = "\0".join([str(self.seed), self.spec.prompt(row), *targets])
         digest = hashlib.blake2b(identity.encode(), digest_size=8).digest()
-        return answers[int.from_bytes(digest) % len(answers)]
+        return targets[int.from_bytes(digest) % len(targets)]
 
     def _layout(self, parts: list[list[list[int]]], keep_last: bool) -> tuple[list[int], int]:
-        """The input of at most `max_source_length` ids, and how many words had to be cut off."""
+        """The input of at most `max_source_length` ids, and how many tokens had to be cut off."""
         overhead = 2 if self.sentence_tokens else 0
         costs = [sum(len(sentence) + overhead for sentence in part) for part in parts]
         kept, budget = parts, sum(costs)
@@ -146,7 +166,7 @@ class TaskPreprocessor:
             kept = [_head(part, limit, overhead) for part, limit in zip(parts, limits, strict=True)]
             if keep_last:
                 kept[-1] = _tail(parts[-1], limits[-1], overhead)
-        return input_ids, _num_words(parts) - _num_words(kept)
+        return input_ids, _num_tokens(parts) - _num_tokens(kept)
 
     def _joined(self, parts: list[list[list[int]]]) -> list[int]:
         sentences = list(chain.from_iterable(parts))
@@ -155,7 +175,7 @@ class TaskPreprocessor:
         return [*chain.from_iterable(sentences), self.eos_token_id]
 
 
-def _check_labels(spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_target_length: int):
+def _check_labels(spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_target_length: int) -> None:
     """Raise if the tokenizer cannot write the labels, tell them apart and read them back, or if one does not fit."""
     if spec.labels is None:
         return
@@ -179,17 +199,20 @@ def prepare_task(
     preprocessor: TaskPreprocessor,
     num_proc: int | None = None,
     overwrite_cache: bool = False,
-    desc: str = "Preparing rows",
+    desc: str = "Preparing examples",
 ) -> Dataset:
     """
-    Map rows of a task to rows of ids, one for one. What `datasets` has cached is used again.
+    Map the examples of a task to ids, one for one. What `datasets` has cached is used again.
 
     Args:
-        rows: in the columns of the task.
-        preprocessor: makes the ids.
-        num_proc: processes.
-        overwrite_cache: prepare anew even if there is a cached result.
-        desc: for the progress bar.
+        rows (`Dataset`): examples in the columns of the task.
+        preprocessor (`TaskPreprocessor`): makes the ids.
+        num_proc (`int`, *optional*): processes.
+        overwrite_cache (`bool`, *optional*, defaults to `False`): prepare anew even if there is a cached result.
+        desc (`str`, *optional*): for the progress bar.
+
+    Returns:
+        `Dataset`: with the columns `input_ids`, `labels` and `num_cut_tokens`.
     """
     return rows.map(
         preprocessor,
@@ -204,8 +227,15 @@ def prepare_task(
 
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count what prepared rows hold: `examples`, `tokens` (of inputs), `cut_examples` and `tokens_cut` of those that were
-    too long, and, if `unk_token_id` is given, `unknown_tokens` of inputs.
+    Count what prepared examples hold.
+
+    Args:
+        rows (`Dataset`): from [`prepare_task`].
+        unk_token_id (`int`, *optional*): the id of `<unk>`.
+
+    Returns:
+        `dict[str, int]`: `examples`, `tokens` (of inputs), `cut_examples` and `tokens_cut` of those that were too
+        long, and, if `unk_token_id` is given, `unknown_tokens` of inputs.
     """
     counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut"), 0)
     for batch in rows.with_format("arrow").iter(batch_size=10_000):
@@ -234,7 +264,7 @@ def _limits(costs: Sequence[int], budget: int, keep_last: bool) -> list[int]:
 
 
 def _head(sentences: list[list[int]], limit: int, overhead: int) -> list[list[int]]:
-    """The first words of a text that cost no more than `limit`, as sentences."""
+    """The first tokens of a text that cost no more than `limit`, as sentences."""
     kept = []
     for sentence in sentences:
         room = limit - overhead
@@ -246,12 +276,12 @@ def _head(sentences: list[list[int]], limit: int, overhead: int) -> list[list[in
 
 
 def _tail(sentences: list[list[int]], limit: int, overhead: int) -> list[list[int]]:
-    """The last words of a text that cost no more than `limit`, as sentences."""
+    """The last tokens of a text that cost no more than `limit`, as sentences."""
     backwards = _head([sentence[::-1] for sentence in reversed(sentences)], limit, overhead)
     return [sentence[::-1] for sentence in reversed(backwards)]
 
 
-def _num_words(parts: list[list[list[int]]]) -> int:
+def _num_tokens(parts: list[list[list[int]]]) -> int:
     return sum(len(sentence) for part in parts for sentence in part)
 
 

@@ -1,8 +1,20 @@
-"""The registry of tasks: `DATASET_VALS`, and what one entry says about its rows."""
+"""
+The registry of tasks.
+
+`DATASET_VALS` maps the name of a benchmark to its tasks by their names, each a [`TaskSpec`] or a plain entry (a
+dictionary of the fields of one). [`get_task`] finds a task, [`register_task`] adds one, [`load_task_file`] those of a
+YAML file.
+
+>>> from hf_depth import DATASET_VALS
+>>> sorted(DATASET_VALS)
+['disco_eval', 'discourse', 'glue', 'natural_instructions']
+>>> DATASET_VALS["glue"]["rte"].labels
+{0: 'entailment', 1: 'not_entailment'}
+"""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -23,12 +35,19 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     Find a task of `DATASET_VALS`.
 
     Args:
-        name: of the task, such as `"rte"` or, with its benchmark, `"glue/rte"`.
-        benchmark: needed if several benchmarks have a task of that name. `"nyu-mll/glue"` and `"OfekGlick/DiscoEval"`,
-            their names on the Hub, stand for `"glue"` and `"disco_eval"`.
+        name (`str`): of the task, such as `"rte"` or, with its benchmark, `"glue/rte"`.
+        benchmark (`str`, *optional*):
+            Needed if several benchmarks have a task of that name. `"nyu-mll/glue"` and `"OfekGlick/DiscoEval"`, their
+            names on the Hub, stand for `"glue"` and `"disco_eval"`.
+
+    Returns:
+        `TaskSpec`: the task.
 
     Raises:
         `ValueError`: if there is none; it names the nearest ones.
+
+    >>> get_task("glue/mrpc").metric_names
+    ('f1', 'accuracy')
     """
     if benchmark is None and "/" in name:
         benchmark, name = name.rsplit("/", 1)
@@ -82,12 +101,21 @@ def register_task(
     Add a task to `DATASET_VALS`.
 
     Args:
-        task: a task, or a plain entry.
-        benchmark, name: where the entry does not give them.
-        overwrite: replace another task of that name.
+        task (`TaskSpec` or `Mapping`): a task, or a plain entry.
+        benchmark, name (`str`, *optional*): where the entry does not give them.
+        overwrite (`bool`, *optional*, defaults to `False`): replace another task of that name.
+
+    Returns:
+        `TaskSpec`: the task.
 
     Raises:
         `ValueError`: if the entry is not valid, or if there is another task of that name.
+
+    >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
+    >>> task = register_task(entry, benchmark="mine", name="tone")
+    >>> get_task("mine/tone").metric_names
+    ('accuracy',)
+    >>> del DATASET_VALS["mine"]
     """
     task = as_task(task, benchmark, name)
     tasks = DATASET_VALS.setdefault(task.benchmark, {})
@@ -100,6 +128,23 @@ def register_task(
         )
     tasks[task.name] = task
     return task
+
+
+def training_tasks(tasks: Iterable[TaskSpec]) -> list[TaskSpec]:
+    """
+    The tasks to train and validate on: a task without training data names another one that has some.
+
+    >>> [task.name for task in training_tasks([get_task("glue/rte"), get_task("glue/ax")])]
+    ['rte', 'mnli']
+    """
+    found = {}
+    for task in tasks:
+        if task.train_split:
+            found[task.benchmark, task.name] = task
+        elif task.train_on:
+            other = get_task(task.train_on, task.benchmark)
+            found.setdefault((other.benchmark, other.name), other)
+    return list(found.values())
 
 
 def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:

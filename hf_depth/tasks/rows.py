@@ -1,4 +1,4 @@
-"""Rows of a task in its own columns, each checked: the border behind which nothing else looks at the data."""
+"""Examples in the columns of their task, each of them checked once, so that all later steps may rely on them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,26 +13,26 @@ from .spec import UNLABELED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
-INDEX = "idx"  # the number of a row, by which a benchmark's server knows it
+INDEX = "idx"  # the number of an example, by which a benchmark's server knows it
 
 
 def check_rows(
     dataset: Dataset, spec: TaskSpec, place: str, needs_labels: bool = True, allow_empty_texts: bool = False
 ) -> Dataset:
     """
-    Bring rows into the columns of their task and check each of them.
+    Bring examples into the columns of their task and check each of them.
 
     Args:
-        dataset: rows with the columns of the task, or the `column_aliases` of these. A list of texts is joined.
+        dataset: examples with the columns of the task, or the `column_aliases` of these. A list of texts is joined.
         spec: the task.
-        place: where the rows come from, for errors.
-        needs_labels: whether a hidden label is an error. Else the column may be missing; all labels are hidden then.
+        place: where the examples come from, for errors.
+        needs_labels: whether an unlabeled example is an error. Else the column may be missing; then all are unlabeled.
         allow_empty_texts: report empty texts instead of raising, for data that the user cannot repair.
 
     Returns:
-        The rows with the text columns of the task, its label column and `idx`. A label is the number of the class
-        (int64; `-1`: hidden), for a task on numbers the number (float64; `-1.0`: hidden), for one on open text the
-        list of answers. `idx` is the one of the data, or else the place of the row.
+        The examples with the text columns of the task, its label column and `idx`. A label is the number of the class
+        (int64; `-1`: unlabeled), for a task on numbers the number (float64; `-1.0`: unlabeled), for a free-form task
+        the list of references. `idx` is the one of the data, or else the place of the example.
 
     Raises:
         `ValueError`: naming the place, the row and the column, and what is accepted.
@@ -60,7 +60,8 @@ def check_rows(
 
 def read_class(spec: TaskSpec, label: Any) -> int:
     """
-    The class that a label of the data means, by its number, its text or its number as text; `-1` if it is hidden.
+    The class that a label of the data means, by its number, its text or its number as text; `-1` if it stands for an
+    unlabeled example.
 
     Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
     This is why a label is read once only: the class 1 is not the text "1".
@@ -114,7 +115,7 @@ class _RowChecker:
         spec, row = self.spec, {self.spec.label_column_name: label}
         try:
             if spec.labels is None:
-                value = self._answers(label)
+                value = self._references(label)
             else:
                 value = spec.label_value(row) if spec.is_regression else read_class(spec, label)
         except ValueError as error:
@@ -123,17 +124,17 @@ class _RowChecker:
             raise self._error(index, f"the column {spec.label_column_name!r} holds {label!r}, hence no label.")
         return value
 
-    def _answers(self, label: Any) -> list[str]:
+    def _references(self, label: Any) -> list[str]:
         is_text = isinstance(label, str)
         if label is None or label == UNLABELED or (is_text and not label.strip()):
             return []
-        answers = [label] if is_text else label
-        if not isinstance(answers, list) or not all(isinstance(answer, str) and answer.strip() for answer in answers):
+        texts = [label] if is_text else label
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError(
                 f"the column {self.spec.label_column_name!r} must hold a text or a list of texts that are not empty, "
                 f"but holds {label!r:.80}."
             )
-        return answers
+        return texts
 
     def _error(self, index: int, message: str) -> ValueError:
         return ValueError(f"{self.place}, row {index} (the first is row 0): {message}")

@@ -1,16 +1,19 @@
-"""Where the rows of a task come from: files named one by one, a folder, tab-separated tables, the Hub."""
+"""Where the examples of a task come from: [`TaskFiles`], a folder, tab-separated tables, the Hub."""
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from ..data.files import READERS, Files, check_utf8, find_files, load_files, open_file
-from ..suggestions import listed
+from ..suggestions import listed, suggestion
 from .spec import TaskSpec
 
 TABLE_SUFFIXES = (*(suffix for suffix in READERS if suffix != ".txt"), ".tsv")
@@ -20,22 +23,80 @@ _SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "dev"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}")  # of a Parquet file of the Hub
 
 
+@dataclass(frozen=True)
+class TaskFiles:
+    """
+    The files that a task is read from. Without any, its data set on the Hub is read, or what its loader says.
+
+    Args:
+        train_file, validation_file, test_file (`str` or `Sequence[str]`, *optional*):
+            Files or globs: json, jsonl, csv, tsv, parquet or the .gz of one of these, with the columns of the task (or
+            its `column_aliases`); DiscoEval's also as they are published; documents for discourse tasks. If a task has
+            several validation or test splits, the file is the first of them.
+        dataset_dir (`str` or `os.PathLike`, *optional*):
+            A folder with files called `train`, `validation` (`valid`, `dev`, `val`), `test`, `validation_matched` and
+            so on, or with a folder for each task: those of GLUE (`RTE/dev.tsv`), of DiscoEval (`SP/arxiv/valid.txt`)
+            and of the Hub (`rte/train-00000-of-00001.parquet`) are known.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+
+    >>> files = TaskFiles(train_file="train.jsonl", dataset_dir="glue")
+    >>> files.are_named, TaskFiles(cache_dir="cache").are_named
+    (True, False)
+    >>> files.names
+    {'train_file': 'train.jsonl', 'dataset_dir': 'glue'}
+    """
+
+    train_file: Files = None
+    validation_file: Files = None
+    test_file: Files = None
+    dataset_dir: str | os.PathLike | None = None
+    cache_dir: str | None = None
+
+    @property
+    def are_named(self) -> bool:
+        """Whether there are files or a folder to read."""
+        return bool(self.train_file or self.validation_file or self.test_file or self.dataset_dir)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What to read, without the way to it: what may be published."""
+        named = {}
+        for argument in ("train_file", "validation_file", "test_file", "dataset_dir"):
+            value = getattr(self, argument)
+            if value:
+                paths = [value] if isinstance(value, str | os.PathLike) else value
+                named[argument] = ", ".join(Path(path).name for path in paths)
+        return named
+
+
+def collect_files(files: TaskFiles | None, arguments: Mapping[str, Any], others: Sequence[str] = ()) -> TaskFiles:
+    """
+    Files that are given as keyword arguments, added to those that are given as `TaskFiles`.
+
+    Args:
+        files: to add to.
+        arguments: fields of `TaskFiles`.
+        others: the other arguments that there are, for the suggestion.
+
+    Raises:
+        `TypeError`: for an argument that there is not, with near matches.
+    """
+    names = [item.name for item in fields(TaskFiles)]
+    for name in arguments:
+        if name not in names:
+            raise TypeError(f"There is no argument `{name}`.{suggestion(name, [*names, *others], 'arguments')}")
+    return replace(files or TaskFiles(), **arguments)
+
+
 def split_files(
-    spec: TaskSpec,
-    train_file: Files = None,
-    validation_file: Files = None,
-    test_file: Files = None,
-    dataset_dir: str | os.PathLike | None = None,
-    suffixes: Sequence[str] = TABLE_SUFFIXES,
-    folders: Sequence[str] = (),
+    spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] = TABLE_SUFFIXES, folders: Sequence[str] = ()
 ) -> dict[str, list[str]]:
     """
     The files of each split. A file that is named counts as the first split of its kind, before those of the folder.
 
     Args:
         spec: the task.
-        train_file, validation_file, test_file: names of files, or globs.
-        dataset_dir: a folder with the files of the splits, or with a folder for the task.
+        files: named one by one, or by their folder.
         suffixes: of the files that can be read.
         folders: further folders for the task that there may be in `dataset_dir`.
 
@@ -43,11 +104,11 @@ def split_files(
         `ValueError`: if the folder has no file for any split, or several for one, or if a task that is only tested is
             given a file to train on.
     """
-    files = _files_in_folder(spec, Path(dataset_dir), suffixes, folders) if dataset_dir else {}
+    found = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders) if files.dataset_dir else {}
     firsts = {
-        "train_file": (train_file, (spec.train_split,)),
-        "validation_file": (validation_file, spec.validation_splits),
-        "test_file": (test_file, spec.test_splits),
+        "train_file": (files.train_file, (spec.train_split,)),
+        "validation_file": (files.validation_file, spec.validation_splits),
+        "test_file": (files.test_file, spec.test_splits),
     }
     for argument, (names, splits) in firsts.items():
         if not names:
@@ -55,8 +116,8 @@ def split_files(
         if not splits or not splits[0]:
             advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
             raise ValueError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
-        files[splits[0]] = [names] if isinstance(names, str) else list(names)
-    return files
+        found[splits[0]] = [names] if isinstance(names, str) else list(names)
+    return found
 
 
 def _files_in_folder(
@@ -172,7 +233,7 @@ def read_rows(
     features: Features | None = None,
 ) -> Dataset:
     """
-    Keep the rows that a function reads from a file as a dataset on disk, which is found again next time.
+    Keep the rows that a function reads from a file as a data set on disk, which is found again next time.
 
     Args:
         argument: what an error calls the file.
@@ -197,7 +258,7 @@ def keep_rows(
     cache_dir: str | None = None,
 ) -> Dataset:
     """
-    Keep rows as a dataset on disk. The same arguments find it again, and with it what `datasets.map` made of it.
+    Keep rows as a data set on disk. The same arguments find it again, and with it what `datasets.map` made of it.
 
     Args:
         rows: a function that yields dictionaries.
@@ -225,6 +286,12 @@ def kept_splits(rows: Dataset) -> dict[str, Dataset]:
         # A range keeps the rows where they are on disk, and so the cache of what is made of them.
         splits[name] = rows.select(range(start, start + names.count(name))).remove_columns("split")
     return splits
+
+
+def named_generator(seed: int, *names: str) -> np.random.Generator:
+    """A generator of random numbers that depends on the seed and the names alone, in every process."""
+    digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
+    return np.random.default_rng(int.from_bytes(digest))
 
 
 def file_version(file: str | os.PathLike) -> tuple[int, int]:

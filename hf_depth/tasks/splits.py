@@ -1,23 +1,524 @@
-"""What a run needs of each task: load, limit, prepare, mix."""
+"""[`TaskSplits`]: the data of one or several tasks, from files to what a trainer takes: load, limit, prepare, mix."""
 
-from collections.abc import Sequence
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
+import numpy as np
 from datasets import Dataset, interleave_datasets
+from transformers import PreTrainedTokenizerBase
+
+from ..suggestions import listed, suggestion
+from .dataset import TaskDataset, name_datasets
+from .loading import get_loader, load_task
+from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
+from .registry import get_task, training_tasks
+from .rows import check_rows
+from .sources import TaskFiles, collect_files
+from .spec import TaskSpec
+
+logger = logging.getLogger(__name__)
+
+# What the splits of a task are for: the argument that asks for them, and the one that names their file.
+PURPOSES = {
+    "train": ("do_train", "train_file"),
+    "eval": ("do_eval", "validation_file"),
+    "predict": ("do_predict", "test_file"),
+}
+
+UNKNOWN_TOKENS_TO_REPORT = 0.01  # of all tokens
+
+
+@dataclass
+class LoadedTask:
+    """
+    The splits of one task.
+
+    Attributes:
+        spec (`TaskSpec`): the task.
+        examples (`dict[str, Dataset]`): of each split, in the columns of the task.
+        prepared (`dict[str, Dataset]`): the same as ids of the model, after [`TaskSplits.prepare`].
+        load (`Callable`, *optional*): loads the examples again, if their choice depends on how tokens are counted.
+    """
+
+    spec: TaskSpec
+    examples: dict[str, Dataset]
+    prepared: dict[str, Dataset] = field(default_factory=dict)
+    load: Callable[..., dict[str, Dataset]] | None = None
+
+    def dataset(self, split: str) -> TaskDataset:
+        """A prepared split to evaluate on."""
+        return TaskDataset(self.spec, split, self.examples[split], self.prepared[split], self.train_label_ids)
+
+    @cached_property
+    def train_label_ids(self) -> list[int] | None:
+        """The classes of the training examples, if there are any."""
+        if self.spec.labels is None or self.spec.train_split not in self.examples:
+            return None
+        return self.spec.label_ids(self.examples[self.spec.train_split])
+
+
+@contextlib.contextmanager
+def _without_waiting(desc: str = "") -> Iterator[None]:
+    """Stands for `main_process_first` where there is one process."""
+    yield
+
+
+class TaskSplits:
+    """
+    The data of one or several tasks, from files to what [`TaskTrainer`] takes.
+
+        splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
+        splits.prepare(tokenizer)
+        trainer = TaskTrainer(
+            model=model,
+            args=args,
+            train_dataset=splits.train_dataset(),
+            eval_dataset=splits.eval_dataset(),
+            processing_class=tokenizer,
+        )
+        trainer.train()
+        trainer.evaluate_tasks(splits.test_datasets())
+
+    [`~TaskSplits.load`] and [`~TaskSplits.from_datasets`] make it.
+
+    Attributes:
+        parts (`list[LoadedTask]`): task by task the examples of each split, and their ids once they are prepared.
+        files (`TaskFiles`): where they were read.
+        statistics (`dict[str, dict[str, int]]`):
+            What [`~TaskSplits.prepare`] counted in each split, such as `{"rte train": {"examples": 2490, …}}`.
+
+    >>> import tempfile
+    >>> from hf_depth import TaskSplits, add_sentence_tokens
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> rows = {"sentence1": ["It rains."] * 4, "sentence2": ["It is wet."] * 4, "label": [0, 1, 1, 0]}
+    >>> splits = TaskSplits.from_datasets("glue/rte", {"train": Dataset.from_dict(rows)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tokenizer = train_tokenizer(splits.training_texts(), 200, folder, allow_fewer=True)
+    >>> splits.prepare(add_sentence_tokens(tokenizer)).train_dataset().num_rows
+    4
+    >>> print(splits.preview(number=1).strip())
+    input:  <eosen><sent_0> rte sentence1: It rains.<eosen><sent_1> sentence2: It is wet.<eosen></s>
+    target: entailment</s>
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[LoadedTask],
+        files: TaskFiles | None = None,
+        sentence_language: str = "en",
+        seed: int = 42,
+        main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
+    ):
+        self.parts = list(parts)
+        self.files = files or TaskFiles()
+        self.sentence_language = sentence_language
+        self.seed = seed
+        self.statistics: dict[str, dict[str, int]] = {}
+        self._main_process_first = main_process_first
+        self._tokenizer: PreTrainedTokenizerBase | None = None
+
+    # ---- Load -------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls,
+        tasks: TaskSpec | str | Sequence[TaskSpec | str],
+        files: TaskFiles | None = None,
+        *,
+        do_train: bool | None = None,
+        do_eval: bool | None = None,
+        do_predict: bool | None = None,
+        max_train_samples: int | None = None,
+        max_eval_samples: int | None = None,
+        max_predict_samples: int | None = None,
+        max_source_length: int | None = None,
+        max_target_length: int | None = None,
+        sentence_language: str = "en",
+        options: Mapping[str, Any] | Any | None = None,
+        seed: int = 42,
+        main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
+        **file_arguments: Any,
+    ) -> "TaskSplits":
+        """
+        Load the splits of tasks, each at most as large as asked for. A task without training data (GLUE's `ax`) brings
+        the one that it is trained and validated on.
+
+        Args:
+            tasks (`TaskSpec`, `str`, or a sequence of these): the tasks, or their names in `DATASET_VALS`.
+            files (`TaskFiles`, *optional*):
+                Where to read, see there; the files of splits are those of one task, a `dataset_dir` may have several.
+            do_train, do_eval, do_predict (`bool`, *optional*):
+                Whether training, validation and test splits are needed: by default those that there are are taken.
+                With `True` it is an error if there are none (of several splits of a task, or to predict, some may be
+                missing), with `False` they are left out.
+            max_train_samples, max_eval_samples, max_predict_samples (`int`, *optional*):
+                Examples of a split at most: a random subset, in the order of the data.
+            max_source_length, max_target_length (`int`, *optional*):
+                Tokens at most, special tokens included; by default those of each task.
+            sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
+            options (`Mapping` or a dataclass, *optional*):
+                Of the tasks' loaders, see [`load_task`]; each loader takes those that it has.
+            seed (`int`, *optional*, defaults to 42):
+                Of what loaders draw, of the subsets, and of the choice among several references.
+            main_process_first (`Callable`, *optional*):
+                Where several processes load the same data: `training_args.main_process_first`.
+            file_arguments: the fields of `TaskFiles`, instead of `files` or to replace some of them.
+
+        Returns:
+            `TaskSplits`: not prepared yet.
+
+        Raises:
+            `ValueError`: if needed data is missing or wrong, see [`load_task`], or an option is none of any loader's.
+            `TypeError`: if there is no such argument.
+        """
+        others = [name for name in inspect.signature(cls.load).parameters if name != "file_arguments"]
+        files = collect_files(files, file_arguments, others)
+        lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
+        tested = [_with_lengths(task, lengths) for task in _as_specs(tasks)]
+        trained = [_with_lengths(task, lengths) for task in training_tasks(tested)]
+        loaded = [*trained, *(task for task in tested if task not in trained)]
+        _check_files_of_one_task(tested, files)
+        options = _options_of_loaders(loaded, options, sentence_language)
+        selection = _Selection(
+            wanted={"train": do_train, "eval": do_eval, "predict": do_predict},
+            limits={"train": max_train_samples, "eval": max_eval_samples, "predict": max_predict_samples},
+            seed=seed,
+        )
+        splits = cls([], files, sentence_language, seed, main_process_first)
+        for task in loaded:
+            in_training, in_prediction = task in trained, task in tested
+            needed = selection.needed_splits(task, in_training, in_prediction)
+            if needed:
+                own_files = _files_of(files, in_training, in_prediction)
+                load = partial(splits._load_task, task, own_files, options[task.loader], selection, needed)
+                reload = load if get_loader(task).counts_tokens else None
+                splits.parts.append(LoadedTask(task, load(), load=reload))
+        tests = (split in part.examples for part in splits.parts for split in part.spec.test_splits)
+        if do_predict and not any(tests):
+            raise ValueError("No task has test data: name `test_file`, or leave out `do_predict`.")
+        return splits
+
+    def _load_task(
+        self,
+        task: TaskSpec,
+        files: TaskFiles,
+        options: Mapping[str, Any],
+        selection: "_Selection",
+        needed: Mapping[str, str],
+        length: Callable[[str], int] | None = None,
+    ) -> dict[str, Dataset]:
+        with self._main_process_first(desc=f"loading {task.name}"):
+            examples = load_task(task, files, options=options, seed=self.seed, length=length)
+        return selection.select(task, examples, needed)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        task: TaskSpec | str,
+        datasets: Mapping[str, Dataset],
+        *,
+        max_source_length: int | None = None,
+        max_target_length: int | None = None,
+        sentence_language: str = "en",
+        seed: int = 42,
+    ) -> "TaskSplits":
+        """
+        Take the splits of a task from data sets in memory, each checked as [`load_task`] does it.
+
+        Args:
+            task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`.
+            datasets (`Mapping[str, Dataset]`):
+                By the names that the task gives its splits (usually `train`, `validation`, `test`), such as a
+                `DatasetDict`, with the columns of the task.
+            max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
+
+        Raises:
+            `ValueError`: if a split, a column or a label is none of the task's, or a text is empty.
+        """
+        (spec,) = _as_specs(task)
+        spec = _with_lengths(spec, {"max_source_length": max_source_length, "max_target_length": max_target_length})
+        known = [split for split in (spec.train_split, *spec.validation_splits, *spec.test_splits) if split]
+        examples = {}
+        for split, dataset in datasets.items():
+            if split not in known:
+                raise ValueError(
+                    f"The task {spec.full_name!r} has no split {split!r}.{suggestion(split, known, 'splits')}"
+                )
+            examples[split] = check_rows(dataset, spec, f"split {split!r}", needs_labels=split not in spec.test_splits)
+        return cls([LoadedTask(spec, examples)], None, sentence_language, seed)
+
+    # ---- Prepare ----------------------------------------------------------------------------------------------------
+
+    def training_texts(self) -> Iterator[str]:
+        """Prompts and targets of the training examples, to train a vocabulary on."""
+        for part in self.parts:
+            for example in part.examples.get(part.spec.train_split, ()):
+                yield " ".join([part.spec.prompt(example), *part.spec.targets(example)])
+
+    def prepare(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        sentence_tokens: bool | None = None,
+        num_proc: int | None = None,
+        overwrite_cache: bool = False,
+    ) -> "TaskSplits":
+        """
+        Turn all examples into ids of the model, see [`TaskPreprocessor`]. What `datasets` has cached is used again.
+        What was too long, and how many tokens are unknown to the tokenizer, is in `statistics` and logged.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): any T5 tokenizer.
+            sentence_tokens (`bool`, *optional*):
+                Whether the model reads sentence tokens; by default it does if the tokenizer has them.
+            num_proc (`int`, *optional*): processes.
+            overwrite_cache (`bool`, *optional*, defaults to `False`): prepare anew even if there is a cached result.
+
+        Returns:
+            `TaskSplits`: itself.
+
+        Raises:
+            `ValueError`: see [`TaskPreprocessor`].
+        """
+        self._tokenizer = tokenizer
+        self.statistics = {}
+        for part in self.parts:
+            preprocessor = TaskPreprocessor(
+                tokenizer,
+                part.spec,
+                sentence_tokens=sentence_tokens,
+                sentence_language=self.sentence_language,
+                seed=self.seed,
+            )
+            if part.load is not None:
+                part.examples = part.load(length=preprocessor.length)
+            for split, examples in part.examples.items():
+                name = f"{part.spec.name} {split}"
+                with self._main_process_first(desc=f"preparing {name}"):
+                    part.prepared[split] = prepare_task(
+                        examples, preprocessor, num_proc, overwrite_cache, desc=f"Preparing {name}"
+                    ).with_format("numpy")
+                self.statistics[name] = task_statistics(part.prepared[split], tokenizer.unk_token_id)
+                _report(name, self.statistics[name])
+        return self
+
+    # ---- Data sets --------------------------------------------------------------------------------------------------
+
+    def train_dataset(
+        self, mixing_maximum: int = 65_536, mixing_temperature: float = 1.0, seed: int | None = None
+    ) -> Dataset:
+        """
+        The prepared training examples; those of several tasks are mixed, see [`mix_tasks`].
+
+        Args:
+            mixing_maximum (`int`, *optional*, defaults to 65536):
+                A larger task is drawn as if it had so many examples.
+            mixing_temperature (`float`, *optional*, defaults to 1.0):
+                1.0 draws in proportion to the examples of the tasks, more evens them out.
+            seed (`int`, *optional*): of the mixture; by default that of the splits.
+
+        Raises:
+            `ValueError`: if there is no training data, or it is not prepared.
+        """
+        self._check_prepared()
+        trained = [part for part in self.parts if part.spec.train_split in part.prepared]
+        if not trained:
+            raise ValueError("No task has training data: name `train_file`, or do not train.")
+        seed = self.seed if seed is None else seed
+        examples = [part.prepared[part.spec.train_split] for part in trained]
+        return mix_tasks(examples, seed, mixing_maximum, mixing_temperature)
+
+    def eval_dataset(self) -> TaskDataset | dict[str, TaskDataset] | None:
+        """
+        The prepared validation splits, as [`TaskTrainer`] takes them: one, or several by names such as `rte` or
+        `mnli_validation_matched`; `None` if there is none.
+        """
+        return self._evaluated(lambda spec: spec.validation_splits)
+
+    def test_datasets(self) -> TaskDataset | dict[str, TaskDataset] | None:
+        """The prepared test splits, as [`TaskTrainer.evaluate_tasks`] takes them; `None` if there is none."""
+        return self._evaluated(lambda spec: spec.test_splits)
+
+    def _evaluated(
+        self, splits_of: Callable[[TaskSpec], Sequence[str]]
+    ) -> TaskDataset | dict[str, TaskDataset] | None:
+        self._check_prepared()
+        found = [
+            part.dataset(split) for part in self.parts for split in splits_of(part.spec) if split in part.prepared
+        ]
+        return name_datasets(found) if found else None
+
+    def _check_prepared(self) -> None:
+        if self._tokenizer is None:
+            raise ValueError("The examples are not prepared yet: call `splits.prepare(tokenizer)` first.")
+
+    # ---- Reports ----------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> list[TaskSpec]:
+        """The tasks, those that are trained first."""
+        return [part.spec for part in self.parts]
+
+    @property
+    def hub_datasets(self) -> list[str]:
+        """The names on the Hub of the data, if it comes from there: without any files of the user's."""
+        return [] if self.files.are_named else sorted({task.path for task in self.tasks if task.path})
+
+    @property
+    def description(self) -> dict[str, str | int]:
+        """What a model card states about the data: where it comes from, and how many examples each split has."""
+        # Without files it comes from the Hub, or is made of the Python language reference.
+        sources = self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
+        return sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
+
+    def preview(self, number: int = 2) -> str:
+        """
+        The first examples of each task as text, special tokens included: what the model reads and is to write.
+
+        Args:
+            number (`int`, *optional*, defaults to 2): examples of a task.
+        """
+        self._check_prepared()
+        decode = self._tokenizer.decode
+        lines = []
+        for part in self.parts:
+            examples = next(iter(part.prepared.values()))
+            for example in examples.select(range(min(number, len(examples)))):
+                lines += [f"input:  {decode(example['input_ids'])}", f"target: {decode(example['labels'])}", ""]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Which splits are needed, and how much of them."""
+
+    wanted: Mapping[str, bool | None]  # by purpose; `None`: if there are any
+    limits: Mapping[str, int | None]
+    seed: int
+
+    def needed_splits(self, task: TaskSpec, in_training: bool, in_prediction: bool) -> dict[str, str]:
+        """The splits that are needed of a task, and what for: `train`, `eval` or `predict`."""
+        needed = {}
+        if in_training and self.wanted["train"] is not False:
+            needed[task.train_split] = "train"
+        if in_training and self.wanted["eval"] is not False:
+            needed |= dict.fromkeys(task.validation_splits, "eval")
+        if in_prediction and self.wanted["predict"] is not False:
+            needed |= dict.fromkeys(task.test_splits, "predict")
+        return needed
+
+    def select(self, task: TaskSpec, examples: Mapping[str, Dataset], needed: Mapping[str, str]) -> dict[str, Dataset]:
+        """The needed splits, each cut to a random subset of the size that is allowed, in the order of the data."""
+        kept = {}
+        for split, purpose in needed.items():
+            if split not in examples:
+                self._report_missing(task, split, examples, needed)
+                continue
+            kept[split] = examples[split]
+            limit = self.limits[purpose]
+            if limit is not None and limit < len(kept[split]):
+                chosen = np.random.default_rng(self.seed).permutation(len(kept[split]))[:limit]
+                kept[split] = kept[split].select(np.sort(chosen))
+        return kept
+
+    def _report_missing(
+        self, task: TaskSpec, split: str, examples: Mapping[str, Dataset], needed: Mapping[str, str]
+    ) -> None:
+        """Stop if a task lacks data that was asked for; of several splits, or to predict, some may be missing."""
+        purpose = needed[split]
+        if not self.wanted[purpose]:
+            return
+        flag, file = PURPOSES[purpose]
+        message = f"Task {task.name!r} has no {split!r} data for `{flag}`, only {listed(examples)}"
+        if purpose == "predict" or any(other in examples for other, role in needed.items() if role == purpose):
+            logger.warning(f"{message}.")
+            return
+        raise ValueError(f"{message}: name `{file}`, a `dataset_dir` that holds them, or leave out `{flag}`.")
+
+
+def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec]:
+    tasks = [tasks] if isinstance(tasks, TaskSpec | str) else list(tasks)
+    if not tasks:
+        raise ValueError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
+    return [get_task(task) if isinstance(task, str) else task for task in tasks]
+
+
+def _with_lengths(task: TaskSpec, lengths: Mapping[str, int | None]) -> TaskSpec:
+    return replace(task, **{name: length for name, length in lengths.items() if length is not None})
+
+
+def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskFiles:
+    """The files of a task, which is perhaps only trained, or only tested."""
+    unused = [] if in_training else ["train_file", "validation_file"]
+    unused += [] if in_prediction else ["test_file"]
+    return replace(files, **dict.fromkeys(unused))
+
+
+def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> None:
+    for name in ("train_file", "validation_file", "test_file"):
+        if getattr(files, name) and len(tasks) > 1:
+            raise ValueError(
+                f"`{name}` holds the examples of one task, but there are {len(tasks)}: "
+                f"{', '.join(task.name for task in tasks)}. Name one, or a `dataset_dir` with a folder for each."
+            )
+
+
+def _options_of_loaders(
+    tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None, sentence_language: str
+) -> dict[str, Any]:
+    """By the names of the tasks' loaders the options that each of them has."""
+    names = {task.loader: get_loader(task).option_names for task in tasks}
+    if is_dataclass(options):
+        return dict.fromkeys(names, options)
+    known = list(dict.fromkeys(name for of_loader in names.values() for name in of_loader))
+    for name in options or {}:
+        if name not in known:
+            raise ValueError(
+                f"`options`: none of the loaders {listed(names)} has an option `{name}`."
+                f"{suggestion(name, known, 'options')}"
+            )
+    options = {"sentence_language": sentence_language, **(options or {})}
+    return {
+        loader: {name: value for name, value in options.items() if name in of_loader}
+        for loader, of_loader in names.items()
+    }
+
+
+def _report(name: str, statistics: Mapping[str, int]) -> None:
+    """Log what the preparation made of a split."""
+    logger.info(f"{name}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items()))
+    if statistics["cut_examples"]:
+        logger.warning(
+            f"{name}: {statistics['cut_examples']:,} of {statistics['examples']:,} examples were too long, and lost "
+            f"{statistics['tokens_cut']:,} tokens. Raise `max_source_length` or `max_target_length` to keep them."
+        )
+    if statistics.get("unknown_tokens", 0) > UNKNOWN_TOKENS_TO_REPORT * statistics["tokens"]:
+        logger.warning(
+            f"{name}: {statistics['unknown_tokens'] / statistics['tokens']:.1%} of the tokens are unknown to the "
+            "tokenizer (`<unk>`): does it fit the language? Take another tokenizer."
+        )
 
 
 def mix_tasks(parts: Sequence[Dataset], seed: int, maximum: int = 65_536, temperature: float = 1.0) -> Dataset:
     """
-    The training rows of several tasks as one data set, each row drawn from a task at random, see [`mixing_rates`].
+    The training examples of several tasks as one data set, each drawn from a task at random, see [`mixing_rates`].
 
-    It ends when each row of each task has occurred once; rows of the tasks that end before occur again.
+    It ends when each example of each task has occurred once; examples of the tasks that end before occur again.
 
     Args:
-        parts: prepared rows of each task.
-        seed: of the draws.
+        parts (`Sequence[Dataset]`): prepared examples of each task.
+        seed (`int`): of the draws.
+        maximum, temperature: see [`mixing_rates`].
     """
     if len(parts) == 1:
         return parts[0]
-    rates = mixing_rates([len(rows) for rows in parts], maximum, temperature)
+    rates = mixing_rates([len(examples) for examples in parts], maximum, temperature)
     return interleave_datasets(list(parts), probabilities=rates, seed=seed, stopping_strategy="all_exhausted")
 
 
@@ -26,9 +527,10 @@ def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float
     How often each task is drawn: in proportion to `min(size, maximum) ** (1 / temperature)`.
 
     Args:
-        sizes: the number of rows of each task.
-        maximum: a larger task counts as if it had so many rows.
-        temperature: 1.0 is in proportion to the rows, a large one draws all tasks equally often.
+        sizes (`Sequence[int]`): the number of examples of each task.
+        maximum (`int`, *optional*, defaults to 65536): a larger task counts as if it had so many examples.
+        temperature (`float`, *optional*, defaults to 1.0):
+            1.0 is in proportion to the examples, a large one draws all tasks equally often.
 
     Source: Raffel et al. (2020), section 3.5.2.
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArgu
 
 from ..arguments.model_args import ModelArguments
 from ..models.loading import SIZE_FIELDS, config_values
+from ..tasks.registry import training_tasks
+from ..tasks.spec import TaskSpec
 from .callbacks import RUN_FILE, evaluations_without_improvement
 
 logger = logging.getLogger(__name__)
@@ -74,12 +76,16 @@ def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> N
         )
 
 
-def describe_run(model_args: ModelArguments, **more: Any) -> dict[str, Any]:
+def describe_run(model_args: ModelArguments, tasks: Sequence[TaskSpec] | None = None, **more: Any) -> dict[str, Any]:
     """
-    What identifies a run, by the names of arguments: its base model, and what `more` states, such as the tasks.
+    What identifies a run, by the names of arguments: its base model, the tasks that it trains on with their versions,
+    and what `more` states, such as the objective.
 
     How long it trains, how fast and on how many devices is not part of it: that may change when it is resumed.
     """
+    if tasks is not None:
+        trained = training_tasks(tasks)
+        more["tasks"] = sorted(f"{task.benchmark}/{task.name} version {task.version}" for task in trained)
     base = model_args.model_name_or_path
     run = {"model_type": model_args.model_type, "model_name_or_path": base and Path(base).as_posix()}
     return run | {"model_revision": model_args.model_revision} | more

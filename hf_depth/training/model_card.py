@@ -17,6 +17,8 @@ from ..evaluation.metrics import METRICS
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult
 from ..models.modeling_depth import has_sentence_tokens
+from ..tasks.splits import TaskSplits
+from .training_args import TaskTrainingArguments
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
@@ -140,6 +142,28 @@ def pretraining_content(
         settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
     settings |= run_settings(training_args, model, base_model)
     return CardContent({"Data": {"source": source, **statistics}, "Settings": settings}, base_model)
+
+
+def fine_tuning_content(
+    splits: TaskSplits,
+    training_args: TaskTrainingArguments,
+    model: PreTrainedModel,
+    base_model: str | None = None,
+    mixing: Mapping[str, Any] | None = None,
+) -> CardContent:
+    """
+    What the card of a fine-tuned model states about data and settings.
+
+    Args:
+        splits: the data, prepared.
+        base_model: the checkpoint that was fine-tuned.
+        mixing: how several tasks were mixed.
+    """
+    settings = {"prediction_mode": training_args.prediction_mode}
+    if len(splits.tasks) > 1:
+        settings |= mixing or {}
+    settings |= run_settings(training_args, model, base_model)
+    return CardContent({"Data": splits.description, "Settings": settings}, base_model, splits.hub_datasets)
 
 
 def card_section(title: str, values: Mapping) -> list[str]:

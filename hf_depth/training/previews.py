@@ -31,7 +31,7 @@ REPORTED_METRICS = (
 
 
 def print_examples(texts: Iterable[str]) -> None:
-    """Print examples as text, see [`describe_example`] and [`describe_task_example`]."""
+    """Print examples as text, see [`describe_example`]."""
     print("\nWhat the model reads and writes:")
     for text in texts:
         print(text + "\n", flush=True)
@@ -60,11 +60,6 @@ def describe_example(
             f"target:   {tokenizer.decode(labels[labels >= 0])}",
         ]
     )
-
-
-def describe_task_example(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> str:
-    """One prepared example of a task as text: what the encoder reads and what the decoder is to write."""
-    return f"input:  {tokenizer.decode(example['input_ids'])}\ntarget: {tokenizer.decode(example['labels'])}"
 
 
 @torch.no_grad()

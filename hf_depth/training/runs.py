@@ -6,7 +6,7 @@ Both example scripts are made of these steps: [`PretrainingRun`] and [`FineTunin
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformers import (
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses
 from ..models.modeling_depth import has_sentence_tokens
-from ..tasks.dataset import TaskDataset, name_datasets
+from ..tasks.dataset import TaskDataset
 from .callbacks import RunRecorder
 from .checkpoints import best_checkpoint, check_same_model, check_same_run, checkpoint_to_resume, is_finished
 from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
@@ -214,10 +214,12 @@ class PretrainingRun(Run):
 class FineTuningRun(Run):
     """A [`Run`] on tasks: predictions for every test set, files of what was predicted, a table of all scores."""
 
-    def predict(self, trainer: TaskTrainer, test_dataset: Sequence[TaskDataset]) -> None:
+    def train(self, trainer: TaskTrainer, statistics: Mapping[str, int]) -> None:
+        super().train(trainer, {"examples": len(trainer.train_dataset), **statistics})
+
+    def predict(self, trainer: TaskTrainer, test_dataset: TaskDataset | Mapping[str, TaskDataset]) -> None:
         """Predictions for the test sets, and scores where their labels are known."""
-        metrics = trainer.evaluate_tasks(name_datasets(test_dataset), metric_key_prefix="predict")
-        self.save_metrics(trainer, "predict", metrics)
+        self.save_metrics(trainer, "predict", trainer.evaluate_tasks(test_dataset, metric_key_prefix="predict"))
 
     def report(self, trainer: TaskTrainer) -> None:
         evaluations = list(trainer.evaluations.values())

@@ -1,16 +1,21 @@
-"""[`TaskTrainer`]: fine-tuning, with evaluation by what the model answers, never by teacher forcing."""
+"""[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers.trainer_utils import speed_metrics
 
+from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
-from ..tasks.dataset import TaskDataset
+from ..models.modeling_depth import has_sentence_tokens
+from ..suggestions import listed
+from ..tasks.checks import check_prediction_mode
+from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
 from .model_card import fine_tuning_card
@@ -18,28 +23,91 @@ from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 
+EvaluationData = TaskDataset | Mapping[str, TaskDataset]
+
 
 class TaskTrainer(DepthTrainer):
     """
     A [`DepthTrainer`] for tasks.
 
-    - Evaluation lets the model write its answers, or scores every label (`prediction_mode="score_labels"`), and
-      reports the metrics of the task. `eval_loss` is that of the targets.
-    - `eval_dataset` is a [`TaskDataset`], or a dictionary of several, whose keys stand in the names of their metrics:
-      `eval_accuracy`, `eval_rte_accuracy`. `eval_score` is the mean over the tasks of `metric_to_optimize` (on a scale
-      from 0 to 1) on the first data set of each; a better one is always greater.
-    - `predict(...)` returns [`TaskPredictions`] as its `predictions`, in the order of the rows, whatever the number of
-      processes.
+    - Evaluation lets the model generate text, or scores every label (`prediction_mode="score_labels"`), and reports
+      the metrics of the task. `eval_loss` is that of the targets.
+    - `eval_score` is the mean over the tasks of `metric_to_optimize` (on a scale from 0 to 1) on the first data set of
+      each; a better one is always greater.
+    - `predict(...)` returns [`TaskPredictions`] as its `predictions`, in the order of the examples, whatever the
+      number of processes.
 
-    Args: those of [`Seq2SeqTrainer`], with `args` a [`TaskTrainingArguments`], `processing_class` a tokenizer and
-    `data_collator` a [`DataCollatorForTasks`].
+    Args:
+        model (`PreTrainedModel`): a DEPTH model or a T5.
+        args (`TaskTrainingArguments`): how to train and evaluate.
+        data_collator (`Callable`, *optional*): by default `DataCollatorForTasks(processing_class)`.
+        train_dataset (`Dataset`, *optional*): prepared examples, as `TaskSplits.train_dataset` gives them.
+        eval_dataset (`TaskDataset` or `Mapping[str, TaskDataset]`, *optional*):
+            As `TaskSplits.eval_dataset` gives it. The keys of several stand in the names of their metrics:
+            `eval_accuracy`, `eval_rte_accuracy`.
+        processing_class (`PreTrainedTokenizerBase`): the tokenizer that the examples were prepared with.
+        kwargs: the other arguments of [`DepthTrainer`].
+
+    Raises:
+        `TypeError`: if `args` or a data set is of another class, or there is no tokenizer.
+        `ValueError`: if examples are not prepared, or not as the model needs them (with sentence tokens for a DEPTH
+            model, without for a T5), or labels are to be scored for a free-form task.
+
+    >>> import tempfile
+    >>> from datasets import Dataset
+    >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> from transformers import T5Config
+    >>> rows = {"sentence1": ["It rains."] * 4, "sentence2": ["It is wet."] * 4, "label": [0, 1, 1, 0]}
+    >>> splits = TaskSplits.from_datasets("glue/rte", dict.fromkeys(("train", "validation"), Dataset.from_dict(rows)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tokenizer = train_tokenizer(splits.training_texts(), 200, folder, allow_fewer=True)
+    >>> splits = splits.prepare(tokenizer)
+    >>> size = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     trainer = TaskTrainer(
+    ...         model=T5ForConditionalGeneration(T5Config(vocab_size=len(tokenizer), **size)),
+    ...         args=TaskTrainingArguments(folder, use_cpu=True, disable_tqdm=True, prediction_mode="score_labels"),
+    ...         train_dataset=splits.train_dataset(),
+    ...         processing_class=tokenizer,
+    ...     )
+    ...     metrics = trainer.evaluate_tasks(splits.eval_dataset(), metric_key_prefix="eval")
+    >>> metrics["eval_chance_accuracy"]
+    0.5
     """
 
     args: TaskTrainingArguments
+    args_class = TaskTrainingArguments
     training_metrics = ("padding_fraction", "tokens_cut")
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        model=None,
+        args: TaskTrainingArguments | None = None,
+        data_collator=None,
+        train_dataset=None,
+        eval_dataset: EvaluationData | None = None,
+        processing_class=None,
+        **kwargs,
+    ):
+        if processing_class is None:
+            raise TypeError(
+                "`processing_class` is missing: give the tokenizer that the examples were prepared with, which reads "
+                "what the model generates."
+            )
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=data_collator or DataCollatorForTasks(processing_class),
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            **kwargs,
+        )
+        if train_dataset is not None:
+            self._check_training_data(train_dataset)
+        if eval_dataset is not None:
+            self._check_evaluation_data(eval_dataset)
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
             self.add_callback(EarlyStopping(patience, threshold))
@@ -47,26 +115,90 @@ class TaskTrainer(DepthTrainer):
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
 
+    # ---- Data -------------------------------------------------------------------------------------------------------
+
+    def _check_training_data(self, dataset) -> None:
+        if isinstance(dataset, TaskDataset):
+            raise TypeError(
+                "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
+                "`TaskSplits.train_dataset()`."
+            )
+        first = next(iter(dataset), None)
+        if first is not None:
+            self._check_example("train_dataset", first)
+
+    def _check_evaluation_data(self, datasets: EvaluationData) -> None:
+        named = datasets if isinstance(datasets, Mapping) else {"": datasets}
+        for name, dataset in named.items():
+            argument = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            if not isinstance(dataset, TaskDataset):
+                raise TypeError(
+                    f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
+                    "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it of "
+                    "files, `TaskDataset(task, split, examples, prepared)` of data sets."
+                )
+            if len(dataset):
+                self._check_example(argument, dataset[0])
+        check_prediction_mode([dataset.spec for dataset in named.values()], self.args.prediction_mode)
+
+    def _check_example(self, argument: str, example: Mapping[str, Any]) -> None:
+        """Stop if an example is not prepared as the model needs it."""
+        if "input_ids" not in example:
+            raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(example)}. {HOW_TO_PREPARE}")
+        token_ids = [int(token_id) for token_id in example["input_ids"]]
+        if len(token_ids) < 2:
+            return  # nothing but `</s>`: an example without text
+        first = self.processing_class.get_vocab().get(SENTENCE_TOKENS[0])
+        there, needed = first in token_ids, has_sentence_tokens(self.model.config)
+        if needed and not there:
+            raise ValueError(
+                f"`{argument}` was prepared without sentence tokens, but the model is a DEPTH model, which reads "
+                "them. Prepare it by `TaskSplits.prepare(tokenizer)` or `TaskPreprocessor(tokenizer, task)` with the "
+                "tokenizer of the model (`add_sentence_tokens(tokenizer)` adds the tokens) and without "
+                "`sentence_tokens=False`."
+            )
+        if there and not needed:
+            raise ValueError(
+                f"`{argument}` was prepared with sentence tokens, but the model is a T5, which knows none. Prepare it "
+                "with `sentence_tokens=False`, or train a DEPTH model."
+            )
+
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
-        """As the host's, but one log and one event for all data sets, with their mean score."""
+    def evaluate(
+        self,
+        eval_dataset: EvaluationData | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs,
+    ) -> dict[str, float]:
+        """As `Seq2SeqTrainer.evaluate`, but with one log and one event for all data sets, and their mean score."""
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         metrics = self.evaluate_tasks(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def evaluate_tasks(self, datasets, ignore_keys=None, metric_key_prefix="predict", **gen_kwargs) -> dict:
+    def evaluate_tasks(
+        self,
+        datasets: EvaluationData,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "predict",
+        **gen_kwargs,
+    ) -> dict[str, float]:
         """
         Evaluate on data sets without a log, as for test data. What was predicted is in `evaluations`.
 
         Args:
-            datasets: a [`TaskDataset`], or a dictionary of several.
+            datasets (`TaskDataset` or `Mapping[str, TaskDataset]`): as `TaskSplits.test_datasets` gives them.
+            ignore_keys (`list[str]`, *optional*): as for `Seq2SeqTrainer.evaluate`.
+            metric_key_prefix (`str`, *optional*, defaults to `"predict"`): of the names of the metrics.
+            gen_kwargs: for `generate()`.
 
         Returns:
-            The metrics of all data sets, and `{metric_key_prefix}_score` if their labels are known.
+            `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
         """
+        self._check_evaluation_data(datasets)
         is_own = datasets is self.eval_dataset
         datasets = datasets if isinstance(datasets, Mapping) else {"": datasets}
         self._gen_kwargs = gen_kwargs
@@ -75,7 +207,7 @@ class TaskTrainer(DepthTrainer):
         for name, dataset in datasets.items():
             prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
             started = time.time()
-            # The host keeps persistent workers by the name of a data set of its own: another one must not get them.
+            # The Trainer keeps persistent workers by the name of an `eval_dataset`: another one must not get them.
             dataloader = self.get_eval_dataloader(name or None) if is_own else self.get_test_dataloader(dataset)
             output = self.evaluation_loop(dataloader, "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix)
             metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
@@ -88,8 +220,13 @@ class TaskTrainer(DepthTrainer):
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
+    def predict(self, test_dataset: TaskDataset, *args, **kwargs):
+        """As `Seq2SeqTrainer.predict`; `predictions` are [`TaskPredictions`], `label_ids` is `None`."""
+        self._check_evaluation_data(test_dataset)
+        return super().predict(test_dataset, *args, **kwargs)
+
     def evaluation_loop(self, dataloader, *args, metric_key_prefix="eval", **kwargs):
-        """The host's loop over a [`TaskDataset`], then the metrics of its task; `predictions` in the order of rows."""
+        """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are in the order of `rows`."""
         dataset = self._task_dataset = dataloader.dataset
         self._label_ids = None
         if dataset.spec.labels is not None:
@@ -99,16 +236,18 @@ class TaskTrainer(DepthTrainer):
         finally:
             self._task_dataset = None
         predictions = self._task_predictions(dataset, output.predictions, output.label_ids)
-        answered = {"answers": predictions.answers}
+        predicted = {"answers": predictions.answers}
         if predictions.answers is None:
-            answered = {"predicted_ids": predictions.label_ids}
-        metrics = compute_task_metrics(dataset.spec, dataset.rows, **answered, train_label_ids=dataset.train_label_ids)
+            predicted = {"predicted_ids": predictions.label_ids}
+        metrics = compute_task_metrics(
+            dataset.spec, dataset.rows, **predicted, train_label_ids=dataset.train_label_ids
+        )
         self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
-        """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each row."""
+        """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
         index = inputs.pop("index")
         loss = self._loss(model, inputs, ignore_keys) if "labels" in inputs else None
@@ -121,11 +260,6 @@ class TaskTrainer(DepthTrainer):
         return self.args.prediction_mode == "score_labels"
 
     def _label_scores(self, inputs) -> torch.Tensor:
-        if self._label_ids is None:
-            raise ValueError(
-                f"`prediction_mode` score_labels is for tasks with labels; the answers of task "
-                f"{self._task_dataset.spec.name!r} are open text. Use `prediction_mode` generate."
-            )
         with torch.no_grad(), self.compute_loss_context_manager():
             return score_labels(
                 self.model,
@@ -136,7 +270,7 @@ class TaskTrainer(DepthTrainer):
             )
 
     def _generation_arguments(self) -> dict:
-        """No longer than the longest label or answer, unless told otherwise; `generate()` counts the start token."""
+        """No longer than the longest label or target, unless told otherwise; `generate()` counts the start token."""
         length = self.args.generation_max_length
         if length is None and self._label_ids is not None:
             length = self._label_ids.shape[1] + 1
@@ -150,27 +284,27 @@ class TaskTrainer(DepthTrainer):
         return {name: value for name, value in summarize(self._eval_sums).items() if name == "loss"}
 
     def _task_predictions(self, dataset: TaskDataset, outputs: np.ndarray, index: np.ndarray) -> TaskPredictions:
-        """What came out of the loop, in the order of the rows."""
+        """What came out of the loop, in the order of the examples."""
         order = np.argsort(index)
         if not np.array_equal(index[order], np.arange(len(dataset))):
             raise RuntimeError(
-                f"The {len(dataset)} rows of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, not "
-                "each of them once: the processes disagree about the data."
+                f"The {len(dataset)} examples of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, "
+                "not each of them once: the processes disagree about the data."
             )
         outputs = outputs[order]
         if self._scores_labels():
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
-        answers = self._texts(outputs)
-        return TaskPredictions(answers, None if dataset.spec.labels is None else dataset.spec.parse_all(answers))
+        texts = self._texts(outputs)
+        return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
 
     def _texts(self, generated: np.ndarray) -> list[str]:
         """
         What stands before `</s>` in each row of ids. Other special tokens stay in the text: a label beside a sentinel
-        is no answer.
+        is unparseable.
         """
         tokenizer = self.processing_class
-        nothing = (-100, tokenizer.pad_token_id)  # padding, also by the host, and the start token
+        nothing = (-100, tokenizer.pad_token_id)  # padding, also by the Trainer, and the start token
         texts = []
         for ids in generated.tolist():
             ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids

@@ -48,6 +48,7 @@ class DepthTrainer(Seq2SeqTrainer):
             `Trainer`.
 
     Raises:
+        `TypeError`: if `args` is of another class.
         `ValueError`: if the model, the tokenizer and the collator do not fit each other: training would go on without
             sentence tokens.
 
@@ -96,7 +97,7 @@ class DepthTrainer(Seq2SeqTrainer):
     def _check_parts(self):
         """Stop on a model, a tokenizer and a collator that would train something else than it seems."""
         if not isinstance(self.args, self.args_class):
-            raise ValueError(
+            raise TypeError(
                 f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got `{type(self.args).__name__}`: "
                 f"{type(self).__name__} reads settings that it does not have."
             )

@@ -17,6 +17,7 @@ from hf_depth.data.objectives import (
     SpanCorruptionObjective,
 )
 from hf_depth.data.tokenization import TextEncoder
+from tiny_training import tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 TEXTS = [*DOCUMENTS, SENTENCES[0], "", " ".join(SENTENCES)]
@@ -131,6 +132,18 @@ class ObjectiveTest(parameterized.TestCase):
     def test_wrong_settings_are_refused_by_name(self, objective, settings, message):
         with self.assertRaisesRegex(ValueError, message):
             objective(TOKENIZER, **settings).preprocessor()
+
+    def test_splits_are_not_documents(self):
+        with self.assertRaisesRegex(ValueError, "splits 'train'.*prepare_splits"):
+            PrefixLMObjective(TOKENIZER).prepare({"train": documents()})
+
+    @parameterized.parameters(*OBJECTIVES.values())
+    def test_a_model_that_does_not_fit_the_collator_is_refused(self, objective):
+        model = tiny_model("depth")
+        objective(TOKENIZER).collator(model=model)
+        model.encoder.config.first_sentence_token_id -= 1
+        with self.assertRaisesRegex(ValueError, "load_model"):
+            objective(TOKENIZER).collator(model=model)
 
     def test_depth_needs_sentence_tokens(self):
         with self.assertRaisesRegex(ValueError, "add_sentence_tokens"):

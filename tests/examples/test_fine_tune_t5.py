@@ -1,5 +1,4 @@
 import contextlib
-import importlib.util
 import io
 import json
 import shutil
@@ -16,8 +15,9 @@ from datasets import Dataset
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
+from helpers import ROOT, SENTENCES, load_script, process_environment, tiny_tokenizer
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.tasks import splits
 from hf_depth.training.checkpoints import best_checkpoint
 from tiny_tasks import SHORT_SENTENCES, rte_rows
 from tiny_training import tiny_model
@@ -43,13 +43,6 @@ OPEN_TEXT = {"benchmark": "natural_instructions", "dataset_name": "natural_instr
 SIZE = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 
 
-def load_script():
-    specification = importlib.util.spec_from_file_location("fine_tune_t5", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 def write_rows(path: Path, rows: Dataset) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
@@ -67,7 +60,7 @@ class ScriptTest(parameterized.TestCase):
             "train_file": write_rows(self.folder / "train.jsonl", rte_rows(24)),
             "validation_file": write_rows(self.folder / "validation.jsonl", rte_rows(7, seed=1)),
         }
-        self.script = load_script()
+        self.script = load_script("examples/fine_tune_t5.py")
         registry = mock.patch.dict(DATASET_VALS, {name: dict(tasks) for name, tasks in DATASET_VALS.items()})
         registry.start()  # a task that a test registers is gone after it
         self.addCleanup(registry.stop)
@@ -312,7 +305,7 @@ class OtherTasksTest(ScriptTest):
     def test_the_card_names_data_of_the_hub_but_not_files_for_it(self):
         rows = {"train": rte_rows(8), "validation": rte_rows(4), "test": rte_rows(4)}
         arguments = {"max_steps": 1, "prediction_mode": "score_labels"}
-        with mock.patch.object(self.script, "load_task", return_value=rows):
+        with mock.patch.object(splits, "load_task", return_value=rows):
             self.script.main(self.flags(**arguments, train_file=None, validation_file=None))
         card = ModelCard.load(self.output_dir / "README.md").data
         self.assertEqual((card.datasets, card.eval_results[0].dataset_type), (["nyu-mll/glue"], "nyu-mll/glue"))

@@ -1,6 +1,5 @@
 import contextlib
 import gzip
-import importlib.util
 import io
 import json
 import subprocess
@@ -16,7 +15,7 @@ from huggingface_hub import HfApi
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
-from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
+from helpers import ROOT, SENTENCES, load_script, process_environment, tiny_tokenizer
 from hf_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 
 SCRIPT = ROOT / "examples" / "pretrain_t5.py"
@@ -45,13 +44,6 @@ LAUNCH_TWO = "-m accelerate.commands.launch --multi_gpu --num_processes 2 --num_
 LAUNCH_TWO += "--mixed_precision no --dynamo_backend no --main_process_port 0".split()
 
 
-def load_script():
-    specification = importlib.util.spec_from_file_location("pretrain_t5", SCRIPT)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 def documents(number: int = 40) -> list[str]:
     return [" ".join(SENTENCES[(3 * i + j) % len(SENTENCES)] for j in range(4)) for i in range(number)]
 
@@ -65,7 +57,7 @@ class PretrainTest(parameterized.TestCase):
         self.output_dir = self.folder / "run"
         self.train_file = self.folder / "texts.jsonl"
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()))
-        self.script = load_script()
+        self.script = load_script("examples/pretrain_t5.py")
 
     def flags(self, **changes) -> list[str]:
         values = TINY | {"train_file": self.train_file, "output_dir": self.output_dir} | changes

@@ -292,7 +292,7 @@ class PartsTest(TrainingTestCase):
             self.trainer(tiny_model(kind), collator=collator)
 
     def test_arguments_of_another_class_are_refused(self):
-        with self.assertRaisesRegex(ValueError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
+        with self.assertRaisesRegex(TypeError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
             DepthTrainer(model=tiny_model("t5"), args=Seq2SeqTrainingArguments(self.folder, use_cpu=True))
 
     def test_data_parallel_that_would_scale_the_loss_is_refused(self):

@@ -6,7 +6,6 @@ Representations", arXiv 1909.00142; https://github.com/ZeweiChu/DiscoEval.
 """
 
 import json
-import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,10 +14,10 @@ from typing import Any
 from datasets import Dataset, Features, Value, concatenate_datasets
 from huggingface_hub import hf_hub_download
 
-from ...data.files import Files, find_files, open_file
+from ...data.files import find_files, open_file
 from ...suggestions import listed
 from ..rows import INDEX, check_rows, read_class
-from ..sources import TABLE_SUFFIXES, file_argument, read_rows, read_tables, split_files, text_lines
+from ..sources import TABLE_SUFFIXES, TaskFiles, file_argument, read_rows, read_tables, split_files, text_lines
 from ..spec import UNLABELED, TaskSpec
 
 SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".pkl")
@@ -46,18 +45,10 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 
 
 def load(
-    spec: TaskSpec,
-    *,
-    train_file: Files = None,
-    validation_file: Files = None,
-    test_file: Files = None,
-    dataset_dir: str | os.PathLike | None = None,
-    cache_dir: str | None = None,
-    is_pairs: bool = False,
-    **_,
+    spec: TaskSpec, files: TaskFiles, options: Any = None, *, is_pairs: bool = False, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Rows of a DiscoEval task, see [`tasks.loading.load_task`], of files of these kinds:
+    Examples of a DiscoEval task, see [`tasks.loading.load_task`], from files of these kinds:
 
     - .txt: `label<TAB>sentence<TAB>…`, as published;
     - .pkl, or .json with the same structure: a list of `(label, sentences, sentences)`, as RST is published. Of a
@@ -68,21 +59,23 @@ def load(
     version of `datasets`.
 
     Args:
-        is_pairs: .txt files may hold two sentences in the right order and no label. Each line then gives two rows:
+        spec: the task.
+        files: to read.
+        is_pairs: .txt files may hold two sentences in the right order and no label. Each line then gives two examples:
             as it stands (label 1), and swapped (label 0).
     """
     folder = FOLDERS.get(spec.config_name)
     # The original has RST for Python 2 and 3; its text is the same.
     folders = [f"{root}{folder}{end}" for root in ("", "data/") for end in ("/py3", "")] if folder else []
-    files = split_files(spec, train_file, validation_file, test_file, dataset_dir, SUFFIXES, folders)
-    is_from_hub = not files
+    paths = split_files(spec, files, SUFFIXES, folders)
+    is_from_hub = not paths
     if is_from_hub:
-        files = _download(spec, cache_dir)
+        paths = _download(spec, files.cache_dir)
     splits = {}
-    for split, names in files.items():
+    for split, names in paths.items():
         argument = file_argument(spec, split)
         found = [file for name in names for file in find_files(argument, name)]
-        rows = [_read(argument, file, spec, is_pairs, cache_dir) for file in found]
+        rows = [_read(argument, file, spec, is_pairs, files.cache_dir) for file in found]
         place = f"{spec.path}, split {split!r}" if is_from_hub else ", ".join(names)
         parts = [_columns_in_order(part, spec, place) for part in rows]
         # Each part numbers its rows by itself.

@@ -18,20 +18,45 @@ import numpy as np
 from datasets import Dataset, Features, Value
 
 from ...data.corpus import load_corpus
-from ...data.files import Files
 from ...data.sentences import get_sentence_splitter
-from ..sources import keep_rows, kept_splits
+from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
+from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
 HELD_OUT_PERCENTAGE = 10  # of the documents, for each split that has no file
-MAX_EXAMPLES_PER_DOCUMENT = 20
+DOCUMENT_SUFFIXES = (".txt", ".json", ".jsonl", ".csv", ".parquet")
 
 # What counts as a sentence, and not as a heading, an item of a list, code or a table.
 MIN_LETTERS, MAX_CHARACTERS = 10, 1000
 MIN_LETTER_SHARE = 0.75  # of the characters, white space not counted
 _CLOSING = ("Pe", "Pf", "Pi")  # brackets and curly quotation marks; straight ones are "Po", as full stops are
 _NO_END = frozenset(",:;、，：；/\\@#%&*")
+
+
+@dataclass(frozen=True)
+class DiscourseOptions:
+    """
+    Args:
+        text_column (`str`, *optional*, defaults to `"text"`): the column that holds the documents.
+        sentence_language (`str`, *optional*, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
+        max_examples_per_document (`int`, *optional*, defaults to 20):
+            At least one window is taken, with an example of every label; `None` takes all.
+
+    Raises:
+        `ValueError`: if there are no rules for the language, or the limit is less than 1.
+    """
+
+    text_column: str = "text"
+    sentence_language: str = "en"
+    max_examples_per_document: int | None = 20
+
+    def __post_init__(self):
+        limit = self.max_examples_per_document
+        if limit is not None and limit < 1:
+            raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
+        get_sentence_splitter(self.sentence_language)  # raises if there is none
+
 
 Sentences = Sequence[str]
 Example = tuple[list[str], int]
@@ -95,15 +120,7 @@ DISCOURSE_TASKS = {
 
 
 def load(
-    spec,
-    *,
-    train_file: Files = None,
-    validation_file: Files = None,
-    test_file: Files = None,
-    options: Mapping[str, Any] | None = None,
-    cache_dir: str | None = None,
-    seed: int = 42,
-    **_,
+    spec: TaskSpec, files: TaskFiles, options: DiscourseOptions, *, seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
     Make the examples of a discourse task from documents; without any files, from Python's own documentation.
@@ -125,11 +142,9 @@ def load(
     The examples are kept in `cache_dir`. What was left out is logged when they are made, not when they are found.
 
     Args:
-        spec: the `TaskSpec`; its `config_name` is a key of `DISCOURSE_TASKS`.
-        train_file, validation_file, test_file: documents, as for [`corpus.load_corpus`].
-        options: `text_column` ("text"), `sentence_language` ("en"), `max_examples_per_document` (20; `None`: all;
-            at least one window is taken, with an example of every label).
-        cache_dir: as for `datasets.load_dataset`.
+        spec: the task; its `config_name` is a key of `DISCOURSE_TASKS`.
+        files: the documents, as for [`corpus.load_corpus`].
+        options: which column, which language, how many examples.
         seed: of the splits and of what is drawn.
 
     Returns:
@@ -137,32 +152,28 @@ def load(
         `sentence_1`, …, `label` (int) and `document` (a hash of its text), document by document.
 
     Raises:
-        `ValueError`: if files cannot be read, see `load_corpus`, or give no example, or an option is wrong.
+        `ValueError`: if files cannot be read, see `load_corpus`, or give no example.
     """
-    options = dict(options or {})
     _check_task(spec)
-    limit = options.get("max_examples_per_document", MAX_EXAMPLES_PER_DOCUMENT)
-    if limit is not None and limit < 1:
-        raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
-    text_column = options.get("text_column") or "text"
-    language = options.get("sentence_language") or "en"
-    get_sentence_splitter(language)  # raises if there is none
-    files = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
+    paths = split_files(spec, files, DOCUMENT_SUFFIXES)
+    documents = {
+        "train_file": paths.get(spec.train_split),
+        "validation_file": paths.get(next(iter(spec.validation_splits), None)),
+        "test_file": paths.get(next(iter(spec.test_splits), None)),
+    }
     arguments = {
         "spec": spec,
-        "documents": _documents(files, text_column, cache_dir, seed),
-        "text_column": text_column,
-        "language": language,
-        "limit": limit,
+        "documents": _documents(documents, options.text_column, files.cache_dir, seed),
+        "options": options,
         "seed": seed,
     }
     features = {name: Value("string") for name in spec.text_column_name}
     features |= {spec.label_column_name: Value("int64"), "document": Value("string"), "split": Value("string")}
-    splits = kept_splits(keep_rows(_rows, arguments, Features(features), cache_dir))
+    splits = kept_splits(keep_rows(_rows, arguments, Features(features), files.cache_dir))
     return {split: splits[split] for split in ("train", "validation", "test") if split in splits}
 
 
-def _check_task(spec):
+def _check_task(spec: TaskSpec) -> None:
     if spec.config_name not in DISCOURSE_TASKS:
         raise ValueError(
             f"The task {spec.name!r}: `config_name` says which discourse task is made, and must be one of "
@@ -181,7 +192,9 @@ def _check_task(spec):
         )
 
 
-def _documents(files: Mapping[str, Files], text_column: str, cache_dir: str | None, seed: int) -> dict[str, Dataset]:
+def _documents(
+    files: Mapping[str, list[str] | None], text_column: str, cache_dir: str | None, seed: int
+) -> dict[str, Dataset]:
     """The documents of each split, `test` and `validation` first."""
     corpus = load_corpus(
         **files,
@@ -204,15 +217,15 @@ def _documents(files: Mapping[str, Files], text_column: str, cache_dir: str | No
 
 
 def _rows(
-    spec, documents: Mapping[str, Dataset], text_column: str, language: str, limit: int | None, seed: int
+    spec: TaskSpec, documents: Mapping[str, Dataset], options: DiscourseOptions, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all splits, those of a split together."""
+    """Yield the examples of all splits, those of a split together."""
     num_sentences = DISCOURSE_TASKS[spec.config_name].num_sentences
-    splitter = get_sentence_splitter(language)
+    splitter = get_sentence_splitter(options.sentence_language)
     counts = {split: Counter(documents=len(documents[split])) for split in documents}
     seen: set[str] = set()
     sentences = {
-        split: _sentences(documents[split][text_column], splitter, seen, counts[split]) for split in documents
+        split: _sentences(documents[split][options.text_column], splitter, seen, counts[split]) for split in documents
     }
     num_documents = Counter(text for split in sentences.values() for texts in split.values() for text in set(texts))
     shared = {text for text, number in num_documents.items() if number > 1}
@@ -223,7 +236,7 @@ def _rows(
         ]
         found = [document for document in found if document.windows]
         try:
-            examples = list(_examples(spec.config_name, found, limit, seed))
+            examples = list(_examples(spec.config_name, found, options.max_examples_per_document, seed))
         except ValueError as error:
             raise ValueError(f"Task {spec.name!r}, {split} split: {error}") from error
         _report(spec, split, len(found), len(examples), counts[split])
@@ -291,7 +304,7 @@ def _examples(
     """Yield sentences, label and document of each example."""
     task = DISCOURSE_TASKS[kind]
     for index, document in enumerate(documents):
-        rng = _generator(seed, kind, document.id)
+        rng = named_generator(seed, kind, document.id)
         windows = document.windows
         if limit is not None:
             windows = _some(windows, max(1, limit // task.num_examples), rng)  # whole ones: their labels are balanced
@@ -299,11 +312,6 @@ def _examples(
             other = _other_window(documents, index, rng) if task.needs_other else ()
             for sentences, label in task.examples(window, other, rng):
                 yield sentences, label, document.id
-
-
-def _generator(seed: int, *names: str) -> np.random.Generator:
-    digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
-    return np.random.default_rng(int.from_bytes(digest))
 
 
 def _some(items: list, number: int, rng: np.random.Generator) -> list:
@@ -325,7 +333,7 @@ def _other_window(documents: Sequence[_Document], index: int, rng: np.random.Gen
     return windows[rng.integers(len(windows))]
 
 
-def _report(spec, split: str, num_documents: int, num_examples: int, counts: Counter):
+def _report(spec: TaskSpec, split: str, num_documents: int, num_examples: int, counts: Counter) -> None:
     """Log what was made and what was left out; raise if there is nothing."""
     names = ("repeated documents", "sentences of several documents", "repeated windows")
     left_out = [f"{counts[name]:,} {name}" for name in names if counts[name]]

@@ -7,26 +7,24 @@ Tasks", arXiv 2204.07705.
 """
 
 import functools
-import hashlib
 import json
 import logging
 import os
 import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, Features, List, Value
 
 from ...suggestions import suggestion
-from ..sources import file_version, keep_rows, kept_splits
+from ..sources import TaskFiles, file_version, keep_rows, kept_splits, named_generator
+from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-MAX_INSTANCES = 100  # of a task, in training and, the first ones, in the official test
-MAX_VALIDATION_INSTANCES = 10  # of a training task
 MAX_VALIDATION_SHARE = 0.2  # of its instances, if it has few
 NUM_CLOSING_TOKENS = 2  # that end the input of a model: `<eosen>` (DEPTH only) and `</s>`
 
@@ -38,11 +36,49 @@ TK_INSTRUCT_PROMPTS = (
     {"add_task_definition": True, "num_pos_examples": 2, "num_neg_examples": 2, "add_explanation": False},
     {"add_task_definition": True, "num_pos_examples": 2, "num_neg_examples": 0, "add_explanation": True},
 )
-DEFAULT_PROMPT = {**TK_INSTRUCT_PROMPTS[2], "add_task_name": False}
-_OPTIONS = frozenset(
-    (*DEFAULT_PROMPT, "tk_instruct", "length", "max_source_length")
-    + ("max_num_instances_per_task", "max_num_instances_per_eval_task", "max_num_validation_instances_per_task")
-)
+
+
+@dataclass(frozen=True)
+class NaturalInstructionsOptions:
+    """
+    Args:
+        add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name:
+            What a prompt shows, see [`prompt`].
+        tk_instruct (`bool`, *optional*, defaults to `False`):
+            One of `TK_INSTRUCT_PROMPTS` for each training instance, chosen by the seed and its id; validation and test
+            keep the prompt that the other options ask for.
+        max_num_instances_per_task (`int`, *optional*, defaults to 100): of a training task; `None` takes all.
+        max_num_instances_per_eval_task (`int`, *optional*, defaults to 100):
+            Of a test task, the first ones, as in the official evaluation.
+        max_num_validation_instances_per_task (`int`, *optional*, defaults to 10):
+            Of a training task in validation, which never takes more than a fifth of it.
+
+    Raises:
+        `ValueError`: if a number is too small.
+    """
+
+    add_task_definition: bool = True
+    num_pos_examples: int = 2
+    num_neg_examples: int = 0
+    add_explanation: bool = False
+    add_task_name: bool = False
+    tk_instruct: bool = False
+    max_num_instances_per_task: int | None = 100
+    max_num_instances_per_eval_task: int | None = 100
+    max_num_validation_instances_per_task: int | None = 10
+
+    def __post_init__(self):
+        for item in fields(self):
+            value = getattr(self, item.name)
+            least = 1 if item.name.startswith("max_") else 0 if item.name.startswith("num_") else None
+            if least is not None and value is not None and value < least:
+                raise ValueError(f"`{item.name}` must be at least {least}, got {value}.")
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        """The arguments of [`prompt`]."""
+        names = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
+        return {name: getattr(self, name) for name in names}
 
 
 def prompt(
@@ -94,16 +130,12 @@ def instance_text(instance_input: str) -> str:
 
 
 def load(
-    spec,
+    spec: TaskSpec,
+    files: TaskFiles,
+    options: NaturalInstructionsOptions,
     *,
-    dataset_dir: str | os.PathLike | None = None,
-    options: Mapping[str, Any] | None = None,
-    cache_dir: str | None = None,
     seed: int = 42,
-    train_file=None,
-    validation_file=None,
-    test_file=None,
-    **_,
+    length: Callable[[str], int] | None = None,
 ) -> dict[str, Dataset]:
     """
     Prompts and references of the official splits.
@@ -113,21 +145,16 @@ def load(
     for training, except those whose input is also in validation. Of a test task the first instances are taken, as the
     official evaluation does.
 
-    The rows are kept in `cache_dir`. How many were shortened is logged when they are made, not when they are found.
+    The prompts are kept in `cache_dir`. How many were shortened is logged when they are made, not when they are found.
 
     Args:
-        spec: the `TaskSpec`.
-        dataset_dir: a copy of the repository: `tasks/*.json` and `splits/default/{train,test}_tasks.txt`.
-        options: those of [`prompt`], and
-            `tk_instruct` (False): one of `TK_INSTRUCT_PROMPTS` for each training instance, chosen by the seed and its
-            id; validation and test keep the prompt that the other options ask for.
-            `max_num_instances_per_task` (100), `max_num_instances_per_eval_task` (100),
-            `max_num_validation_instances_per_task` (10): of a training task, a test task, and a training task in
-            validation; `None`: all. Validation never takes more than a fifth of a task.
-            `length`: how many tokens a text takes, and `max_source_length` (the task's): examples that do not fit are
-            left out. Without `length`, none is.
-        cache_dir: as for `datasets.load_dataset`.
+        spec: the task.
+        files: its `dataset_dir` is a copy of the repository: `tasks/*.json` and
+            `splits/default/{train,test}_tasks.txt`.
+        options: which instances, and what a prompt shows of their task.
         seed: of the choice of instances and prompts.
+        length: how many tokens a text takes. Then the examples of a task that do not fit into the `max_source_length`
+            of `spec` are left out of a prompt; otherwise none is.
 
     Returns:
         `dict[str, Dataset]`: `train`, `validation` and `test` with the columns `prompt`, `instance` (the end of the
@@ -136,13 +163,12 @@ def load(
     Raises:
         `ValueError`: if the folder, a list, a task, a field or an option is missing or wrong.
     """
-    options = _checked(options or {})
-    if train_file or validation_file or test_file:
+    if files.train_file or files.validation_file or files.test_file:
         raise ValueError(
             f"The task {spec.name!r} is read from the folder `dataset_dir`, not from `train_file`, `validation_file` "
             "or `test_file`."
         )
-    folder = _folder(spec, dataset_dir)
+    folder = _folder(spec, files.dataset_dir)
     names = {split: _task_names(folder, split) for split in ("train", "test")}
     both = sorted(set(names["train"]) & set(names["test"]))
     if both:
@@ -155,10 +181,11 @@ def load(
         "versions": {split: [file_version(path) for path in paths[split]] for split in paths},
         "options": options,
         "seed": seed,
+        "length": length,
     }
     columns = ("prompt", "instance", "references", "task", "category", "id", "split")
     features = {name: Value("string") for name in columns} | {"references": List(Value("string"))}
-    return kept_splits(keep_rows(_rows, arguments, Features(features), cache_dir))
+    return kept_splits(keep_rows(_rows, arguments, Features(features), files.cache_dir))
 
 
 def read_task(path: str | os.PathLike) -> dict[str, Any]:
@@ -224,24 +251,7 @@ def _example(title: str, example: Mapping[str, str], add_explanation: bool) -> s
     return "\n".join(lines) + "\n\n"
 
 
-def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the prompt and of the choice of instances, with their defaults."""
-    options = {
-        "tk_instruct": False,
-        "max_num_instances_per_task": MAX_INSTANCES,
-        "max_num_instances_per_eval_task": MAX_INSTANCES,
-        "max_num_validation_instances_per_task": MAX_VALIDATION_INSTANCES,
-        **DEFAULT_PROMPT,
-        **{name: value for name, value in options.items() if name in _OPTIONS},  # others are for other loaders
-    }
-    for name, value in options.items():
-        least = 1 if name.startswith("max_") else 0 if name.startswith("num_") else None
-        if least is not None and value is not None and value < least:
-            raise ValueError(f"`{name}` must be at least {least}, got {value}.")
-    return options
-
-
-def _folder(spec, dataset_dir: str | os.PathLike | None) -> Path:
+def _folder(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> Path:
     if dataset_dir is None:
         raise ValueError(
             f"The task {spec.name!r} needs `dataset_dir`, a copy of the repository with its tasks: `git clone "
@@ -279,46 +289,46 @@ def _check_files(folder: Path, names: Mapping[str, Sequence[str]]):
 
 
 def _training_instances(
-    name: str, instances: Sequence[dict], options: Mapping[str, Any], seed: int
+    name: str, instances: Sequence[dict], options: NaturalInstructionsOptions, seed: int
 ) -> dict[str, list[dict]]:
     """The instances of a task that are for training and for validation."""
-    shuffled = [instances[i] for i in _generator(seed, name).permutation(len(instances))]
-    limit = options["max_num_validation_instances_per_task"]
+    shuffled = [instances[i] for i in named_generator(seed, name).permutation(len(instances))]
+    limit = options.max_num_validation_instances_per_task
     most = int(MAX_VALIDATION_SHARE * len(instances))
     num_validation = most if limit is None else min(limit, most)
     validation, others = shuffled[:num_validation], shuffled[num_validation:]
     inputs = {instance["input"].strip() for instance in validation}
     train = [instance for instance in others if instance["input"].strip() not in inputs]
-    return {"train": train[: options["max_num_instances_per_task"]], "validation": validation}
-
-
-def _generator(seed: int, *names: str) -> np.random.Generator:
-    digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
-    return np.random.default_rng(int.from_bytes(digest))
+    return {"train": train[: options.max_num_instances_per_task], "validation": validation}
 
 
 def _rows(
-    spec, paths: Mapping[str, Sequence[Path]], versions: Any, options: Mapping[str, Any], seed: int
+    spec: TaskSpec,
+    paths: Mapping[str, Sequence[Path]],
+    versions: Any,
+    options: NaturalInstructionsOptions,
+    seed: int,
+    length: Callable[[str], int] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all splits, those of a split together."""
+    """Yield the examples of all splits, those of a split together."""
     chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
     for split in paths:
         for path in paths[split]:
             task = read_task(path)
             instances = task.pop("Instances")  # a task may have thousands of them that are not chosen
             if split == "test":
-                parts = {"test": instances[: options["max_num_instances_per_eval_task"]]}
+                parts = {"test": instances[: options.max_num_instances_per_eval_task]}
             else:
                 parts = _training_instances(task["Name"], instances, options, seed)
             for part in parts:
                 chosen[part] += [(task, instance) for instance in parts[part]]
     for split, instances in chosen.items():
         counts: Counter = Counter()
-        yield from _split_rows(spec, split, instances, options, seed, counts)
+        yield from _split_rows(spec, split, instances, options, seed, length, counts)
         _report(spec, split, instances, counts)
 
 
-def _report(spec, split: str, instances: Sequence[tuple], counts: Counter):
+def _report(spec: TaskSpec, split: str, instances: Sequence[tuple], counts: Counter) -> None:
     logger.info(
         f"Task {spec.name!r}, {split} split: {len(instances):,} instances of "
         f"{len({task['Name'] for task, _ in instances}):,} tasks; {counts['shortened']:,} of them with fewer examples "
@@ -332,15 +342,21 @@ def _report(spec, split: str, instances: Sequence[tuple], counts: Counter):
 
 
 def _split_rows(
-    spec, split: str, instances: Sequence[tuple], options: Mapping[str, Any], seed: int, counts: Counter
+    spec: TaskSpec,
+    split: str,
+    instances: Sequence[tuple],
+    options: NaturalInstructionsOptions,
+    seed: int,
+    length: Callable[[str], int] | None,
+    counts: Counter,
 ) -> Iterator[dict[str, Any]]:
-    length, limit = options.get("length"), options.get("max_source_length") or spec.max_source_length
+    limit = spec.max_source_length
     if length:
         length = functools.lru_cache(maxsize=1024)(length)  # the instances of a task share what stands before them
     for task, instance in instances:
-        choices = {name: options[name] for name in DEFAULT_PROMPT}
-        if options["tk_instruct"] and split == "train":
-            kind = _generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
+        choices = options.prompt
+        if options.tk_instruct and split == "train":
+            kind = named_generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
             choices |= TK_INSTRUCT_PROMPTS[kind]
         end = instance_text(instance["input"])
 
