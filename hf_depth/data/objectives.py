@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
