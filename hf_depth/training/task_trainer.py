@@ -11,6 +11,7 @@ from transformers.trainer_utils import speed_metrics
 
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
+from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
@@ -272,10 +273,8 @@ class TaskTrainer(DepthTrainer):
     def _generation_arguments(self) -> dict:
         """No longer than the longest label or target, unless told otherwise; `generate()` counts the start token."""
         length = self.args.generation_max_length
-        if length is None and self._label_ids is not None:
-            length = self._label_ids.shape[1] + 1
         if length is None:
-            length = self._task_dataset.spec.max_target_length + 1
+            length = generation_length(self._task_dataset.spec, self._label_ids)
         arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
         return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
 
@@ -295,21 +294,8 @@ class TaskTrainer(DepthTrainer):
         if self._scores_labels():
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
-        texts = self._texts(outputs)
+        texts = decode_generated(self.processing_class, outputs)
         return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
-
-    def _texts(self, generated: np.ndarray) -> list[str]:
-        """
-        What stands before `</s>` in each row of ids. Other special tokens stay in the text: a label beside a sentinel
-        is unparseable.
-        """
-        tokenizer = self.processing_class
-        nothing = (-100, tokenizer.pad_token_id)  # padding, also by the Trainer, and the start token
-        texts = []
-        for ids in generated.tolist():
-            ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids
-            texts.append(tokenizer.decode([i for i in ids if i not in nothing]).strip())
-        return texts
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 
