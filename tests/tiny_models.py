@@ -82,6 +82,11 @@ def random_batch(seed: int, batch_size: int = 3, source_length: int = 12, target
     }
 
 
+def checkpoints_gradients(model) -> bool:
+    """Whether every layer of the model recomputes its activations in the backward pass."""
+    return all(block.gradient_checkpointing for stack in (model.encoder, model.decoder) for block in stack.block)
+
+
 def gradients(model, batch: dict, **kwargs) -> dict[str, torch.Tensor]:
     """The gradient of the loss for each parameter."""
     model.zero_grad()

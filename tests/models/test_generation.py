@@ -202,9 +202,12 @@ class FilledCacheTest(parameterized.TestCase):
             first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
             torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
             rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
-            with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing"):
+            with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
                 model(**inputs, **rest)
             flags = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+            if kind == "dynamic":
+                with self.assertRaisesRegex(ValueError, "is missing or does not cover them"):
+                    model(**inputs, **rest, decoder_sentence_mask=flags[:, 4:])
             second = model(**inputs, **rest, decoder_sentence_mask=flags)
             torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 

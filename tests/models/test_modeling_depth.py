@@ -276,31 +276,6 @@ class PlainT5Test(parameterized.TestCase):
             torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-6, atol=3e-6)
             torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-6, atol=1e-6)
 
-    def test_embeddings_instead_of_ids_get_plain_attention(self):
-        model, batch = tiny_model(), random_batch(6, sentence_tokens=0.0)
-        expected = model(**batch).loss
-        embedded = {**batch, "inputs_embeds": model.shared(batch["input_ids"])}
-        del embedded["input_ids"]
-        torch.testing.assert_close(model(**embedded).loss, expected)
-        decoder_ids = model._shift_right(batch["labels"])
-        torch.testing.assert_close(
-            model(**batch, decoder_inputs_embeds=model.shared(decoder_ids), use_cache=True).loss, expected
-        )
-
-    @parameterized.parameters("output", "tuple", "state alone")
-    def test_encoder_outputs_of_any_kind_may_be_given(self, kind):
-        model, batch = tiny_model(), random_batch(6)
-        expected = model(**batch).logits
-        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
-        torch.testing.assert_close(encoder_outputs.sentence_mask, is_sentence_token(batch["input_ids"], model.config))
-        if kind == "output":  # knows where the sentence tokens are
-            del batch["input_ids"]
-        elif kind == "tuple":
-            encoder_outputs = encoder_outputs.to_tuple()
-        else:
-            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
-        torch.testing.assert_close(model(**batch, encoder_outputs=encoder_outputs).logits, expected)
-
     def test_hidden_states_and_attentions_come_as_in_t5(self):
         batch = random_batch(7, sentence_tokens=0.0)
         model = tiny_model(attn_implementation="eager")
@@ -331,6 +306,102 @@ class PlainT5Test(parameterized.TestCase):
             # The relative biases have 64 numbers only.
             tolerance = 0.5 if "relative" in name else 0.1
             self.assertAlmostEqual(model.state_dict()[name].std().item(), std, delta=tolerance * std, msg=name)
+
+
+class GivenStatesTest(parameterized.TestCase):
+    """Embeddings and encoder outputs do not show where the sentence tokens are: that is said, or it is an error."""
+
+    def test_embeddings_with_sentence_masks_are_as_good_as_ids(self):
+        model, batch = tiny_model(), random_batch(6)
+        expected = model(**batch).logits
+        embedded = {**batch, "inputs_embeds": model.shared(batch["input_ids"])}
+        sentence_mask = is_sentence_token(embedded.pop("input_ids"), model.config, batch["attention_mask"])
+        torch.testing.assert_close(model(**embedded, sentence_mask=sentence_mask).logits, expected)
+        with self.assertRaisesRegex(ValueError, "`inputs_embeds` does not say .* Pass `sentence_mask` beside it"):
+            model(**embedded)
+        decoder_ids = model._shift_right(batch["labels"])
+        decoder_mask = is_sentence_token(decoder_ids, model.config)
+        embedded |= {"sentence_mask": sentence_mask, "decoder_inputs_embeds": model.shared(decoder_ids)}
+        torch.testing.assert_close(model(**embedded, decoder_sentence_mask=decoder_mask).logits, expected)
+
+    @parameterized.parameters("hierarchical_decoder_mask", "hierarchical_cross_mask")
+    def test_decoder_embeddings_without_a_sentence_mask_are_refused(self, switch):
+        other = ({"hierarchical_decoder_mask", "hierarchical_cross_mask"} - {switch}).pop()
+        model, batch = tiny_model(**{other: False}), random_batch(6)
+        decoder_inputs_embeds = model.shared(model._shift_right(batch["labels"]))
+        with self.assertRaisesRegex(ValueError, "`decoder_inputs_embeds` does not .* Pass `decoder_sentence_mask`"):
+            model(**batch, decoder_inputs_embeds=decoder_inputs_embeds)
+
+    def test_decoder_embeddings_are_continued_from_a_cache(self):
+        model, batch = tiny_model(), random_batch(6)
+        decoder_ids = random_ids(torch.Generator().manual_seed(6), 3, 7)
+        del batch["labels"]
+        expected = model(**batch, decoder_input_ids=decoder_ids).logits
+        cache = model(**batch, decoder_input_ids=decoder_ids[:, :4], use_cache=True).past_key_values
+        rest = model(
+            **batch,
+            decoder_inputs_embeds=model.shared(decoder_ids[:, 4:]),
+            decoder_sentence_mask=is_sentence_token(decoder_ids, model.config),
+            past_key_values=cache,
+        )
+        torch.testing.assert_close(rest.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
+
+    def test_a_model_without_hierarchical_masks_needs_no_sentence_masks(self):
+        model, batch = tiny_model(**{switch: False for switch in SWITCHES}), random_batch(6)
+        expected = model(**batch).logits
+        embeddings = {
+            "inputs_embeds": model.shared(batch.pop("input_ids")),
+            "decoder_inputs_embeds": model.shared(model._shift_right(batch["labels"])),
+        }
+        torch.testing.assert_close(model(**batch, **embeddings).logits, expected)
+
+    @parameterized.product(kind=("output", "tuple", "plain output", "plain tuple"), remedy=("ids", "mask", "none"))
+    def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind, remedy):
+        model, batch = tiny_model(), random_batch(6)
+        expected = model(**batch).logits
+        input_ids = batch.pop("input_ids")
+        encoder_outputs = model.encoder(input_ids, batch["attention_mask"])
+        sentence_mask = is_sentence_token(input_ids, model.config, batch["attention_mask"])
+        torch.testing.assert_close(encoder_outputs.sentence_mask, sentence_mask)
+        if kind == "tuple":
+            encoder_outputs = encoder_outputs.to_tuple()
+        elif kind == "plain output":
+            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
+        elif kind == "plain tuple":
+            encoder_outputs = (encoder_outputs.last_hidden_state,)
+        batch |= {"encoder_outputs": encoder_outputs}
+        batch |= {"ids": {"input_ids": input_ids}, "mask": {"sentence_mask": sentence_mask}, "none": {}}[remedy]
+        if remedy == "none" and "plain" in kind:
+            with self.assertRaisesRegex(
+                ValueError, "`encoder_outputs` does not .* Pass .* `input_ids` or `sentence_m"
+            ):
+                model(**batch)
+        else:
+            torch.testing.assert_close(model(**batch).logits, expected)
+
+    def test_a_tuple_of_the_encoder_keeps_its_hidden_states_and_attentions(self):
+        model, batch = tiny_model(attn_implementation="eager"), random_batch(6)
+        options = {"output_hidden_states": True, "output_attentions": True}
+        expected = model(**batch, **options)
+        encoder_outputs = model.encoder(batch.pop("input_ids"), batch["attention_mask"], **options, return_dict=False)
+        outputs = model(**batch, encoder_outputs=encoder_outputs, **options)
+        for name in ("encoder_hidden_states", "encoder_attentions", "cross_attentions"):
+            torch.testing.assert_close(outputs[name], expected[name])
+
+    @parameterized.parameters(
+        *itertools.product(("encoder", "decoder"), (*SWITCHES, "first_sentence_token_id", "num_sentence_tokens"))
+    )
+    def test_configurations_that_disagree_are_refused(self, part, name):
+        model, batch = tiny_model(), random_batch(6)
+        setattr(model.config, name, 5)
+        with self.assertRaisesRegex(ValueError, rf"`model.config.{name}` is 5, but `model.encoder.config.{name}` is"):
+            model(**batch)
+        for config in (model.encoder.config, model.decoder.config):
+            setattr(config, name, 5)
+        model(**batch)
+        setattr(getattr(model, part).config, name, 6)
+        with self.assertRaisesRegex(ValueError, rf"but `model.{part}.config.{name}` is 6. Set it in all three"):
+            model(**batch)
 
 
 class LossTest(parameterized.TestCase):
