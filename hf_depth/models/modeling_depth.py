@@ -6,6 +6,7 @@ Imports only torch, transformers and the configuration beside it: the Hub ships 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -156,6 +157,14 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             # `post_init` applies and deletes this field; T5 has done so for the stacks that are gone.
             self.config.gradient_checkpointing = True
         self.post_init()
+
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
+        """As in T5, except that an assistant (`assistant_model`) is not fed again what its cache holds."""
+        cache = kwargs.get("past_key_values")
+        # Transformers 5.23 names no length when an assistant goes on with its cache, which is no first iteration.
+        if cache is not None and kwargs.get("next_sequence_length") is None and not kwargs.get("is_first_iteration"):
+            kwargs["next_sequence_length"] = input_ids.shape[1] - cache.get_seq_length()
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     @can_return_tuple
     def forward(
@@ -574,8 +583,13 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             query_offset=past_length,
         )
 
-    def prepare_inputs_for_generation(self, input_ids, decoder_attention_mask=None, **kwargs):
-        """Adds the sentence mask of all decoder ids; leaves the attention mask 2-D, since `forward` completes it."""
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """
+        As in T5, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays 2-D, since `forward`
+        makes the hierarchical one of it.
+        """
         inputs = super().prepare_inputs_for_generation(
             input_ids, decoder_attention_mask=decoder_attention_mask, **kwargs
         )

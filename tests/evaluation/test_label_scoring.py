@@ -9,9 +9,21 @@ from transformers import T5ForConditionalGeneration as StockT5
 from helpers import tiny_tokenizer
 from hf_depth.evaluation import label_scoring
 from hf_depth.evaluation.label_scoring import score_labels
-from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.models.modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+)
 from hf_depth.tasks.preprocessing import encode_labels
-from tiny_models import V1_0, random_batch, tiny_config, tiny_model, tiny_t5_config, uncompiled_flex_attention
+from tiny_models import (
+    V1_0,
+    random_batch,
+    tiny_config,
+    tiny_model,
+    tiny_t5_config,
+    tiny_umt5_config,
+    uncompiled_flex_attention,
+)
 
 # Labels of different lengths, some with a common beginning, one the beginning of another, some with sentence tokens.
 LABELS = torch.tensor(
@@ -27,6 +39,7 @@ LABELS = torch.tensor(
 MODELS = {
     "depth": (DepthForConditionalGeneration, tiny_config),
     "t5": (T5ForConditionalGeneration, tiny_t5_config),
+    "umt5": (UMT5ForConditionalGeneration, tiny_umt5_config),
     "stock_t5": (StockT5, lambda **changes: tiny_t5_config(**V1_0, **changes)),
 }
 

@@ -2,28 +2,36 @@
 
 import contextlib
 import copy
+import inspect
 import itertools
 import pickle
+import tempfile
 import warnings
 
 import torch
 from absl.testing import parameterized
+from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
     create_mask,
     is_sentence_token,
 )
 from tiny_models import (
     EOSEN,
     SENTENCE_TOKENS,
+    SIZE,
     V1_0,
     V1_1,
     VOCAB_SIZE,
     captured_masks,
+    checkpoints_gradients,
     dense_mask,
     gradients,
     no_flex_attention,
@@ -33,6 +41,7 @@ from tiny_models import (
     tiny_config,
     tiny_model,
     tiny_t5_config,
+    tiny_umt5_config,
     uncompiled_flex_attention,
 )
 
@@ -235,6 +244,36 @@ class ImplementationTest(parameterized.TestCase):
                         gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
                     )
 
+    @parameterized.product(bias_in_every_layer=(False, True), masked=(False, True))
+    def test_flex_attention_of_t5_and_umt5_equals_eager(self, bias_in_every_layer, masked):
+        batch = random_batch(5, sentence_tokens=0.0)
+        if not masked:
+            batch["attention_mask"] = None
+        models = []
+        for attn_implementation in ("eager", "flex_attention"):
+            config = tiny_t5_config(d_kv=16, **V1_0)
+            model_class = T5ForConditionalGeneration
+            if bias_in_every_layer:
+                config, model_class = tiny_umt5_config(d_kv=16), UMT5ForConditionalGeneration
+            models.append(tiny_model(config, attn_implementation, model_class=model_class))
+        reference, model = models
+        logits, expected = reference(**batch).logits, gradients(reference, batch)
+        with uncompiled_flex_attention():
+            torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
+            found = gradients(model, batch)
+        for name, gradient in found.items():
+            torch.testing.assert_close(
+                gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+    def test_flex_attention_takes_a_batch_without_masks(self):
+        batch = random_batch(5) | {"attention_mask": None}
+        switches = {switch: False for switch in SWITCHES}
+        expected = tiny_model(attn_implementation="eager", d_kv=16, **switches)(**batch).logits
+        model = tiny_model(attn_implementation="flex_attention", d_kv=16, **switches)
+        with uncompiled_flex_attention():
+            torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-4, atol=1e-5)
+
     def test_flex_attention_trains_the_relative_bias(self):
         model = tiny_model(attn_implementation="flex_attention", d_kv=16)
         with uncompiled_flex_attention():
@@ -404,6 +443,51 @@ class GivenStatesTest(parameterized.TestCase):
             model(**batch)
 
 
+class SignatureTest(parameterized.TestCase):
+    """`generate()`, the Trainer and PEFT go by names and order of the arguments."""
+
+    @parameterized.parameters(T5ForConditionalGeneration, UMT5ForConditionalGeneration, DepthForConditionalGeneration)
+    def test_arguments_of_t5_come_first_and_in_its_order(self, model_class):
+        def parameters(cls):
+            return list(inspect.signature(cls.forward).parameters.values())
+
+        stock, ours = parameters(StockT5), parameters(model_class)
+        names = [parameter.name for parameter in stock]
+        self.assertEqual(names[-1], "kwargs")
+        self.assertEqual([parameter.name for parameter in ours[: len(names) - 1]], names[:-1])
+        self.assertEqual(ours[len(names) - 1].name, "num_items_in_batch")
+        self.assertEqual(ours[-1].kind, inspect.Parameter.VAR_KEYWORD)
+        self.assertEqual(ours[-1].annotation, Unpack[TransformersKwargs])
+
+    @parameterized.parameters(
+        (T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)
+    )
+    def test_arguments_may_be_given_by_position(self, model_class, config):
+        model, batch = tiny_model(config(), model_class=model_class), random_batch(6)
+        decoder_ids = model._shift_right(batch["labels"])
+        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
+        outputs = model(
+            None, batch["attention_mask"], decoder_ids, None, encoder_outputs, None, None, None, batch["labels"]
+        )
+        torch.testing.assert_close(outputs.loss, model(**batch).loss)
+
+    @parameterized.parameters(
+        (T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)
+    )
+    def test_hidden_states_and_attentions_come_by_argument_and_by_configuration(self, model_class, config):
+        names = ("encoder_hidden_states", "decoder_hidden_states", "encoder_attentions", "decoder_attentions")
+        batch = random_batch(7)
+        by_argument = tiny_model(config(), "eager", model_class=model_class)
+        outputs = by_argument(**batch, output_hidden_states=True, output_attentions=True)
+        by_config = tiny_model(
+            config(output_hidden_states=True, output_attentions=True), "eager", model_class=model_class
+        )
+        for name in (*names, "cross_attentions"):
+            self.assertLen(outputs[name], 3 if "hidden" in name else 2)
+            torch.testing.assert_close(by_config(**batch)[name], outputs[name])
+        self.assertIsNone(by_argument(**batch).cross_attentions)
+
+
 class LossTest(parameterized.TestCase):
     MODELS = (
         ("depth", DepthForConditionalGeneration, tiny_config),
@@ -497,6 +581,20 @@ class TrainingTest(parameterized.TestCase):
             model.enable_input_require_grads()
         self.assert_close(gradients(model, batch), expected)
 
+    @parameterized.parameters(
+        (DepthForConditionalGeneration, tiny_config),
+        (T5ForConditionalGeneration, tiny_t5_config),
+        (UMT5ForConditionalGeneration, tiny_umt5_config),
+    )
+    def test_gradient_checkpointing_of_the_configuration_is_honored(self, model_class, config):
+        expected = gradients(tiny_model(config(), model_class=model_class).train(), random_batch(14))
+        config = config()
+        config.gradient_checkpointing = True
+        model = tiny_model(config, model_class=model_class).train()
+        self.assertTrue(checkpoints_gradients(model))
+        self.assert_close(gradients(model, random_batch(14)), expected)
+        self.assertFalse(getattr(model.config, "gradient_checkpointing", False))
+
     def assert_close(self, found, expected):
         self.assertEqual(found.keys(), expected.keys())
         for name, gradient in found.items():
@@ -537,3 +635,54 @@ class TrainingTest(parameterized.TestCase):
             self.assertIs(twin.encoder.embed_tokens.weight, twin.shared.weight)
             self.assertIsNot(twin.shared.weight, model.shared.weight)
             self.assertEqual(twin(**batch).logits.shape[-1], VOCAB_SIZE)
+
+
+class EmbeddingTest(parameterized.TestCase):
+    EMBEDDINGS = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+
+    @parameterized.product(
+        shape=(V1_0, V1_1),
+        model=(
+            (DepthForConditionalGeneration, tiny_config),
+            (T5ForConditionalGeneration, tiny_t5_config),
+        ),
+    )
+    def test_what_is_tied_is_what_is_said_to_be_tied(self, shape, model):
+        model_class, config = model
+        model = tiny_model(config(**shape), model_class=model_class)
+        expected = self.EMBEDDINGS | ({"lm_head.weight": "shared.weight"} if shape == V1_0 else {})
+        for after in ("building", "resizing", "loading"):
+            with self.subTest(after=after), tempfile.TemporaryDirectory() as folder:
+                if after == "resizing":
+                    model.resize_token_embeddings(60)
+                elif after == "loading":
+                    model.save_pretrained(folder)
+                    model = model_class.from_pretrained(folder)
+                self.assertEqual(model._tied_weights_keys, expected)
+                self.assertEqual(model.all_tied_weights_keys, expected)
+                self.assertIs(model.encoder.embed_tokens.weight, model.shared.weight)
+                self.assertIs(model.decoder.embed_tokens.weight, model.shared.weight)
+                self.assertEqual(model.lm_head.weight is model.shared.weight, shape == V1_0)
+        self.assertIn("lm_head.weight", StockT5._tied_weights_keys)  # that of the class is left alone
+
+    @parameterized.parameters((46, None), (1, None), (40, 2), (46, 1))
+    def test_sentence_tokens_keep_their_rows(self, rows, multiple):
+        model, batch = tiny_model(), random_batch(0)
+        expected = model(**batch).logits
+        with self.assertRaisesRegex(ValueError, f"sentence tokens 40 to 46 do not fit `vocab_size`={rows}"):
+            model.resize_token_embeddings(rows, pad_to_multiple_of=multiple)
+        torch.testing.assert_close(model(**batch).logits, expected, rtol=0, atol=0)
+        for rows, multiple in ((47, None), (40, 48), (64, None)):
+            model = tiny_model()
+            model.resize_token_embeddings(rows, pad_to_multiple_of=multiple)
+            with tempfile.TemporaryDirectory() as folder:
+                model.save_pretrained(folder)
+                torch.testing.assert_close(
+                    DepthForConditionalGeneration.from_pretrained(folder)(**batch).logits, model(**batch).logits
+                )
+
+    def test_t5_without_a_start_token_in_its_configuration_starts_with_padding(self):
+        config = T5Config(**{name: value for name, value in SIZE.items() if name != "decoder_start_token_id"})
+        model = tiny_model(config, model_class=T5ForConditionalGeneration)
+        self.assertEqual(model._shift_right(torch.tensor([[5, 6]])).tolist(), [[0, 5]])
+        self.assertEqual(model.generate(torch.tensor([[5, 6]]), max_new_tokens=1)[0, 0].item(), 0)
