@@ -214,7 +214,7 @@ def main(kind: str, output_dir: str, number: str, arguments: str):
         evaluated.args.prediction_mode = mode
         metrics = evaluated.evaluate()
         predictions = evaluated.evaluations["glue", "rte", "validation"].predictions
-        outputs = predictions.answers if mode == "generate" else predictions.scores.tolist()
+        outputs = predictions.texts if mode == "generate" else predictions.scores.tolist()
         found[mode] = {"metrics": metrics, "outputs": outputs}
     if evaluated.is_world_process_zero():
         with open(f"{output_dir}/evaluations.json", "w") as file:

@@ -61,12 +61,12 @@ PREDICTION_MODES = ("generate", "score_labels")
 @dataclass
 class TaskTrainingArguments(DepthTrainingArguments):
     """
-    [`DepthTrainingArguments`] for fine-tuning: how answers are found, and how the best model is.
+    [`DepthTrainingArguments`] for fine-tuning: how predictions are made, and how the best model is found.
 
     Args:
         prediction_mode (`str`, *optional*, defaults to `"generate"`):
-            `"generate"` lets the model write its answer, which may be no label at all; `"score_labels"` takes the
-            label that the model finds the most probable.
+            `"generate"` lets the model generate text, which may be unparseable; `"score_labels"` takes the label that
+            the model finds the most probable.
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             With `"score_labels"`, divide the log-probability of a label by its number of tokens.
         early_stopping_patience (`int`, *optional*):
@@ -87,7 +87,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
     prediction_mode: str = field(
         default="generate",
-        metadata={"help": "generate: the model writes its answer; score_labels: the likeliest label."}
+        metadata={"help": "generate: the model generates text; score_labels: the likeliest label."}
         | {"choices": list(PREDICTION_MODES)},
     )
     length_normalize_scores: bool = field(

@@ -70,7 +70,7 @@ class OverfitTest(TestCase):
             trained.model.lm_head.weight[start] = 0.0
         trained.evaluate()
         predictions = trained.evaluations["glue", "rte", "validation"].predictions
-        self.assertNotIn(text, predictions.answers)
+        self.assertNotIn(text, predictions.texts)
         self.assertLess(trained.evaluations["glue", "rte", "validation"].metrics["accuracy"], 0.6)
 
 
@@ -86,7 +86,7 @@ class EvaluationTest(TestCase):
             evaluated = self.trainer(kind, per_device_eval_batch_size=batch_size, prediction_mode=mode)
             metrics = evaluated.evaluate()
             predictions = evaluated.evaluations["glue", "rte", "validation"].predictions
-            outputs.append((predictions.answers if mode == "generate" else predictions.scores, metrics["eval_loss"]))
+            outputs.append((predictions.texts if mode == "generate" else predictions.scores, metrics["eval_loss"]))
         for output, loss in outputs[1:]:
             if mode == "generate":
                 self.assertEqual(output, outputs[0][0])
@@ -184,8 +184,8 @@ class EvaluationTest(TestCase):
         for _ in range(2):
             evaluated.evaluate()
             evaluated.evaluate_tasks(task_dataset(tests, "t5", "test"))
-            self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.answers, 3)
-            self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.answers, 5)
+            self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.texts, 3)
+            self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.texts, 5)
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
