@@ -1,13 +1,16 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.trainer_utils import speed_metrics
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
@@ -55,7 +58,6 @@ class TaskTrainer(DepthTrainer):
             model, without for a T5), or labels are to be scored for a free-form task.
 
     >>> import tempfile
-    >>> from datasets import Dataset
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> from transformers import T5Config
@@ -83,13 +85,13 @@ class TaskTrainer(DepthTrainer):
 
     def __init__(
         self,
-        model=None,
+        model: PreTrainedModel | torch.nn.Module | None = None,
         args: TaskTrainingArguments | None = None,
-        data_collator=None,
-        train_dataset=None,
+        data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
+        train_dataset: Dataset | torch.utils.data.Dataset | None = None,
         eval_dataset: EvaluationData | None = None,
-        processing_class=None,
-        **kwargs,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
     ):
         if processing_class is None:
             raise TypeError(
@@ -118,7 +120,7 @@ class TaskTrainer(DepthTrainer):
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
-    def _check_training_data(self, dataset) -> None:
+    def _check_training_data(self, dataset: Any) -> None:
         if isinstance(dataset, TaskDataset):
             raise TypeError(
                 "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
@@ -171,7 +173,7 @@ class TaskTrainer(DepthTrainer):
         eval_dataset: EvaluationData | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-        **gen_kwargs,
+        **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As `Seq2SeqTrainer.evaluate`, but with one log and one event for all data sets, and their mean score."""
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -185,7 +187,7 @@ class TaskTrainer(DepthTrainer):
         datasets: EvaluationData,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "predict",
-        **gen_kwargs,
+        **gen_kwargs: Any,
     ) -> dict[str, float]:
         """
         Evaluate on data sets without a log, as for test data. What was predicted is in `evaluations`.
@@ -221,12 +223,14 @@ class TaskTrainer(DepthTrainer):
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
-    def predict(self, test_dataset: TaskDataset, *args, **kwargs):
+    def predict(self, test_dataset: TaskDataset, *args: Any, **kwargs: Any) -> PredictionOutput:
         """As `Seq2SeqTrainer.predict`; `predictions` are [`TaskPredictions`], `label_ids` is `None`."""
         self._check_evaluation_data(test_dataset)
         return super().predict(test_dataset, *args, **kwargs)
 
-    def evaluation_loop(self, dataloader, *args, metric_key_prefix="eval", **kwargs):
+    def evaluation_loop(
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
         """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are in the order of `rows`."""
         dataset = self._task_dataset = dataloader.dataset
         self._label_ids = None
@@ -237,8 +241,8 @@ class TaskTrainer(DepthTrainer):
         finally:
             self._task_dataset = None
         predictions = self._task_predictions(dataset, output.predictions, output.label_ids)
-        predicted = {"answers": predictions.answers}
-        if predictions.answers is None:
+        predicted = {"texts": predictions.texts}
+        if predictions.texts is None:
             predicted = {"predicted_ids": predictions.label_ids}
         metrics = compute_task_metrics(
             dataset.spec, dataset.rows, **predicted, train_label_ids=dataset.train_label_ids
@@ -247,7 +251,14 @@ class TaskTrainer(DepthTrainer):
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output._replace(predictions=predictions, label_ids=None)
 
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
         index = inputs.pop("index")
@@ -299,7 +310,7 @@ class TaskTrainer(DepthTrainer):
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 
-    def create_model_card(self, model_name=None, **kwargs):
+    def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
         """Write `README.md` with the latest scores on each data set, or without `card` that of `Trainer`."""
         if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)

@@ -29,7 +29,7 @@ class TaskPredictorTest(parameterized.TestCase):
         classes = [-1 if one["label"] is None else RTE.parse(one["label"]) for one in predictions]
         self.assertEqual(classes, expected.label_ids.tolist())
         if prediction_mode == "generate":
-            self.assertEqual([one["text"] for one in predictions], expected.answers)
+            self.assertEqual([one["text"] for one in predictions], expected.texts)
 
     @parameterized.parameters("depth", "t5")
     def test_the_order_of_examples_and_their_labels_change_nothing(self, kind):
