@@ -7,6 +7,7 @@ from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorru
 from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 from .data.tokenization import add_sentence_tokens, load_tokenizer
 from .data.vocabulary import train_tokenizer
+from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
@@ -48,6 +49,7 @@ __all__ = [
     "T5ForConditionalGeneration",
     "TaskDataset",
     "TaskFiles",
+    "TaskPredictor",
     "TaskPreprocessor",
     "TaskSpec",
     "TaskSplits",

@@ -8,7 +8,7 @@ import torch
 import torch.nn.attention.flex_attention as torch_flex
 import transformers.integrations.flex_attention as transformers_flex
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
-from transformers import T5Config, masking_utils
+from transformers import T5Config, UMT5Config, masking_utils
 
 from hf_depth.models.configuration_depth import DepthConfig
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration
@@ -43,6 +43,11 @@ def tiny_config(**changes) -> DepthConfig:
 def tiny_t5_config(**changes) -> T5Config:
     """The T5 v1.1 of the same size."""
     return T5Config(**{**SIZE, **V1_1, **changes})
+
+
+def tiny_umt5_config(**changes) -> UMT5Config:
+    """The UMT5 of the same size, with tied embeddings."""
+    return UMT5Config(**{**SIZE, **changes})
 
 
 def tiny_model(
@@ -80,6 +85,11 @@ def random_batch(seed: int, batch_size: int = 3, source_length: int = 12, target
         "attention_mask": attention_mask,
         "labels": labels.masked_fill(~random_padding(generator, batch_size, target_length), -100),
     }
+
+
+def checkpoints_gradients(model) -> bool:
+    """Whether every layer of the model recomputes its activations in the backward pass."""
+    return all(block.gradient_checkpointing for stack in (model.encoder, model.decoder) for block in stack.block)
 
 
 def gradients(model, batch: dict, **kwargs) -> dict[str, torch.Tensor]:

@@ -1,13 +1,22 @@
-"""What the tests of fine-tuning share: tasks, rows, a trainer. Also runs by itself, as one of several processes."""
+"""What the tests of fine-tuning share: examples, files, a trainer. Also runs by itself, as one of several ranks."""
 
+import csv
+import gzip
+import io
 import json
 import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
 
 import numpy as np
+import pyarrow.parquet
+from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import (
+    DATASET_VALS,
     DataCollatorForTasks,
     TaskDataset,
     TaskPreprocessor,
@@ -15,6 +24,7 @@ from hf_depth import (
     TaskTrainer,
     TaskTrainingArguments,
     get_task,
+    load_task,
 )
 from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
 from hf_depth.tasks.preprocessing import prepare_task
@@ -28,6 +38,88 @@ CLASS_METRICS = ("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_
 QUESTIONS = TaskSpec("tests", "questions", "question", "answer the question:", label_column_name="answers")
 
 
+# As in a file or on the Hub.
+RTE_EXAMPLES = [
+    {"sentence1": 'It said "wet".', "sentence2": "It was wet.", "label": 0, "idx": 7},
+    {"sentence1": "None", "sentence2": "1984", "label": 1, "idx": 3},
+    {"sentence1": "Naïve, café", "sentence2": "a\\b", "label": 0, "idx": 5},
+]
+UNLABELED_EXAMPLES = [row | {"label": -1} for row in RTE_EXAMPLES]
+ENTRY = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
+
+
+def as_jsonl(rows: list[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def as_tsv(rows: list[dict]) -> str:
+    return "\n".join(["\t".join(rows[0]), *("\t".join(map(str, row.values())) for row in rows)]) + "\n"
+
+
+def as_csv(rows: list[dict]) -> str:
+    content = io.StringIO()
+    writer = csv.DictWriter(content, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return content.getvalue()
+
+
+def as_parquet(rows: list[dict]) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
+    return sink.getvalue().to_pybytes()
+
+
+WRITERS = {"jsonl": as_jsonl, "json": json.dumps, "tsv": as_tsv, "csv": as_csv, "parquet": as_parquet}
+
+
+class RegistryTestCase(parameterized.TestCase):
+    """Works in a folder of its own, and leaves the registry as it was."""
+
+    def setUp(self):
+        super().setUp()
+        patch = mock.patch.dict(DATASET_VALS, {benchmark: dict(tasks) for benchmark, tasks in DATASET_VALS.items()})
+        patch.start()
+        self.addCleanup(patch.stop)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def write(self, text: str) -> Path:
+        path = self.folder / "task.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+class TaskFilesTestCase(parameterized.TestCase):
+    """Works in a folder of its own, with a cache of its own."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def write(self, name: str, content: str | bytes) -> str:
+        path = self.folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = content.encode() if isinstance(content, str) else content
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        return str(path)
+
+    def load(self, task, **arguments) -> dict[str, list[dict]]:
+        task = get_task(task) if isinstance(task, str) else task
+        splits = load_task(task, cache_dir=str(self.folder / "cache"), **arguments)
+        return {split: rows.to_list() for split, rows in splits.items()}
+
+    def load_folder(self, task, **arguments) -> dict[str, list[dict]]:
+        return self.load(task, dataset_dir=self.folder / "data", **arguments)
+
+    def assert_refused(self, message: str, task, **arguments):
+        with self.assertRaisesRegex(ValueError, message):
+            self.load(task, **arguments)
+
+
 def random_classes(
     seed: int, num_labels: int, unparsed: float = 0.2, number: int = 60
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +131,7 @@ def random_classes(
 
 
 def rte_rows(number: int, seed: int = 0) -> Dataset:
-    """Rows in the columns of RTE, of one to three sentences, no two with the same text, and with labels at random."""
+    """Examples of RTE, of one to three sentences, no two with the same text, and with labels at random."""
     random = np.random.default_rng(seed)
 
     def text(most: int) -> str:
@@ -66,6 +158,20 @@ def task_results() -> list[TaskResult]:
     ]
 
 
+def write_natural_instructions(folder: Path, texts: list[str]):
+    """A copy of the repository with one training and one test task, whose instances are the texts."""
+    for part in ("tasks", "splits/default"):
+        (folder / part).mkdir(parents=True)
+    for number, split in enumerate(("train", "test")):
+        name = f"task{number}_repeat"
+        example = {"input": "Call me.", "output": "me", "explanation": "It is said."}
+        instances = [{"id": f"{name}-{i}", "input": text, "output": ["a", "b"]} for i, text in enumerate(texts)]
+        content = {"Definition": ["Repeat."], "Categories": ["Copying"], "Instances": instances}
+        content |= {"Positive Examples": [example] * 2, "Negative Examples": [example] * 2}
+        (folder / "tasks" / f"{name}.json").write_text(json.dumps(content))
+        (folder / "splits" / "default" / f"{split}_tasks.txt").write_text(name + "\n")
+
+
 def prepared(rows: Dataset, kind: str, spec: TaskSpec = RTE, **options) -> Dataset:
     preprocessor = TaskPreprocessor(tiny_tokenizer(True), spec, sentence_tokens=kind == "depth", **options)
     return prepare_task(rows, preprocessor).with_format("numpy")
@@ -76,7 +182,7 @@ def task_dataset(rows: Dataset, kind: str, split: str = "validation", spec: Task
 
 
 def trainer(kind: str, output_dir: str, rows: Dataset, eval_dataset=None, model=None, **arguments) -> TaskTrainer:
-    """A trainer of a small model; it trains and evaluates on the same rows, unless it is given others."""
+    """A trainer of a small model; it trains and evaluates on the same examples, unless it is given others."""
     arguments = {
         "max_steps": 1,
         "learning_rate": 3e-3,
@@ -108,7 +214,7 @@ def main(kind: str, output_dir: str, number: str, arguments: str):
         evaluated.args.prediction_mode = mode
         metrics = evaluated.evaluate()
         predictions = evaluated.evaluations["glue", "rte", "validation"].predictions
-        outputs = predictions.answers if mode == "generate" else predictions.scores.tolist()
+        outputs = predictions.texts if mode == "generate" else predictions.scores.tolist()
         found[mode] = {"metrics": metrics, "outputs": outputs}
     if evaluated.is_world_process_zero():
         with open(f"{output_dir}/evaluations.json", "w") as file:

@@ -32,6 +32,13 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     Raises:
         `ValueError`: if there is no vocabulary, as in a folder with nothing but a model. Transformers 5 makes an empty
             tokenizer of such a folder, which reads all text as `<unk>`.
+
+    >>> import tempfile
+    >>> from hf_depth import load_tokenizer, train_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tokenizer = train_tokenizer(["It rains."], vocab_size=200, output_dir=folder, allow_fewer=True)
+    ...     load_tokenizer(folder).tokenize("It rains.") == tokenizer.tokenize("It rains.")
+    True
     """
     others = ("tokenizer.json", "tokenizer_config.json", "config.json")
     is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(

@@ -16,6 +16,7 @@ Such a prediction is of the class `UNPARSED`, which no example has, and so is al
 import string
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import datasets
 import evaluate
@@ -63,7 +64,7 @@ class TaskMetric(evaluate.Metric):
         return {self.key: self.scale * float(self.score(predictions, references, **kwargs)) if predictions else 0.0}
 
     @staticmethod
-    def score(predictions: Sequence, references: Sequence, **kwargs) -> float:
+    def score(predictions: Sequence, references: Sequence, **kwargs: Any) -> float:
         """The score, at best 1."""
         raise NotImplementedError
 
@@ -74,7 +75,12 @@ class Accuracy(TaskMetric):
     key, kind = "accuracy", "ids"
 
     @staticmethod
-    def score(predictions, references, num_labels=None, sample_weight=None):
+    def score(
+        predictions: Sequence[int],
+        references: Sequence[int],
+        num_labels: int | None = None,
+        sample_weight: Sequence[float] | None = None,
+    ) -> float:
         return sklearn_metrics.accuracy_score(references, predictions, sample_weight=sample_weight)
 
 
@@ -84,7 +90,12 @@ class MatthewsCorrelation(TaskMetric):
     key, kind = "matthews_correlation", "ids"
 
     @staticmethod
-    def score(predictions, references, num_labels=None, sample_weight=None):
+    def score(
+        predictions: Sequence[int],
+        references: Sequence[int],
+        num_labels: int | None = None,
+        sample_weight: Sequence[float] | None = None,
+    ) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a single class
             return sklearn_metrics.matthews_corrcoef(references, predictions, sample_weight=sample_weight)
@@ -96,7 +107,13 @@ class ClassMetric(TaskMetric):
     kind, function, average = "ids", "", ""
 
     @classmethod
-    def score(cls, predictions, references, num_labels=None, sample_weight=None):
+    def score(
+        cls,
+        predictions: Sequence[int],
+        references: Sequence[int],
+        num_labels: int | None = None,
+        sample_weight: Sequence[float] | None = None,
+    ) -> float:
         predictions, references = np.asarray(predictions), np.asarray(references)
         classes = sorted({*predictions.tolist(), *references.tolist()} - {UNPARSED})
         if num_labels == 2 or (num_labels is None and set(classes) <= {0, 1}):
@@ -143,7 +160,7 @@ class Correlation(TaskMetric):
     kind, function = "values", ""
 
     @classmethod
-    def score(cls, predictions, references):
+    def score(cls, predictions: Sequence[float], references: Sequence[float]) -> float:
         if len(set(predictions)) < 2 or len(set(references)) < 2:
             return 0.0
         return getattr(stats, cls.function)(predictions, references).statistic
@@ -172,7 +189,7 @@ class TextMetric(TaskMetric):
         raise NotImplementedError
 
     @classmethod
-    def score(cls, predictions, references):
+    def score(cls, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
         return np.mean(cls.row_scores(predictions, references))
 
 
@@ -185,7 +202,7 @@ class ExactMatch(TextMetric):
     key = "exact_match"
 
     @staticmethod
-    def row_scores(predictions, references):
+    def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
         pairs = zip(predictions, references, strict=True)
         return [float(_normalized(text) in map(_normalized, allowed)) for text, allowed in pairs]
 
@@ -200,7 +217,7 @@ class RougeL(TextMetric):
     citation = "Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries"
 
     @staticmethod
-    def row_scores(predictions, references):
+    def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
         from rouge_score.rouge_scorer import RougeScorer  # brings nltk, which takes a moment to import
 
         scorer = RougeScorer(["rougeL"], use_stemmer=True)

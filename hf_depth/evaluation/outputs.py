@@ -40,7 +40,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
         spec, rows = dataset.spec, dataset.rows
         name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
         path = Path(folder, f"predictions_{name}.jsonl")
-        write_predictions(path, spec, rows, predictions.answers, predictions.label_ids, predictions.scores)
+        write_predictions(path, spec, rows, predictions.texts, predictions.label_ids, predictions.scores)
         if spec.labels is None:
             continue
         submissions = Path(folder, "submission", *([] if one_benchmark else [spec.benchmark]))
@@ -55,7 +55,7 @@ def write_predictions(
     path: str | os.PathLike,
     spec: TaskSpec,
     rows: Sequence[Example],
-    answers: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
     predicted_ids: Sequence[int] | None = None,
     scores: Sequence[Sequence[float]] | None = None,
 ) -> None:
@@ -72,30 +72,30 @@ def write_predictions(
         path (`str` or `os.PathLike`): file to write; its folder is made.
         spec (`TaskSpec`): the task.
         rows (`Dataset` or `Sequence[Mapping]`): the examples.
-        answers (`Sequence[str]`, *optional*): generated texts.
+        texts (`Sequence[str]`, *optional*): generated texts.
         predicted_ids (`Sequence[int]`, *optional*): instead of them or beside them, the class of each example.
         scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*): as `score_labels` returns them.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
-        for line in _predictions(spec, rows, answers, predicted_ids, scores):
+        for line in _predictions(spec, rows, texts, predicted_ids, scores):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _predictions(spec, rows, answers, predicted_ids, scores) -> Iterator[dict]:
+def _predictions(spec, rows, texts, predicted_ids, scores) -> Iterator[dict]:
     if predicted_ids is None and spec.labels is not None:
-        predicted_ids = spec.parse_all(answers)
+        predicted_ids = spec.parse_all(texts)
     for index, row in enumerate(rows):
         line = {"index": index} | {name: row[name] for name in IDENTITY_COLUMNS if name in row}
         line["input"] = spec.prompt(row)
-        if answers is not None:
-            line["answer"] = answers[index]
+        if texts is not None:
+            line["answer"] = texts[index]
         if scores is not None:
             line["scores"] = dict(zip(spec.labels.values(), map(float, scores[index]), strict=True))
         if spec.labels is None:
             references = spec.targets(row)
-            (right,) = METRICS["exact_match"].row_scores([answers[index]], [references])
+            (right,) = METRICS["exact_match"].row_scores([texts[index]], [references])
             line |= {"references": references, "correct": bool(right) if references else None}
         else:
             predicted, label = int(predicted_ids[index]), spec.label_id(row)

@@ -20,7 +20,7 @@ GROUP_COLUMNS = ("category", "task")
 def compute_task_metrics(
     spec: TaskSpec,
     rows: Sequence[Example],
-    answers: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
     predicted_ids: Sequence[int] | None = None,
     *,
     train_label_ids: Iterable[int] | None = None,
@@ -32,7 +32,7 @@ def compute_task_metrics(
     Args:
         spec (`TaskSpec`): the task.
         rows (`Dataset` or `Sequence[Mapping]`): the examples, with the task's label column.
-        answers (`Sequence[str]`, *optional*): the generated texts, one per example.
+        texts (`Sequence[str]`, *optional*): the generated texts, one per example.
         predicted_ids (`Sequence[int]`, *optional*):
             Instead of generated texts the class of each example, as from scores of the labels.
         train_label_ids (`Iterable[int]`, *optional*):
@@ -56,13 +56,13 @@ def compute_task_metrics(
     Raises:
         `ValueError`: if there is not one generated text or class for each example.
     """
-    _check_predictions(spec, len(rows), answers, predicted_ids)
+    _check_predictions(spec, len(rows), texts, predicted_ids)
     if spec.labels is None:
-        return _free_form_metrics(spec, rows, answers, group_columns)
+        return _free_form_metrics(spec, rows, texts, group_columns)
 
     metrics = {}
-    if answers is not None:
-        predicted_ids = spec.parse_all(answers)
+    if texts is not None:
+        predicted_ids = spec.parse_all(texts)
         if len(rows):
             metrics["unparsed_fraction"] = float(np.mean(predicted_ids == UNPARSED))
     predicted_ids = np.asarray(predicted_ids, dtype=np.int64)
@@ -92,16 +92,16 @@ def optimized_score(spec: TaskSpec, metrics: Mapping[str, float]) -> float:
     return metrics[spec.metric_to_optimize] / METRICS[spec.metric_to_optimize].scale
 
 
-def _check_predictions(spec, number, answers, predicted_ids) -> None:
-    if (answers is None) == (predicted_ids is None):
-        raise ValueError("Give either `answers` or `predicted_ids`, not both or none.")
-    name, given = ("answers", answers) if predicted_ids is None else ("predicted_ids", predicted_ids)
+def _check_predictions(spec, number, texts, predicted_ids) -> None:
+    if (texts is None) == (predicted_ids is None):
+        raise ValueError("Give either `texts` or `predicted_ids`, not both or none.")
+    name, given = ("texts", texts) if predicted_ids is None else ("predicted_ids", predicted_ids)
     if len(given) != number:
         raise ValueError(
             f"Task {spec.name!r} has {number} examples, but {len(given)} `{name}`: give one for each example."
         )
-    if spec.labels is None and answers is None:
-        raise ValueError(f"Task {spec.name!r} is free-form: give `answers`, not `predicted_ids`.")
+    if spec.labels is None and texts is None:
+        raise ValueError(f"Task {spec.name!r} is free-form: give `texts`, not `predicted_ids`.")
 
 
 def _references(spec: TaskSpec, rows: Sequence[Example]) -> tuple[np.ndarray, np.ndarray]:
@@ -147,24 +147,21 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
     return baselines
 
 
-def _free_form_metrics(spec: TaskSpec, rows, answers, group_columns) -> dict[str, float]:
+def _free_form_metrics(spec: TaskSpec, rows, texts, group_columns) -> dict[str, float]:
     """Scores over all examples and over those of each group."""
     groups = [name for name in group_columns if len(rows) and name in rows[0]]
     rows = list(_columns(rows, [spec.label_column_name, *groups]))
-    known = [
-        (row, targets, answer) for row, answer in zip(rows, answers, strict=True) if (targets := spec.targets(row))
-    ]
+    known = [(row, targets, text) for row, text in zip(rows, texts, strict=True) if (targets := spec.targets(row))]
     if not known:
         return {}
-    rows, references, answers = zip(*known, strict=True)
+    rows, references, texts = zip(*known, strict=True)
     members = {"": range(len(rows))}
     for column in groups:
         for index, row in enumerate(rows):
             if row[column]:
                 members.setdefault("_" + _key(row[column]), []).append(index)
     scores = {
-        name: METRICS[name].scale * np.array(METRICS[name].row_scores(answers, references))
-        for name in spec.metric_names
+        name: METRICS[name].scale * np.array(METRICS[name].row_scores(texts, references)) for name in spec.metric_names
     }
     return {
         name + suffix: float(scores[name][chosen].mean())
@@ -203,14 +200,14 @@ class TaskResult:
 class TaskPredictions:
     """
     Attributes:
-        answers (`list[str]`, *optional*): the generated text of each example; `None` if labels were scored.
+        texts (`list[str]`, *optional*): the generated text of each example; `None` if labels were scored.
         label_ids (`np.ndarray` of shape `(num_examples,)`, *optional*):
             The classes; -1 for unparseable text; `None` for a free-form task.
         scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*):
             The log-probability of each label, if labels were scored.
     """
 
-    answers: list[str] | None = None
+    texts: list[str] | None = None
     label_ids: np.ndarray | None = None
     scores: np.ndarray | None = None
 

@@ -1,6 +1,11 @@
 """Configuration of a DEPTH model (arXiv 2405.07788). Imports only transformers: the Hub ships it as custom code."""
 
+from typing import Any
+
 from transformers import T5Config
+
+# Kinds of checkpoints whose configuration and weights DEPTH reads; ByT5 and Flan-T5 are "t5".
+T5_MODEL_TYPES = ("t5", "mt5", "umt5")
 
 
 class DepthConfig(T5Config):
@@ -24,10 +29,18 @@ class DepthConfig(T5Config):
         tie_word_embeddings (`bool`, *optional*, defaults to `True`):
             Whether the output head is the (scaled) input embedding, as in T5 v1.0. `False` is T5 v1.1: a head of its
             own and no scaling. `T5Config` of transformers 5 forces this to `True`; here `False` is kept.
+        relative_attention_bias_in_every_layer (`bool`, *optional*, defaults to `False`):
+            Whether each layer has a relative position bias of its own, as in UMT5, or the first one's serves all.
         decoder_start_token_id (`int`, *optional*):
             Defaults to `pad_token_id`, as in all T5 checkpoints.
 
     All other arguments are those of [`T5Config`].
+
+    Example:
+
+    >>> config = DepthConfig(vocab_size=64, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
+    >>> config.hierarchical_encoder_mask, config.tie_word_embeddings, config.d_model
+    (True, True, 512)
     """
 
     model_type = "depth"
@@ -40,6 +53,7 @@ class DepthConfig(T5Config):
     hierarchical_decoder_mask: bool = True
     hierarchical_cross_mask: bool = True
     tie_word_embeddings: bool = True
+    relative_attention_bias_in_every_layer: bool = False
     decoder_start_token_id: int | None = None
 
     def __post_init__(self, **kwargs):
@@ -50,6 +64,27 @@ class DepthConfig(T5Config):
         self.scale_decoder_outputs = tied
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.pad_token_id
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "DepthConfig":
+        """
+        A configuration from the fields of a DEPTH model, or of a T5, mT5 or UMT5 to make one of.
+
+        Raises:
+            `ValueError`: if they are those of another kind of model.
+        """
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type not in (cls.model_type, *T5_MODEL_TYPES):
+            raise ValueError(
+                f"The configuration is that of a {model_type!r}; a DEPTH model can be made of "
+                f"{', '.join(map(repr, T5_MODEL_TYPES))} (among them ByT5 and Flan-T5)."
+            )
+        config_dict = dict(config_dict)
+        if model_type == "mt5":  # never scales the decoder's output, whatever `tie_word_embeddings` says
+            config_dict["tie_word_embeddings"] = False
+        elif model_type == "umt5":
+            config_dict["relative_attention_bias_in_every_layer"] = True
+        return super().from_dict(config_dict, **kwargs)
 
 
 __all__ = ["DepthConfig"]

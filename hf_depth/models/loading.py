@@ -1,14 +1,15 @@
-"""[`load_model`]: a model that fits a tokenizer, from scratch or of a checkpoint."""
+"""[`load_model`]: a model that fits a tokenizer, from scratch or from a checkpoint."""
 
 import os
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 
 from ..data.tokenization import eosen_token_id, sentence_token_ids
-from .configuration_depth import DepthConfig
-from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from ..suggestions import suggestion
+from .configuration_depth import T5_MODEL_TYPES, DepthConfig
+from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, UMT5ForConditionalGeneration
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -32,6 +33,7 @@ SIZE_FIELDS = (
 NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
 SENTENCE_FIELDS = ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id")
 DEPTH_FIELDS = (*SENTENCE_FIELDS, *(f"hierarchical_{part}_mask" for part in ("encoder", "decoder", "cross")))
+BIAS_FIELD = "relative_attention_bias_in_every_layer"
 # google/t5-v1_1-small without its dropout: T5 v1.1 was pre-trained with none.
 SCRATCH_DEFAULTS = {
     "d_model": 512,
@@ -46,7 +48,7 @@ SCRATCH_DEFAULTS = {
 
 
 def load_model(
-    name_or_config: str | os.PathLike | PretrainedConfig | None,
+    name_or_config: str | os.PathLike | PreTrainedConfig | None,
     tokenizer: PreTrainedTokenizerBase,
     *,
     model_type: str | None = None,
@@ -56,50 +58,83 @@ def load_model(
     **config_changes: Any,
 ) -> PreTrainedModel:
     """
-    A model that fits a tokenizer, in float32: every id has a row of the embeddings, and for DEPTH the ids of the
-    sentence tokens stand in the configuration of the model, of its encoder and of its decoder.
+    A model that fits a tokenizer, in float32: every id has a row of the embeddings and of the output head, and for
+    DEPTH the ids of the sentence tokens stand in the configuration of the model, of its encoder and of its decoder.
+
+    Rows are added where the tokenizer has more tokens, up to a multiple of 128, and never removed.
 
     Args:
-        name_or_config: a checkpoint of a T5 or a DEPTH model (folder or Hub), the configuration of a model from
-            scratch, or `None` for a T5 v1.1 from scratch, small unless `config_changes` say otherwise.
-        tokenizer: what the model will read.
-        model_type: `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`.
-        attn_implementation: `"sdpa"`, `"eager"` or `"flex_attention"`.
-        cache_dir, revision: of a checkpoint on the Hub.
-        config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`.
+        name_or_config (`str`, `os.PathLike` or [`PreTrainedConfig`], *optional*):
+            A checkpoint (folder or Hub) of a T5, mT5, UMT5, ByT5, Flan-T5 or DEPTH model, the configuration of a model
+            from scratch, or `None` for a T5 v1.1 from scratch, small unless `config_changes` say otherwise.
+        tokenizer ([`PreTrainedTokenizerBase`]): what the model will read.
+        model_type (`str`, *optional*):
+            `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`.
+        attn_implementation (`str`): `"sdpa"`, `"eager"` or `"flex_attention"`.
+        cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
+        config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
+            checkpoint cannot be changed.
 
     Returns:
-        [`DepthForConditionalGeneration`] or [`T5ForConditionalGeneration`].
+        [`DepthForConditionalGeneration`], [`T5ForConditionalGeneration`], or for `"t5"` from a UMT5
+        [`UMT5ForConditionalGeneration`].
 
     Raises:
-        `ValueError`: if the checkpoint is no T5, if the tokenizer has no sentence tokens for a DEPTH model, or if
-            `vocab_size` is smaller than the tokenizer.
+        `ValueError`: if the checkpoint or the configuration is of another architecture, if the weights of the
+            checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH model, if
+            `vocab_size` is smaller than the tokenizer, or if another of `config_changes` is unknown or impossible.
+
+    Example:
+
+    >>> import tempfile
+    >>> from hf_depth import add_sentence_tokens
+    >>> from hf_depth.data.vocabulary import train_tokenizer
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> texts = ["Call me Ishmael. There is nothing surprising in this!"]
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(texts, 200, folder.name, allow_fewer=True))
+    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> model.encoder.config.first_sentence_token_id == tokenizer.convert_tokens_to_ids("<sent_0>")
+    True
+    >>> model.config.vocab_size >= len(tokenizer)
+    True
+    >>> folder.cleanup()
     """
     hub = {"cache_dir": cache_dir, "revision": revision}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
+    source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
+    source_type = "depth" if source is None else config_model_type(source)
+    model_type = model_type or source_type
+    if model_type not in MODEL_TYPES:
+        raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
+    config, model_class = _config(source, model_type, tokenizer, config_changes)
     if is_checkpoint:
-        config = AutoConfig.from_pretrained(name_or_config, **hub)
-    else:
-        config = name_or_config
-    model_type = model_type or (config_model_type(config) if config is not None else "depth")
-    config_class, model_class = MODEL_TYPES[model_type]
-    config = _config(config, config_class, tokenizer, config_changes)
-    if not is_checkpoint:
-        _check_vocabulary(config.vocab_size, tokenizer)
-        return model_class._from_config(config, attn_implementation=attn_implementation)
-    sentence_ids = {name: getattr(config, name) for name in SENTENCE_FIELDS if hasattr(config, name)}
-    too_small = config.vocab_size < len(tokenizer)
-    if too_small and sentence_ids:
-        # The sentence tokens get their rows below; until then any ids do.
-        config.update({"first_sentence_token_id": 0, "eosen_token_id": 0})
-    model = model_class.from_pretrained(
-        name_or_config, config=config, dtype=torch.float32, attn_implementation=attn_implementation, **hub
-    )
-    if too_small:
-        model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
-        for part in (model, model.encoder, model.decoder):  # each has a copy of its own
-            part.config.update(sentence_ids)
-    return model
+        _check_size_is_kept(source, config_changes)
+        return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
+    if config.vocab_size < len(tokenizer):
+        if "vocab_size" in config_changes:
+            raise ValueError(
+                f"`vocab_size` {config.vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens "
+                "with the sentinels and sentence tokens. Use at least "
+                f"{_rounded_up(len(tokenizer))}, or leave the argument out."
+            )
+        config.vocab_size = _rounded_up(len(tokenizer))
+    return model_class._from_config(config, attn_implementation=attn_implementation)
+
+
+def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
+    """
+    `AutoConfig.from_pretrained`, which forgets `tie_word_embeddings=False` of a UMT5, but for that.
+
+    Args:
+        name_or_path: folder or name on the Hub.
+        hub_arguments: for `from_pretrained`.
+    """
+    config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    if config.model_type == "umt5":
+        fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
+        if fields.get("tie_word_embeddings") is False:
+            config.scale_decoder_outputs = False
+    return config
 
 
 def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any) -> str:
@@ -116,36 +151,44 @@ def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any)
     return config_model_type(AutoConfig.from_pretrained(name_or_path, **hub_arguments))
 
 
-def config_model_type(config: PretrainedConfig) -> str:
+def config_model_type(config: PreTrainedConfig) -> str:
     """
-    What kind of model a configuration is of: a key of `MODEL_TYPES`.
+    What kind of model a configuration is of: a key of `MODEL_TYPES`. An mT5 or a UMT5 is a `"t5"`.
 
     Raises:
         `ValueError`: if it is none of them.
     """
-    if config.model_type not in MODEL_TYPES:
-        source = f"{config.name_or_path} is" if config.name_or_path else "The configuration is that of"
-        raise ValueError(
-            f"{source} a model of the kind {config.model_type!r}, not {' or '.join(MODEL_TYPES)}. Name another "
-            "checkpoint."
-        )
-    return config.model_type
+    if config.model_type == "depth":
+        return "depth"
+    if config.model_type in T5_MODEL_TYPES:
+        return "t5"
+    source = f"{config.name_or_path} is" if config.name_or_path else "The configuration is that of"
+    raise ValueError(
+        f"{source} a model of the kind {config.model_type!r}. Supported are 'depth' and "
+        f"{', '.join(map(repr, T5_MODEL_TYPES))}, which ByT5 and Flan-T5 are too. Name another checkpoint."
+    )
 
 
-def config_values(config: PretrainedConfig) -> dict:
+def config_values(config: PreTrainedConfig) -> dict[str, Any]:
     """The fields of a configuration, among them `tie_word_embeddings` as the model's author chose it."""
     values = config.to_dict()
-    # Reading a T5 v1.1, transformers 5 turns `tie_word_embeddings=False` into `True` and this field.
-    if values.get("scale_decoder_outputs") is False:
+    # Reading a T5 v1.1, transformers 5 turns `tie_word_embeddings=False` into `True` and this field. An mT5 is a v1.1
+    # whose head transformers 5 may have tied when it was trained, but never scaled.
+    if values.get("scale_decoder_outputs") is False or config.model_type == "mt5":
         values["tie_word_embeddings"] = False
     return values
 
 
-def _config(source, config_class, tokenizer, changes):
-    """The configuration of the checkpoint, of the user, or of a T5 v1.1, with changes and the ids of the tokenizer."""
+def _config(source, model_type, tokenizer, changes):
+    """
+    The configuration of the checkpoint, of the user, or of a T5 v1.1, with changes and the ids of the tokenizer; and
+    the class of the model.
+    """
+    config_class, model_class = MODEL_TYPES[model_type]
+    _check_changes(changes)
     if source is not None:
         # A DEPTH model reads any T5's configuration, so the class that the file names does not matter.
-        values = config_values(source)
+        values = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
         for name in NOT_INHERITED:
             values.pop(name, None)
     else:
@@ -155,19 +198,83 @@ def _config(source, config_class, tokenizer, changes):
         values.pop("num_decoder_layers", None)
     values |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
-    if config_class is DepthConfig:
-        ids = sentence_token_ids(tokenizer)
-        values |= dict(zip(SENTENCE_FIELDS, (int(ids[0]), len(ids), eosen_token_id(tokenizer)), strict=True))
-    else:
-        values = {name: value for name, value in values.items() if name not in DEPTH_FIELDS}
-    return config_class(**values)
+    if model_type == "depth":
+        return config_class(**values | _sentence_ids(tokenizer, changes)), model_class
+    bias_in_every_layer = values.pop(BIAS_FIELD, False)
+    values = {name: value for name, value in values.items() if name not in DEPTH_FIELDS}
+    if bias_in_every_layer:
+        # UMT5Config of transformers 5 forces `tie_word_embeddings` to `True`.
+        config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
+        values["scale_decoder_outputs"] = values.get("tie_word_embeddings", True)
+    return config_class(**values), model_class
 
 
-def _check_vocabulary(vocab_size, tokenizer):
-    if vocab_size < len(tokenizer):
+def _check_changes(changes):
+    """Raise if there is no such field of a configuration."""
+    known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
+    for name in changes:
+        if name not in known:
+            raise ValueError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
+
+
+def _sentence_ids(tokenizer, changes) -> dict[str, int]:
+    """The fields of a DEPTH configuration that a tokenizer determines."""
+    ids = sentence_token_ids(tokenizer)
+    found = dict(zip(SENTENCE_FIELDS, (int(ids[0]), len(ids), eosen_token_id(tokenizer)), strict=True))
+    for name, value in found.items():
+        if changes.get(name, value) != value:
+            raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
+    return found
+
+
+def _check_size_is_kept(source, changes):
+    """Raise if changes ask for a model of another size than the checkpoint's."""
+    before = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
+    for name in (*SIZE_FIELDS, BIAS_FIELD):
+        if name in changes and changes[name] != before[name]:
+            raise ValueError(
+                f"`{name}` is {changes[name]}, but the checkpoint has {before[name]}, and its weights fit no other. "
+                "Leave the argument out, or pass `None` or a configuration for a model from scratch."
+            )
+
+
+def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implementation, hub):
+    """The model of a checkpoint, with rows added to the embeddings where the tokenizer has more tokens."""
+    sentence_ids = {name: getattr(config, name) for name in SENTENCE_FIELDS if hasattr(config, name)}
+    too_small = config.vocab_size < len(tokenizer)
+    if too_small and sentence_ids:
+        # The sentence tokens get their rows below; until then any ids do.
+        config.update({"first_sentence_token_id": 0, "eosen_token_id": 0})
+    model, loading_info = model_class.from_pretrained(
+        name_or_path,
+        config=config,
+        dtype=torch.float32,
+        attn_implementation=attn_implementation,
+        ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
+        output_loading_info=True,
+        **hub,
+    )
+    _check_weights(name_or_path, loading_info)
+    if too_small:
+        model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
+        for part in (model, model.encoder, model.decoder):  # each has a copy of its own
+            part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
+    return model
+
+
+def _check_weights(name_or_path, loading_info):
+    """Raise unless the checkpoint has exactly the weights of the model."""
+    problems = []
+    for kind in ("missing", "unexpected", "mismatched"):
+        keys = sorted(key if isinstance(key, str) else key[0] for key in loading_info[f"{kind}_keys"])
+        if keys:
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    if problems:
         raise ValueError(
-            f"`--vocab_size` {vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens with the "
-            f"sentinels and sentence tokens. Use at least {_rounded_up(len(tokenizer))}, or leave the argument out."
+            f"The weights of {name_or_path} are not those of the model that its config.json describes ("
+            f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
+            "output head."
         )
 
 

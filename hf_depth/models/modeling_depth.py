@@ -6,9 +6,11 @@ Imports only torch, transformers and the configuration beside it: the Hub ships 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import Cache, PreTrainedConfig, T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
 from transformers.masking_utils import (
@@ -19,22 +21,51 @@ from transformers.masking_utils import (
 )
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_depth import DepthConfig
+
+# What the encoder and the decoder have copies of.
+SENTENCE_SETTINGS = (
+    "first_sentence_token_id",
+    "num_sentence_tokens",
+    "eosen_token_id",
+    "hierarchical_encoder_mask",
+    "hierarchical_decoder_mask",
+    "hierarchical_cross_mask",
+)
+# For `_required`: what lacks the positions of the sentence tokens, and what has them.
+_DECODER_INPUT = (
+    "`decoder_inputs_embeds`",
+    "`decoder_sentence_mask` beside it, or `labels` or `decoder_input_ids` instead",
+)
+_ENCODER_OUTPUT = (
+    "`encoder_outputs`",
+    "the output of `model.encoder` as it is, or beside it `input_ids` or `sentence_mask`",
+)
 
 
 @dataclass
 class DepthEncoderOutput(BaseModelOutput):
     """
-    A [`BaseModelOutput`] that remembers where the sentence tokens stand, so that the decoder can find them, also in
-    `generate()`, which calls the encoder by itself.
+    A [`BaseModelOutput`] with the positions of the sentence tokens, which cross-attention needs, also in `generate()`,
+    where the model itself never gets the encoder input.
 
     Args:
         sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-            `True` where the encoder input is a sentence token; `None` when the input came as embeddings.
+            `True` where the encoder input is a sentence token.
     """
 
     sentence_mask: torch.BoolTensor | None = None
+
+    @classmethod
+    def from_tuple(cls, values: tuple) -> "DepthEncoderOutput":
+        """From the `to_tuple()` of this class, which ends in the sentence mask, or of a plain [`BaseModelOutput`]."""
+        *values, last = values
+        if values and isinstance(last, torch.Tensor):
+            return cls(*values, *[None] * (3 - len(values)), last)
+        return cls(*values, last)
 
 
 @dataclass
@@ -64,30 +95,47 @@ class InitializedAsT5:
 
 class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     """
-    The stock T5 with three repairs; it saves and loads as the stock class does.
+    The T5 of transformers with four repairs; it saves and loads as the original class does.
 
     - A T5 v1.1 (`config.scale_decoder_outputs=False`) really has an output head of its own, which starts with
       standard deviation `d_model ** -0.5`, survives saving, loading and resizing, and is never tied.
-    - The loss is normalised by `num_items_in_batch`, the number of labels in the global batch, when that is given.
+    - The loss is normalized by `num_items_in_batch`, the number of labels in the global batch, when that is given.
     - The output has `token_losses`, one per label.
+    - `flex_attention` takes batches of more than one example.
+
+    Example:
+
+    >>> import torch
+    >>> from transformers import T5Config
+    >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> model = T5ForConditionalGeneration(config)
+    >>> outputs = model(input_ids=torch.tensor([[5, 6, 1]]), labels=torch.tensor([[7, 8, 9, 1]]))
+    >>> outputs.logits.shape, outputs.token_losses.shape
+    (torch.Size([1, 4, 64]), torch.Size([1, 4]))
     """
 
-    def __init__(self, config):
+    def __init__(self, config: T5Config):
+        if getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = config.pad_token_id  # as in all T5 checkpoints
+        if not config.scale_decoder_outputs:
+            tied = HFT5ForConditionalGeneration._tied_weights_keys
+            self._tied_weights_keys = {key: tied[key] for key in tied if key != "lm_head.weight"}
         super().__init__(config)
         # T5Config forces True; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
+        for module in self.modules():
+            if type(module) is T5Attention:  # a new module would draw its weights anew
+                module.__class__ = DepthAttention
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
-        return {
-            target: source
-            for target, source in self._tied_weights_keys.items()
-            if self.config.scale_decoder_outputs or target != "lm_head.weight"
-        }
+        return dict(self._tied_weights_keys)
 
-    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs):
+    def tie_weights(self, missing_keys: set[str] | None = None, **kwargs) -> None:
         """Tie the embeddings. A v1.1 head missing from a checkpoint starts as a copy of the input embedding."""
         super().tie_weights(missing_keys=missing_keys, **kwargs)
+        # A head that differs from the embedding in a checkpoint was left untied: resizing must not tie it either.
+        self._tied_weights_keys = dict(self.all_tied_weights_keys)
         head_is_missing = missing_keys is not None and "lm_head.weight" in missing_keys
         if head_is_missing and "shared.weight" not in missing_keys and not self.config.scale_decoder_outputs:
             # Transformers 5 trains such models tied and leaves the head out of the file: this keeps their function.
@@ -101,28 +149,67 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             # T5X and FlashT5 do so: logits of unit variance, hence a first loss near ln(vocab_size).
             init.normal_(self.lm_head.weight, mean=0.0, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
+    def _replace_stacks(self, encoder_class: type[T5Stack], decoder_class: type[T5Stack], checkpointing: bool) -> None:
+        """Put other stacks in place of those that T5's `__init__` has built; `checkpointing`: as configured."""
+        self.encoder = encoder_class(self.encoder.config)
+        self.decoder = decoder_class(self.decoder.config)
+        if checkpointing:
+            # `post_init` applies and deletes this field; T5 has done so for the stacks that are gone.
+            self.config.gradient_checkpointing = True
+        self.post_init()
+
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
+        """As in T5, except that an assistant (`assistant_model`) is not fed again what its cache holds."""
+        cache = kwargs.get("past_key_values")
+        # Transformers 5.23 names no length when an assistant goes on with its cache, which is no first iteration.
+        if cache is not None and kwargs.get("next_sequence_length") is None and not kwargs.get("is_first_iteration"):
+            kwargs["next_sequence_length"] = input_ids.shape[1] - cache.get_seq_length()
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
+
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
         use_cache: bool | None = None,
-        return_dict: bool | None = None,
-        **kwargs,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
-        As [`T5ForConditionalGeneration.forward`], with two additions.
-
         Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
+                Token ids of the encoder input.
+            attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
+                Non-zero on tokens that are not padding, of any integer, boolean or floating-point type.
+            decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+                Token ids of the decoder input. Defaults to `labels`, shifted to the right.
+            decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_length)`, *optional*):
+                Non-zero on tokens of the decoder that are not padding, those in `past_key_values` included.
+            encoder_outputs ([`BaseModelOutput`] or `tuple`, *optional*):
+                What `model.encoder` returned, instead of `input_ids`. The first element is the last hidden state, of
+                shape `(batch_size, source_length, d_model)`.
+            past_key_values ([`EncoderDecoderCache`], *optional*):
+                Keys and values of earlier decoder tokens.
+            inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
+                Embeddings instead of `input_ids`.
+            decoder_inputs_embeds (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`, *optional*):
+                Embeddings instead of `decoder_input_ids`.
             labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
                 Target ids; -100 is ignored.
+            use_cache (`bool`, *optional*):
+                Whether to return `past_key_values`. Defaults to `False` beside `labels`, else to the configuration's.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*):
                 What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the
                 number of labels in this batch, which gives the mean per token.
+            kwargs:
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in all models of transformers.
 
         Returns:
             [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
@@ -137,6 +224,9 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             return_dict=True,
@@ -147,27 +237,22 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             token_losses = cross_entropy_per_token(outputs.logits, labels)
             num_items = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
             loss = token_losses.sum() / num_items
-        outputs = TokenLossSeq2SeqLMOutput(**{**outputs, "loss": loss, "token_losses": token_losses})
-        return_dict = self.config.return_dict if return_dict is None else return_dict
-        return outputs if return_dict else outputs.to_tuple()
+        return TokenLossSeq2SeqLMOutput(**{**outputs, "loss": loss, "token_losses": token_losses})
 
 
 class DepthAttention(T5Attention):
-    """T5 attention whose position bias has a batch axis under flex attention, which indexes it by batch."""
+    """
+    T5 attention with two changes. Under flex attention, which indexes the position bias by batch, the bias has a batch
+    axis. A layer with a relative bias of its own uses that, not the one of the layer before: UMT5 has one per layer.
+    """
 
     def forward(
         self, hidden_states, mask=None, key_value_states=None, position_bias=None, past_key_values=None, **kwargs
     ):
+        if self.has_relative_attention_bias:
+            position_bias = None
         if position_bias is None and self.config._attn_implementation == "flex_attention":
-            batch_size, query_length = hidden_states.shape[:2]
-            # Under flex the mask is a BlockMask of shape (batch_size, 1, query_length, key_length).
-            key_length = mask.shape[-1]
-            if self.has_relative_attention_bias:
-                past = past_key_values.get_seq_length(self.layer_idx) if past_key_values is not None else 0
-                position_bias = self.compute_bias(query_length, key_length, hidden_states.device, past)
-            else:
-                position_bias = hidden_states.new_zeros(1, self.n_heads, query_length, key_length)
-            position_bias = position_bias.expand(batch_size, -1, -1, -1)
+            position_bias = self._batched_position_bias(hidden_states, mask, key_value_states, past_key_values)
         return super().forward(
             hidden_states,
             mask=mask,
@@ -177,15 +262,33 @@ class DepthAttention(T5Attention):
             **kwargs,
         )
 
+    def _batched_position_bias(self, hidden_states, mask, key_value_states, past_key_values):
+        """The position bias (B, H, Q, K) of hidden states (B, Q, D)."""
+        batch_size, query_length = hidden_states.shape[:2]
+        past = past_key_values.get_seq_length(self.layer_idx) if past_key_values is not None else 0
+        if mask is not None:  # under flex a BlockMask of shape (B, 1, Q, K)
+            key_length = mask.shape[-1]
+        else:
+            key_length = query_length + past if key_value_states is None else key_value_states.shape[1]
+        if self.has_relative_attention_bias:
+            bias = self.compute_bias(query_length, key_length, hidden_states.device, past)
+        else:
+            bias = hidden_states.new_zeros(1, self.n_heads, query_length, key_length)
+        return bias.expand(batch_size, -1, -1, -1)
+
 
 class DepthStack(InitializedAsT5, T5Stack):
-    """A [`T5Stack`] with [`DepthAttention`]; used as the decoder."""
+    """A [`T5Stack`] with [`DepthAttention`], for UMT5 with a relative bias in every layer."""
 
-    def __init__(self, config: DepthConfig):
+    def __init__(self, config: DepthConfig | UMT5Config):
         super().__init__(config)
+        in_every_layer = getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5")
         for index, block in enumerate(self.block):
             block.layer[0].SelfAttention = DepthAttention(
-                config, has_relative_attention_bias=index == 0, layer_idx=index, is_causal=config.is_decoder
+                config,
+                has_relative_attention_bias=index == 0 or in_every_layer,
+                layer_idx=index,
+                is_causal=config.is_decoder,
             )
             if config.is_decoder:
                 block.layer[1].EncDecAttention = DepthAttention(config, layer_idx=index)
@@ -199,30 +302,39 @@ class DepthEncoder(DepthStack):
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        sentence_mask: torch.BoolTensor | None = None,
         return_dict: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> DepthEncoderOutput:
         """
-        As [`T5Stack.forward`].
-
         Args:
             input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
-                Token ids. Sentence tokens are found in them; `inputs_embeds` instead get plain T5 attention.
+                Token ids, in which the sentence tokens are found.
             attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
-                Non-zero on real tokens. A 4-D mask is used as it is.
+                Non-zero on tokens that are not padding. A 4-D mask is used as it is.
+            inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
+                Embeddings instead of `input_ids`.
+            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
+                `True` where the input is a sentence token; needed with `inputs_embeds`.
+
+        Returns:
+            [`DepthEncoderOutput`], or a tuple if `return_dict=False`.
+
+        Raises:
+            `ValueError`: if there are `inputs_embeds` and no `sentence_mask`.
         """
-        sentence_mask = None
-        if input_ids is not None:
+        if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
-            if self.config.hierarchical_encoder_mask:
-                attention_mask = create_mask(
-                    self.config,
-                    own_sentence_mask_function(sentence_mask),
-                    attention_mask,
-                    query_shape=input_ids.shape,
-                    key_length=input_ids.shape[1],
-                    like=self.embed_tokens.weight,
-                )
+        if self.config.hierarchical_encoder_mask and not _is_4d(attention_mask):
+            sentence_mask = _required(sentence_mask, "`inputs_embeds`", "`sentence_mask` beside it")
+            attention_mask = create_mask(
+                self.config,
+                own_sentence_mask_function(sentence_mask),
+                attention_mask,
+                query_shape=sentence_mask.shape,
+                key_length=sentence_mask.shape[1],
+                like=self.embed_tokens.weight,
+            )
         outputs = super().forward(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
         )
@@ -235,24 +347,72 @@ class DepthEncoder(DepthStack):
         return outputs.to_tuple() if return_dict is False else outputs
 
 
+class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
+    """
+    UMT5, a T5 with a relative position bias in every layer, with the repairs of [`T5ForConditionalGeneration`]; it
+    saves and loads as the class of transformers does.
+
+    Transformers 5 takes each UMT5 for one with a tied and scaled head. Those that Google published are not: their
+    `config.json` says `tie_word_embeddings=False`, which [`load_model`] honors by `scale_decoder_outputs=False`.
+    """
+
+    config_class = UMT5Config
+
+    def __init__(self, config: UMT5Config):
+        if not hasattr(config, "scale_decoder_outputs"):
+            config.scale_decoder_outputs = True
+        checkpointing = getattr(config, "gradient_checkpointing", False)
+        super().__init__(config)
+        self._replace_stacks(DepthStack, DepthStack, checkpointing)
+
+
 class DepthForConditionalGeneration(T5ForConditionalGeneration):
     """
     T5 in which sentence tokens see only their sentence (encoder), only earlier sentence tokens (decoder) and only the
     encoder's sentence tokens (cross-attention); every other token sees what it sees in T5 (paper, section 3).
 
     All masks follow from the ids, on the device of the model, for the eager, sdpa and flex_attention implementations.
-    Without sentence tokens in its input the model is T5. It loads any T5 checkpoint.
+    Without sentence tokens in its input the model is T5. It loads any T5, mT5, UMT5 or ByT5 checkpoint that has
+    embedding rows for the sentence tokens; [`load_model`] adds missing ones.
+
+    Example:
+
+    >>> import torch
+    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
+    >>> model = DepthForConditionalGeneration(config)
+    >>> source = torch.tensor([[60, 41, 5, 6, 60, 40, 7, 60, 1]])  # two sentences in the wrong order
+    >>> target = torch.tensor([[40, 7, 60, 41, 5, 6, 60, 1]])
+    >>> outputs = model(input_ids=source, labels=target)
+    >>> outputs.logits.shape, outputs.token_losses.shape
+    (torch.Size([1, 8, 64]), torch.Size([1, 8]))
+    >>> model.generate(source, max_new_tokens=5, min_new_tokens=5, do_sample=False).shape
+    torch.Size([1, 6])
     """
 
     config_class = DepthConfig
 
     def __init__(self, config: DepthConfig):
-        _check_sentence_token_ids(config)
+        _check_sentence_token_ids(config, config.vocab_size)
+        checkpointing = getattr(config, "gradient_checkpointing", False)
         super().__init__(config)
-        self.encoder = DepthEncoder(self.encoder.config)
-        self.decoder = DepthStack(self.decoder.config)
-        self.post_init()
+        self._replace_stacks(DepthEncoder, DepthStack, checkpointing)
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """
+        As in all models of transformers.
+
+        Raises:
+            `ValueError`: if the sentence tokens would lose their rows.
+        """
+        if new_num_tokens is not None:
+            multiple = pad_to_multiple_of or 1
+            _check_sentence_token_ids(self.config, -(-new_num_tokens // multiple) * multiple)
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -260,46 +420,83 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
-        past_key_values=None,
+        past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
-        decoder_sentence_mask: torch.BoolTensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
         use_cache: bool | None = None,
-        return_dict: bool | None = None,
-        **kwargs,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        sentence_mask: torch.BoolTensor | None = None,
+        decoder_sentence_mask: torch.BoolTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
-        As [`T5ForConditionalGeneration.forward`], with `num_items_in_batch` and one more argument.
+        As [`T5ForConditionalGeneration.forward`], with two more arguments.
 
         Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
+                Token ids of the encoder input, in which the sentence tokens are found.
+            attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
+                Non-zero on tokens that are not padding. A 4-D mask is used as it is.
+            decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+                Token ids of the decoder input. Defaults to `labels`, shifted to the right.
+            decoder_attention_mask (`torch.Tensor` of shape `(batch_size, decoded_length)`, *optional*):
+                Non-zero on tokens of the decoder that are not padding, those in `past_key_values` included. A 4-D mask
+                is used as it is.
+            encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
+                What `model.encoder` returned. Any other output needs `input_ids` or `sentence_mask` beside it.
+            past_key_values ([`EncoderDecoderCache`], *optional*):
+                Keys and values of earlier decoder tokens.
+            inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
+                Embeddings instead of `input_ids`; needs `sentence_mask`.
+            decoder_inputs_embeds (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`, *optional*):
+                Embeddings instead of `decoder_input_ids`; needs `decoder_sentence_mask`.
+            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+                Target ids; -100 is ignored.
+            use_cache (`bool`, *optional*):
+                Whether to return `past_key_values`. Defaults to `False` beside `labels`, else to the configuration's.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*):
+                What the summed loss is divided by. Defaults to the number of labels in this batch.
+            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
+                `True` where the encoder input is a sentence token; needed only where neither `input_ids` nor the
+                output of `model.encoder` is given.
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
-                `True` where the decoder input is a sentence token, for all ids so far, those in `past_key_values`
-                included. Needed with a filled cache only; `generate()` passes it.
+                `True` where the decoder input is a sentence token, for all tokens so far, those in `past_key_values`
+                included. Needed only with a filled cache or `decoder_inputs_embeds`; `generate()` passes it.
+            kwargs:
+                `output_attentions`, `output_hidden_states` and `return_dict`, as in all models of transformers.
 
         Returns:
             [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if there is a filled cache and no `decoder_sentence_mask`.
+            `ValueError`: if a mask is needed but missing, or if the configurations of the encoder or of the decoder
+                have other sentence tokens or other switches than that of the model.
         """
+        self._check_configurations()
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                sentence_mask=sentence_mask,
+                **kwargs,
             )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = DepthEncoderOutput.from_tuple(encoder_outputs)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels)
-        if decoder_input_ids is not None:
-            encoder_sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
-            if encoder_sentence_mask is None and input_ids is not None:
-                encoder_sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
-            attention_mask = self._cross_attention_mask(
-                decoder_input_ids, encoder_outputs[0], attention_mask, encoder_sentence_mask
-            )
-            decoder_attention_mask = self._decoder_attention_mask(
-                decoder_input_ids, decoder_attention_mask, decoder_sentence_mask, past_key_values
-            )
+        if sentence_mask is None:
+            sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
+        if sentence_mask is None and input_ids is not None:
+            sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
+        query_mask = self._decoder_query_mask(
+            decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
+        )
+        attention_mask = self._cross_attention_mask(query_mask, encoder_outputs[0], attention_mask, sentence_mask)
+        decoder_attention_mask = self._decoder_attention_mask(
+            query_mask, decoder_attention_mask, decoder_sentence_mask, past_key_values
+        )
         return super().forward(
             attention_mask=attention_mask,
             decoder_input_ids=decoder_input_ids,
@@ -308,59 +505,91 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             past_key_values=past_key_values,
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
-            num_items_in_batch=num_items_in_batch,
             use_cache=use_cache,
-            return_dict=return_dict,
+            num_items_in_batch=num_items_in_batch,
+            return_dict=True,
             **kwargs,
         )
 
-    def _cross_attention_mask(self, decoder_input_ids, encoder_hidden_states, attention_mask, encoder_sentence_mask):
+    def _check_configurations(self):
+        """Raise if the encoder's or the decoder's copy of the configuration has other sentence settings."""
+        for part in (self.encoder, self.decoder):
+            for name in SENTENCE_SETTINGS:
+                if getattr(part.config, name) != getattr(self.config, name):
+                    where = "encoder" if part is self.encoder else "decoder"
+                    raise ValueError(
+                        f"`model.config.{name}` is {getattr(self.config, name)}, but `model.{where}.config.{name}` is "
+                        f"{getattr(part.config, name)}. Set it in all three: `for part in (model, model.encoder, "
+                        f"model.decoder): part.config.{name} = ...`, or give it to `load_model` or `DepthConfig`."
+                    )
+
+    def _decoder_query_mask(self, input_ids, inputs_embeds, sentence_mask, past_key_values):
+        """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
+        if input_ids is not None:
+            return is_sentence_token(input_ids, self.config)
+        if sentence_mask is None or inputs_embeds is None:
+            return None
+        past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        return sentence_mask[:, past_length : past_length + inputs_embeds.shape[1]]
+
+    def _cross_attention_mask(self, query_mask, encoder_hidden_states, attention_mask, sentence_mask):
         """The mask of cross-attention: (B, T) queries on (B, S) keys."""
-        if not self.config.hierarchical_cross_mask or encoder_sentence_mask is None:
+        if not self.config.hierarchical_cross_mask or _is_4d(attention_mask):
             return attention_mask
-        decoder_sentence_mask = is_sentence_token(decoder_input_ids, self.config)
+        query_mask = _required(query_mask, *_DECODER_INPUT)
+        sentence_mask = _required(sentence_mask, *_ENCODER_OUTPUT)
         return create_mask(
             self.decoder.config,
-            sentence_to_sentence_mask_function(decoder_sentence_mask, encoder_sentence_mask),
+            sentence_to_sentence_mask_function(query_mask, sentence_mask),
             attention_mask,
-            query_shape=decoder_input_ids.shape,
+            query_shape=query_mask.shape,
             key_length=encoder_hidden_states.shape[1],
             like=encoder_hidden_states,
         )
 
-    def _decoder_attention_mask(self, decoder_input_ids, attention_mask, sentence_mask, past_key_values):
+    def _decoder_attention_mask(self, query_mask, attention_mask, sentence_mask, past_key_values):
         """The mask of decoder self-attention: (B, T) queries on the (B, past + T) keys up to themselves."""
-        if not self.config.hierarchical_decoder_mask:
+        if not self.config.hierarchical_decoder_mask or _is_4d(attention_mask):
             return attention_mask
-        past_length, key_length = 0, decoder_input_ids.shape[1]
+        query_mask = _required(query_mask, *_DECODER_INPUT)
+        past_length, key_length = 0, query_mask.shape[1]
         if past_key_values is not None:
             cache = getattr(past_key_values, "self_attention_cache", past_key_values)
             past_length = cache.get_seq_length()
             if isinstance(past_length, torch.Tensor):
                 past_length = past_length.clone()  # a static cache counts on in place, before a block mask is read
             key_length = cache.get_mask_sizes(key_length, 0)[0]
+        known_length = 0 if sentence_mask is None else sentence_mask.shape[1]
+        # The length of a static cache is a tensor, which a compiled graph cannot read. `generate()` pads its mask.
+        is_readable = isinstance(past_length, int) or not (known_length or torch.compiler.is_compiling())
+        if is_readable and past_length > 0 and known_length < past_length + query_mask.shape[1]:
+            raise ValueError(
+                f"`past_key_values` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing or does "
+                "not cover them: pass it for all decoder tokens so far, or decode with `generate()`, which does. "
+                "Prefix tuning (PEFT) fills `past_key_values` with virtual tokens, for which hierarchical attention "
+                "has no rule: use LoRA, or a model with `hierarchical_decoder_mask=False`."
+            )
         if sentence_mask is None:
-            # The length of a static cache is a tensor, which a compiled graph cannot read.
-            if not torch.compiler.is_compiling() and past_length > 0:
-                raise ValueError(
-                    f"`past_key_values` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing: pass "
-                    "the flags of all decoder ids so far, or decode with `generate()`, which does."
-                )
-            sentence_mask = is_sentence_token(decoder_input_ids, self.config)
-        # A static cache has more keys than ids; the causal mask hides the rest.
+            sentence_mask = query_mask
+        # A static cache has more keys than ids; the causal mask excludes the rest.
         sentence_mask = _pad_to(sentence_mask, key_length)
         return create_mask(
             self.decoder.config,
             and_masks(causal_mask_function, sentence_to_sentence_mask_function(sentence_mask, sentence_mask)),
             attention_mask,
-            query_shape=decoder_input_ids.shape,
+            query_shape=query_mask.shape,
             key_length=key_length,
             like=self.shared.weight,
             query_offset=past_length,
         )
 
-    def prepare_inputs_for_generation(self, input_ids, decoder_attention_mask=None, **kwargs):
-        """Adds the flags of all decoder ids, and keeps the decoder mask 2-D: `forward` builds the hierarchical one."""
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """
+        As in T5, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays 2-D, since `forward`
+        makes the hierarchical one of it.
+        """
         inputs = super().prepare_inputs_for_generation(
             input_ids, decoder_attention_mask=decoder_attention_mask, **kwargs
         )
@@ -368,7 +597,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         sentence_mask = is_sentence_token(input_ids, self.config)
         cache = inputs.get("past_key_values")
         if getattr(cache, "is_compileable", False):
-            # A static cache is there to keep shapes static: flags that grew by one a step would recompile each time.
+            # A static cache is there to keep shapes static: a mask that grew by one a step would recompile each time.
             sentence_mask = _pad_to(sentence_mask, cache.get_mask_sizes(input_ids.shape[1], 0)[0])
         inputs["decoder_sentence_mask"] = sentence_mask
         return inputs
@@ -402,6 +631,18 @@ def is_sentence_token(
         # Whatever id stands in a padded place, it is no sentence.
         sentence_mask = sentence_mask & attention_mask.to(sentence_mask.device, torch.bool)
     return sentence_mask
+
+
+def has_sentence_tokens(config: PreTrainedConfig) -> bool:
+    """Whether `config` is a DEPTH model's, be its class from this package or from a Hub repository."""
+    return hasattr(config, "first_sentence_token_id")
+
+
+def sentence_token_mask(ids: torch.Tensor, config: PreTrainedConfig) -> torch.BoolTensor:
+    """`True` where an id (any shape) is a sentence token of `config`; nowhere if the model has none (plain T5)."""
+    if not has_sentence_tokens(config):
+        return torch.zeros_like(ids, dtype=torch.bool)
+    return is_sentence_token(ids, config)
 
 
 def own_sentence_mask_function(sentence_mask: torch.BoolTensor) -> Callable:
@@ -463,14 +704,14 @@ def create_mask(
     Args:
         mask_function (`Callable`): of (batch, head, query, key) indices, `True` = may attend.
         attention_mask (`torch.Tensor` of shape `(batch_size, key_length)` or shorter, *optional*):
-            Non-zero on real tokens. A 4-D mask is returned as it is.
+            Non-zero on tokens that are not padding. A 4-D mask is returned as it is.
         query_shape (`tuple[int, int]`): batch size and number of queries.
         like (`torch.Tensor`): has the dtype and the device of the attention.
         query_offset (`torch.Tensor` or `int`): index of the first query among the keys.
     """
+    if _is_4d(attention_mask):
+        return attention_mask
     if attention_mask is not None:
-        if len(attention_mask.shape) == 4:
-            return attention_mask
         padding_mask = _pad_to(attention_mask.to(like.device, torch.bool), key_length)
         mask_function = and_masks(mask_function, padding_mask_function(padding_mask))
     return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
@@ -492,26 +733,30 @@ def _pad_to(mask: torch.BoolTensor, length: int) -> torch.BoolTensor:
     return nn.functional.pad(mask, (0, max(0, length - mask.shape[1])))
 
 
-def _check_sentence_token_ids(config: DepthConfig) -> None:
-    last = max(config.first_sentence_token_id + config.num_sentence_tokens - 1, config.eosen_token_id)
-    if last >= config.vocab_size or config.first_sentence_token_id < 0:
+def _is_4d(mask) -> bool:
+    """Whether a mask (a tensor, or a BlockMask) is complete, with an entry for each query."""
+    return mask is not None and len(mask.shape) == 4
+
+
+def _required(sentence_mask: torch.BoolTensor | None, given: str, remedy: str) -> torch.BoolTensor:
+    """`sentence_mask`, or an error if there is none."""
+    if sentence_mask is None:
         raise ValueError(
-            f"The sentence tokens {config.first_sentence_token_id} to {last} do not fit `vocab_size`="
-            f"{config.vocab_size}. Set `first_sentence_token_id` and `eosen_token_id` to the ids that "
-            "`add_sentence_tokens(tokenizer)` gave them, or raise `vocab_size`."
+            f"{given} does not say which tokens are sentence tokens, and the hierarchical masks depend on them. Pass "
+            f"{remedy}. (A sentence mask is boolean, of shape `(batch_size, length)`, `True` on sentence tokens.)"
+        )
+    return sentence_mask
+
+
+def _check_sentence_token_ids(config: DepthConfig, vocab_size: int) -> None:
+    last = max(config.first_sentence_token_id + config.num_sentence_tokens - 1, config.eosen_token_id)
+    if last >= vocab_size or config.first_sentence_token_id < 0:
+        raise ValueError(
+            f"The sentence tokens {config.first_sentence_token_id} to {last} do not fit `vocab_size`={vocab_size}. "
+            '`load_model(name_or_config, tokenizer, model_type="depth")` sets `first_sentence_token_id` and '
+            "`eosen_token_id` to the ids that `add_sentence_tokens(tokenizer)` gave them, and adds rows to embeddings "
+            "with too few."
         )
 
 
-__all__ = ["DepthForConditionalGeneration", "T5ForConditionalGeneration"]
-
-
-def has_sentence_tokens(config) -> bool:
-    """Whether `config` is a DEPTH model's, be its class from this package or from a Hub repository."""
-    return hasattr(config, "first_sentence_token_id")
-
-
-def sentence_token_mask(ids: torch.Tensor, config) -> torch.Tensor:
-    """`True` where an id (any shape) is a sentence token of `config`; nowhere if the model has none (plain T5)."""
-    if not has_sentence_tokens(config):
-        return torch.zeros_like(ids, dtype=torch.bool)
-    return is_sentence_token(ids, config)
+__all__ = ["DepthForConditionalGeneration", "T5ForConditionalGeneration", "UMT5ForConditionalGeneration"]

@@ -38,9 +38,12 @@ def check_fields(task: str, entry: Mapping[str, Any], names: Iterable[str], requ
             raise FieldError(task, field, "it is missing.")
 
 
-def check_task(task) -> None:
+def check_task(task: Any) -> None:
     """
     Check the fields of a task and how they fit together.
+
+    Args:
+        task (`TaskSpec`): the task, whose module imports this one.
 
     Raises:
         [`FieldError`]: naming the task and the field.
@@ -55,7 +58,7 @@ def check_task(task) -> None:
     _check_splits(task)
 
 
-def check_prediction_mode(tasks: Iterable, prediction_mode: str) -> None:
+def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str) -> None:
     """
     Check that labels are scored only where there are labels.
 
@@ -74,7 +77,7 @@ def check_prediction_mode(tasks: Iterable, prediction_mode: str) -> None:
         )
 
 
-def _check_types(task) -> None:
+def _check_types(task: Any) -> None:
     columns = ("text_column_name", "prefix", "metric_names", "file_columns")
     for name in (*columns, "validation_splits", "test_splits", "submission_names"):
         bad = [item for item in getattr(task, name) if not isinstance(item, str)]
@@ -114,7 +117,7 @@ def _check_types(task) -> None:
             raise _error(task, name, f"must be at least 1, got {getattr(task, name)}.")
 
 
-def _check_columns(task) -> None:
+def _check_columns(task: Any) -> None:
     columns = task.text_column_name
     if not columns or "" in columns or len(set(columns)) < len(columns):
         raise _error(task, "text_column_name", f"must name one or several different columns, got {columns!r}.")
@@ -135,7 +138,7 @@ def _check_columns(task) -> None:
             )
 
 
-def _check_labels(task) -> None:
+def _check_labels(task: Any) -> None:
     labels = task.labels
     if not isinstance(labels, Mapping) or not all(isinstance(number, int) for number in labels):
         raise _error(task, "labels", f"must map class numbers to texts or list the texts, got {labels!r}.")
@@ -165,7 +168,7 @@ def _check_labels(task) -> None:
             raise _error(task, "labels", f"several classes have the text {text!r}.")
 
 
-def _check_grid(task) -> None:
+def _check_grid(task: Any) -> None:
     step = task.label_step
     if isinstance(step, bool) or not isinstance(step, int | float) or not (math.isfinite(step) and step > 0):
         raise _error(task, "label_step", f"must be a positive number, got {step!r}.")
@@ -179,7 +182,7 @@ def _check_grid(task) -> None:
         raise _error(task, "labels", f"they must be above -1, which stands for an unlabeled example, got {min(grid)}.")
 
 
-def _check_metrics(task) -> None:
+def _check_metrics(task: Any) -> None:
     if task.label_step is not None:
         suitable, kind = NUMBER_METRICS, "a number"
     elif task.labels is not None:
@@ -205,7 +208,7 @@ def _check_metrics(task) -> None:
         )
 
 
-def _check_splits(task) -> None:
+def _check_splits(task: Any) -> None:
     splits = [split for split in (task.train_split, *task.validation_splits, *task.test_splits) if split]
     if not splits or len(set(splits)) < len(splits):
         raise _error(task, "train_split", f"the splits must have different names, got {listed(splits)}.")
@@ -222,5 +225,5 @@ def _check_splits(task) -> None:
         )
 
 
-def _error(task, field: str, message: str) -> FieldError:
+def _error(task: Any, field: str, message: str) -> FieldError:
     return FieldError(task.name, field, message)

@@ -1,16 +1,20 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers.trainer_utils import speed_metrics
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
+from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
@@ -54,7 +58,6 @@ class TaskTrainer(DepthTrainer):
             model, without for a T5), or labels are to be scored for a free-form task.
 
     >>> import tempfile
-    >>> from datasets import Dataset
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> from transformers import T5Config
@@ -82,13 +85,13 @@ class TaskTrainer(DepthTrainer):
 
     def __init__(
         self,
-        model=None,
+        model: PreTrainedModel | torch.nn.Module | None = None,
         args: TaskTrainingArguments | None = None,
-        data_collator=None,
-        train_dataset=None,
+        data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
+        train_dataset: Dataset | torch.utils.data.Dataset | None = None,
         eval_dataset: EvaluationData | None = None,
-        processing_class=None,
-        **kwargs,
+        processing_class: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
     ):
         if processing_class is None:
             raise TypeError(
@@ -117,7 +120,7 @@ class TaskTrainer(DepthTrainer):
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
-    def _check_training_data(self, dataset) -> None:
+    def _check_training_data(self, dataset: Any) -> None:
         if isinstance(dataset, TaskDataset):
             raise TypeError(
                 "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
@@ -170,7 +173,7 @@ class TaskTrainer(DepthTrainer):
         eval_dataset: EvaluationData | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-        **gen_kwargs,
+        **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As `Seq2SeqTrainer.evaluate`, but with one log and one event for all data sets, and their mean score."""
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
@@ -184,7 +187,7 @@ class TaskTrainer(DepthTrainer):
         datasets: EvaluationData,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "predict",
-        **gen_kwargs,
+        **gen_kwargs: Any,
     ) -> dict[str, float]:
         """
         Evaluate on data sets without a log, as for test data. What was predicted is in `evaluations`.
@@ -220,12 +223,14 @@ class TaskTrainer(DepthTrainer):
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
-    def predict(self, test_dataset: TaskDataset, *args, **kwargs):
+    def predict(self, test_dataset: TaskDataset, *args: Any, **kwargs: Any) -> PredictionOutput:
         """As `Seq2SeqTrainer.predict`; `predictions` are [`TaskPredictions`], `label_ids` is `None`."""
         self._check_evaluation_data(test_dataset)
         return super().predict(test_dataset, *args, **kwargs)
 
-    def evaluation_loop(self, dataloader, *args, metric_key_prefix="eval", **kwargs):
+    def evaluation_loop(
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> EvalLoopOutput:
         """The loop over a [`TaskDataset`], then the metrics of its task; `predictions` are in the order of `rows`."""
         dataset = self._task_dataset = dataloader.dataset
         self._label_ids = None
@@ -236,8 +241,8 @@ class TaskTrainer(DepthTrainer):
         finally:
             self._task_dataset = None
         predictions = self._task_predictions(dataset, output.predictions, output.label_ids)
-        predicted = {"answers": predictions.answers}
-        if predictions.answers is None:
+        predicted = {"texts": predictions.texts}
+        if predictions.texts is None:
             predicted = {"predicted_ids": predictions.label_ids}
         metrics = compute_task_metrics(
             dataset.spec, dataset.rows, **predicted, train_label_ids=dataset.train_label_ids
@@ -246,7 +251,14 @@ class TaskTrainer(DepthTrainer):
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         return output._replace(predictions=predictions, label_ids=None)
 
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
         index = inputs.pop("index")
@@ -272,10 +284,8 @@ class TaskTrainer(DepthTrainer):
     def _generation_arguments(self) -> dict:
         """No longer than the longest label or target, unless told otherwise; `generate()` counts the start token."""
         length = self.args.generation_max_length
-        if length is None and self._label_ids is not None:
-            length = self._label_ids.shape[1] + 1
         if length is None:
-            length = self._task_dataset.spec.max_target_length + 1
+            length = generation_length(self._task_dataset.spec, self._label_ids)
         arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
         return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
 
@@ -295,25 +305,12 @@ class TaskTrainer(DepthTrainer):
         if self._scores_labels():
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
-        texts = self._texts(outputs)
+        texts = decode_generated(self.processing_class, outputs)
         return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
-
-    def _texts(self, generated: np.ndarray) -> list[str]:
-        """
-        What stands before `</s>` in each row of ids. Other special tokens stay in the text: a label beside a sentinel
-        is unparseable.
-        """
-        tokenizer = self.processing_class
-        nothing = (-100, tokenizer.pad_token_id)  # padding, also by the Trainer, and the start token
-        texts = []
-        for ids in generated.tolist():
-            ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids
-            texts.append(tokenizer.decode([i for i in ids if i not in nothing]).strip())
-        return texts
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 
-    def create_model_card(self, model_name=None, **kwargs):
+    def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
         """Write `README.md` with the latest scores on each data set, or without `card` that of `Trainer`."""
         if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)

@@ -5,9 +5,10 @@ import copy
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import check_sentence_tokens
@@ -42,8 +43,9 @@ class DepthTrainer(Seq2SeqTrainer):
     - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
 
     Args:
-        args, kwargs: those of [`Seq2SeqTrainer`], with `args` a [`DepthTrainingArguments`] and `data_collator` that
-            of an objective.
+        model (`PreTrainedModel`): a DEPTH model or a T5, such as [`load_model`] gives.
+        args (`DepthTrainingArguments`): how to train and evaluate.
+        more, kwargs: the other arguments of [`Seq2SeqTrainer`]; `data_collator` is that of an objective.
         card ([`CardContent`], *optional*): what the model card states beside the results; by default it is the card of
             `Trainer`.
 
@@ -74,8 +76,20 @@ class DepthTrainer(Seq2SeqTrainer):
     args_class = DepthTrainingArguments
     training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
 
-    def __init__(self, *args, card: CardContent | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        model: PreTrainedModel | torch.nn.Module | None = None,
+        args: DepthTrainingArguments | None = None,
+        *more: Any,
+        card: CardContent | None = None,
+        **kwargs: Any,
+    ):
+        if not isinstance(args, self.args_class):
+            raise TypeError(
+                f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got {type(args).__name__}: "
+                f"{type(self).__name__} reads settings that it does not have."
+            )
+        super().__init__(model, args, *more, **kwargs)
         self._check_parts()
         self.card = card
         if self.args.generation_max_length is None:
@@ -96,11 +110,6 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def _check_parts(self):
         """Stop on a model, a tokenizer and a collator that would train something else than it seems."""
-        if not isinstance(self.args, self.args_class):
-            raise TypeError(
-                f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got `{type(self.args).__name__}`: "
-                f"{type(self).__name__} reads settings that it does not have."
-            )
         if self.args.n_gpu > 1 and not self.args.average_tokens_across_devices:
             raise ValueError(
                 "Under `nn.DataParallel`, `average_tokens_across_devices=False` would multiply the loss by the number "

@@ -8,8 +8,20 @@ from transformers import T5ForConditionalGeneration as StockT5
 
 from hf_depth.evaluation import label_scoring
 from hf_depth.evaluation.label_scoring import score_labels
-from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-from tiny_models import V1_0, random_batch, tiny_config, tiny_model, tiny_t5_config, uncompiled_flex_attention
+from hf_depth.models.modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+)
+from tiny_models import (
+    V1_0,
+    random_batch,
+    tiny_config,
+    tiny_model,
+    tiny_t5_config,
+    tiny_umt5_config,
+    uncompiled_flex_attention,
+)
 
 # Labels of different lengths, some with a common beginning, one the beginning of another, some with sentence tokens.
 LABELS = torch.tensor(
@@ -25,6 +37,7 @@ LABELS = torch.tensor(
 MODELS = {
     "depth": (DepthForConditionalGeneration, tiny_config),
     "t5": (T5ForConditionalGeneration, tiny_t5_config),
+    "umt5": (UMT5ForConditionalGeneration, tiny_umt5_config),
     "stock_t5": (StockT5, lambda **changes: tiny_t5_config(**V1_0, **changes)),
 }
 

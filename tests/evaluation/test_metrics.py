@@ -98,15 +98,15 @@ class MetricsTest(parameterized.TestCase):
 
     @parameterized.parameters(*SEEDS)
     def test_rouge_l_is_that_of_rouge_score_against_the_best_reference(self, seed):
-        answers = random_texts(seed)
-        references = [random_texts(1000 * seed + number, 1 + number % 3) for number in range(len(answers))]
+        texts = random_texts(seed)
+        references = [random_texts(1000 * seed + number, 1 + number % 3) for number in range(len(texts))]
         scorer = RougeScorer(["rougeL"], use_stemmer=True)
         expected = [
             max(scorer.score(reference, answer)["rougeL"].fmeasure for reference in allowed)
-            for answer, allowed in zip(answers, references, strict=True)
+            for answer, allowed in zip(texts, references, strict=True)
         ]
-        np.testing.assert_allclose(METRICS["rougeL"].row_scores(answers, references), expected)
-        result = METRICS["rougeL"]().compute(predictions=answers, references=references)
+        np.testing.assert_allclose(METRICS["rougeL"].row_scores(texts, references), expected)
+        result = METRICS["rougeL"]().compute(predictions=texts, references=references)
         self.assertAlmostEqual(result["rougeL"], 100 * np.mean(expected))
 
     def test_rouge_l_of_equal_texts_is_one_hundred(self):

@@ -168,9 +168,9 @@ class TablesTest(parameterized.TestCase):
 
 
 class OutputsTest(FilesTest):
-    def evaluation(self, spec, rows, answers):
-        label_ids = None if spec.labels is None else spec.parse_all(answers)
-        return TaskEvaluation(task_dataset(rows, "t5", spec=spec), TaskPredictions(answers, label_ids), {})
+    def evaluation(self, spec, rows, texts):
+        label_ids = None if spec.labels is None else spec.parse_all(texts)
+        return TaskEvaluation(task_dataset(rows, "t5", spec=spec), TaskPredictions(texts, label_ids), {})
 
     def files(self):
         return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}

@@ -31,16 +31,14 @@ class TaskMetricsTest(parameterized.TestCase):
     def test_generated_texts_and_their_classes_have_the_same_scores(self, seed, name):
         spec = get_task(name)
         references, predictions = random_classes(seed, spec.num_labels)
-        answers = [spec.labels.get(int(label_id), "nonsense") for label_id in predictions]
-        from_answers = compute_task_metrics(spec, rows_of(references), answers)
+        texts = [spec.labels.get(int(label_id), "nonsense") for label_id in predictions]
+        from_texts = compute_task_metrics(spec, rows_of(references), texts)
         from_classes = compute_task_metrics(spec, rows_of(references), predicted_ids=predictions)
-        unparsed = from_answers.pop("unparsed_fraction")
+        unparsed = from_texts.pop("unparsed_fraction")
         self.assertAlmostEqual(unparsed, np.mean(predictions == UNPARSED))
-        self.assertEqual(from_answers, from_classes)
+        self.assertEqual(from_texts, from_classes)
         for metric in spec.metric_names:
-            self.assertAlmostEqual(
-                from_answers[metric], METRICS[metric].score(predictions, references, spec.num_labels)
-            )
+            self.assertAlmostEqual(from_texts[metric], METRICS[metric].score(predictions, references, spec.num_labels))
 
     def test_no_class_is_guessed_for_unparseable_text(self):
         spec = get_task("rte")
@@ -99,8 +97,8 @@ class TaskMetricsTest(parameterized.TestCase):
 
     def test_numbers_are_compared_with_those_of_the_examples_not_with_the_grid(self):
         spec = get_task("stsb")
-        values, answers = [0.11, 2.5, 3.75, 4.9], ["0.2", "2.4", "nonsense", "5.0"]
-        metrics = compute_task_metrics(spec, [{"label": value} for value in values], answers)
+        values, texts = [0.11, 2.5, 3.75, 4.9], ["0.2", "2.4", "nonsense", "5.0"]
+        metrics = compute_task_metrics(spec, [{"label": value} for value in values], texts)
         predicted = [0.2, 2.4, -1.0, 5.0]
         self.assertAlmostEqual(metrics["pearson"], stats.pearsonr(predicted, values).statistic)
         self.assertAlmostEqual(metrics["spearman"], stats.spearmanr(predicted, values).statistic)
@@ -117,15 +115,15 @@ class TaskMetricsTest(parameterized.TestCase):
             {"references": ["a b"], "task": "task1", "category": "Question Answering"},
             {"references": ["no"], "task": "task2", "category": "Title"},
         ]
-        answers = ["Sure.", "a", "yes"]
+        texts = ["Sure.", "a", "yes"]
         for form in (rows, datasets.Dataset.from_list(rows)):
-            metrics = compute_task_metrics(spec, form, answers)
+            metrics = compute_task_metrics(spec, form, texts)
             self.assertAlmostEqual(metrics["rougeL"], 100 * (1 + 2 / 3 + 0) / 3)
             self.assertAlmostEqual(metrics["exact_match"], 1 / 3)
             self.assertAlmostEqual(metrics["rougeL_question_answering"], 100 * (1 + 2 / 3) / 2)
             self.assertAlmostEqual(metrics["exact_match_task1"], 1 / 2)
             self.assertEqual((metrics["rougeL_title"], metrics["rougeL_task2"]), (0.0, 0.0))
-        self.assertEqual(list(compute_task_metrics(spec, rows, answers, group_columns=())), ["rougeL", "exact_match"])
+        self.assertEqual(list(compute_task_metrics(spec, rows, texts, group_columns=())), ["rougeL", "exact_match"])
 
     def test_free_form_tasks_without_references_is_left_out(self):
         spec = task(labels=None)
@@ -150,9 +148,9 @@ class TaskMetricsTest(parameterized.TestCase):
                 self.assertTrue(math.isfinite(value))
 
     @parameterized.named_parameters(
-        ("neither", {}, "either `answers` or `predicted_ids`"),
-        ("both", {"answers": ["a", "b"], "predicted_ids": [0, 1]}, "either `answers` or `predicted_ids`"),
-        ("answers", {"answers": ["a"]}, "'rte' has 2 examples, but 1 `answers`"),
+        ("neither", {}, "either `texts` or `predicted_ids`"),
+        ("both", {"texts": ["a", "b"], "predicted_ids": [0, 1]}, "either `texts` or `predicted_ids`"),
+        ("texts", {"texts": ["a"]}, "'rte' has 2 examples, but 1 `texts`"),
         ("classes", {"predicted_ids": [0, 1, 1]}, "'rte' has 2 examples, but 3 `predicted_ids`"),
     )
     def test_one_prediction_per_example_is_needed(self, predictions, message):
@@ -160,5 +158,5 @@ class TaskMetricsTest(parameterized.TestCase):
             compute_task_metrics(get_task("rte"), rows_of([0, 1]), **predictions)
 
     def test_free_form_tasks_has_no_classes(self):
-        with self.assertRaisesRegex(ValueError, "'t' is free-form: give `answers`"):
+        with self.assertRaisesRegex(ValueError, "'t' is free-form: give `texts`"):
             compute_task_metrics(task(labels=None), rows_of([0]), predicted_ids=[0])

@@ -19,7 +19,7 @@ from helpers import ROOT, SENTENCES, load_script, process_environment, tiny_toke
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
 from hf_depth.tasks import splits
 from hf_depth.training.checkpoints import best_checkpoint
-from tiny_tasks import SHORT_SENTENCES, rte_rows
+from tiny_tasks import SHORT_SENTENCES, rte_rows, write_natural_instructions
 from tiny_training import tiny_model
 
 SCRIPT = ROOT / "examples" / "fine_tune_t5.py"
@@ -39,7 +39,7 @@ TINY = {
     "disable_tqdm": True,
     "use_cpu": True,
 }
-OPEN_TEXT = {"benchmark": "natural_instructions", "dataset_name": "natural_instructions"}
+FREE_FORM = {"benchmark": "natural_instructions", "dataset_name": "natural_instructions"}
 SIZE = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
 
 
@@ -85,7 +85,7 @@ class ScriptTest(parameterized.TestCase):
     def lines(self, name: str) -> list[dict]:
         return [json.loads(line) for line in (self.output_dir / name).read_text().splitlines()]
 
-    def hidden_test_file(self, number: int = 5) -> str:
+    def unlabeled_test_file(self, number: int = 5) -> str:
         rows = rte_rows(number, seed=2)
         rows = rows.remove_columns(["label", "idx"]).add_column("label", [-1] * number)
         return write_rows(self.folder / "test.jsonl", rows.add_column("idx", list(range(number))[::-1]))
@@ -94,7 +94,7 @@ class ScriptTest(parameterized.TestCase):
 class OneTaskTest(ScriptTest):
     @parameterized.product(kind=("depth", "t5"), mode=("generate", "score_labels"))
     def test_a_run_leaves_model_scores_predictions_plots_and_card(self, kind, mode):
-        test_file = self.hidden_test_file()
+        test_file = self.unlabeled_test_file()
         stdout = io.StringIO()
         with contextlib.redirect_stdout(stdout):
             flags = self.flags(
@@ -125,7 +125,7 @@ class OneTaskTest(ScriptTest):
         self.assertEqual(card.data.eval_results[0].metric_value, round(results["eval_accuracy"], 6))
         self.assertNotIn(str(self.folder), card.content)
 
-    def test_from_scratch_a_vocabulary_is_trained_on_the_rows(self):
+    def test_from_scratch_a_vocabulary_is_trained_on_the_examples(self):
         missing = self.folder / "nowhere"
         changes = SIZE | {"model_name_or_path": missing, "train_from_scratch_if_missing": True}
         with self.assertLogs(level="INFO") as logs:
@@ -217,8 +217,8 @@ class OneTaskTest(ScriptTest):
         self.assertIn("predict_accuracy", self.results())
         self.assertLen(self.lines("predictions_rte_test.jsonl"), 3)
 
-    def test_two_processes_predict_each_row_once(self):
-        test_file = self.hidden_test_file(7)
+    def test_two_processes_predict_each_example_once(self):
+        test_file = self.unlabeled_test_file(7)
         flags = self.flags(learning_rate=0.0, do_predict=True, test_file=test_file, prediction_mode="score_labels")
         environment = process_environment()
         command = [sys.executable, *LAUNCH_TWO, str(SCRIPT), *flags]
@@ -267,19 +267,7 @@ class OtherTasksTest(ScriptTest):
         self.assertEqual(self.results()["eval_chance_accuracy"], 0.5)
 
     def test_natural_instructions_are_read_from_their_folder(self):
-        tasks, splits = self.folder / "ni" / "tasks", self.folder / "ni" / "splits" / "default"
-        tasks.mkdir(parents=True)
-        splits.mkdir(parents=True)
-        for number, split in enumerate(("train", "test")):
-            name = f"task{number}_repeat"
-            example = {"input": "Call me.", "output": "me", "explanation": "It is said."}
-            instances = [
-                {"id": f"{name}-{i}", "input": text, "output": ["a", "b"]} for i, text in enumerate(SENTENCES)
-            ]
-            content = {"Definition": ["Repeat."], "Categories": ["Copying"], "Instances": instances}
-            content |= {"Positive Examples": [example] * 2, "Negative Examples": [example] * 2}
-            (tasks / f"{name}.json").write_text(json.dumps(content))
-            (splits / f"{split}_tasks.txt").write_text(name + "\n")
+        write_natural_instructions(self.folder / "ni", SENTENCES)
         changes = {"benchmark": "natural_instructions", "dataset_name": None, "dataset_dir": self.folder / "ni"}
         changes |= dict.fromkeys(self.files) | {"do_predict": True, "max_source_length": 128, "max_target_length": 8}
         changes |= {"max_train_samples": 8, "max_eval_samples": 4, "max_predict_samples": 4}
@@ -339,7 +327,7 @@ class ErrorTest(ScriptTest):
         ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
         ("teacher forcing", {"predict_with_generate": False}, "predict_with_generate"),
         ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte, wnli.*dataset_dir"),
-        ("scores of open text", OPEN_TEXT | {"prediction_mode": "score_labels"}, "score_labels.*generate"),
+        ("scores of a free-form task", FREE_FORM | {"prediction_mode": "score_labels"}, "score_labels.*generate"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
         ("task file that is none", {"task_file": "nowhere.yaml"}, "nowhere.yaml"),
     )
@@ -354,7 +342,7 @@ class ErrorTest(ScriptTest):
         ("text", lambda row: row | {"sentence2": "" if row["idx"] == 2 else "a"}, "train.jsonl.*row 2.*sentence2"),
         ("column", lambda row: {"premise": row["sentence1"], "label": 0}, "train.jsonl.*sentence1"),
         (
-            "hidden",
+            "unlabeled",
             lambda row: row | {"label": -1 if row["idx"] == 2 else row["label"]},
             "train.jsonl.*row 2.*label.*-1",
         ),

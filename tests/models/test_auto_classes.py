@@ -65,6 +65,7 @@ def saved_model(folder):
         num_sentence_tokens=len(ids),
         eosen_token_id=eosen_token_id(tokenizer),
         hierarchical_cross_mask=False,
+        relative_attention_bias_in_every_layer=True,
     )
     torch.manual_seed(0)
     model = DepthForConditionalGeneration(config).eval()

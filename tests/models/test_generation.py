@@ -1,18 +1,26 @@
 """`generate()` obeys the masks: with and without a cache it says what the full model says about the whole prefix."""
 
 import contextlib
+import copy
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
 from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.modeling_outputs import BaseModelOutput
 
+from hf_depth.models.modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    is_sentence_token,
+)
 from tiny_models import (
     FIRST_SENTENCE_TOKEN,
     NUM_SENTENCE_TOKENS,
     random_batch,
     random_ids,
     tiny_model,
+    tiny_t5_config,
     uncompiled_flex_attention,
 )
 
@@ -187,6 +195,66 @@ class GenerationTest(parameterized.TestCase):
         self.assertLen(graphs, 1)
 
 
+class OtherWaysTest(parameterized.TestCase):
+    """Options of `generate()` that hand encoder outputs or the work of another model to `forward`."""
+
+    MODELS = (("depth", DepthForConditionalGeneration), ("t5", T5ForConditionalGeneration))
+
+    def model(self, model_class, seed=0):
+        if model_class is DepthForConditionalGeneration:
+            return talkative_model(seed=seed)
+        model = tiny_model(tiny_t5_config(), model_class=model_class, seed=seed)
+        model.generation_config.update(max_new_tokens=NEW_TOKENS, do_sample=False)
+        return model
+
+    @parameterized.named_parameters(*MODELS)
+    def test_encoder_outputs_may_be_given(self, model_class):
+        model, inputs = self.model(model_class), sources(9)
+        with torch.no_grad():
+            encoder_outputs = model.encoder(**inputs)
+        for beams in (1, 3):
+            expected = model.generate(**inputs, num_beams=beams)
+            found = model.generate(
+                encoder_outputs=copy.deepcopy(encoder_outputs),
+                attention_mask=inputs["attention_mask"],
+                num_beams=beams,
+            )
+            self.assertEqual(found.tolist(), expected.tolist())
+
+    @parameterized.named_parameters(*MODELS)
+    def test_an_assistant_changes_no_token(self, model_class):
+        model = self.model(model_class)
+        inputs = {name: value[:1] for name, value in sources(10).items()}
+        expected = model.generate(**inputs)
+        calls = []
+        model.register_forward_hook(lambda *_: calls.append(1))
+        for assistant, is_right in ((self.model(model_class, seed=1), False), (self.model(model_class), True)):
+            # Few tokens at a time, whatever their probability: it goes on with its cache several times.
+            assistant.generation_config.update(num_assistant_tokens=3, assistant_confidence_threshold=0.0)
+            assistant.generation_config.num_assistant_tokens_schedule = "constant"
+            calls.clear()
+            self.assertEqual(model.generate(**inputs, assistant_model=assistant).tolist(), expected.tolist())
+            # An assistant with the same weights is always right: the model accepts its three tokens at each step.
+            self.assertEqual(len(calls) <= NEW_TOKENS / 4 + 1, is_right, calls)
+
+    @parameterized.parameters(1, 3)
+    def test_encoder_outputs_without_sentence_mask_need_one_beside_them(self, num_beams):
+        model, inputs = talkative_model(), sources(9)
+        expected = model.generate(**inputs, num_beams=num_beams).tolist()
+        sentence_mask = is_sentence_token(inputs["input_ids"], model.config, inputs["attention_mask"])
+        with torch.no_grad():
+            plain = BaseModelOutput(last_hidden_state=model.encoder(**inputs).last_hidden_state)
+        given = {"encoder_outputs": plain, "attention_mask": inputs["attention_mask"], "num_beams": num_beams}
+        with self.assertRaisesRegex(ValueError, "`encoder_outputs` does not say which tokens are sentence tokens"):
+            model.generate(**copy.deepcopy(given))
+        self.assertEqual(model.generate(**given, sentence_mask=sentence_mask).tolist(), expected)
+        embedded = {"inputs_embeds": model.shared(inputs["input_ids"]), "attention_mask": inputs["attention_mask"]}
+        with self.assertRaisesRegex(ValueError, "`inputs_embeds` does not say which tokens are sentence tokens"):
+            model.generate(**embedded, num_beams=num_beams)
+        found = model.generate(**embedded, num_beams=num_beams, sentence_mask=sentence_mask)
+        self.assertEqual(found.tolist(), expected)
+
+
 class FilledCacheTest(parameterized.TestCase):
     @parameterized.product(kind=("dynamic", "static"), attn_implementation=("eager", "sdpa", "flex_attention"))
     def test_a_filled_cache_needs_the_flags_of_all_ids(self, kind, attn_implementation):
@@ -202,9 +270,12 @@ class FilledCacheTest(parameterized.TestCase):
             first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
             torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
             rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
-            with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing"):
+            with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
                 model(**inputs, **rest)
             flags = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+            if kind == "dynamic":
+                with self.assertRaisesRegex(ValueError, "is missing or does not cover them"):
+                    model(**inputs, **rest, decoder_sentence_mask=flags[:, 4:])
             second = model(**inputs, **rest, decoder_sentence_mask=flags)
             torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 

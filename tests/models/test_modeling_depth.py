@@ -2,28 +2,36 @@
 
 import contextlib
 import copy
+import inspect
 import itertools
 import pickle
+import tempfile
 import warnings
 
 import torch
 from absl.testing import parameterized
+from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
     create_mask,
     is_sentence_token,
 )
 from tiny_models import (
     EOSEN,
     SENTENCE_TOKENS,
+    SIZE,
     V1_0,
     V1_1,
     VOCAB_SIZE,
     captured_masks,
+    checkpoints_gradients,
     dense_mask,
     gradients,
     no_flex_attention,
@@ -33,6 +41,7 @@ from tiny_models import (
     tiny_config,
     tiny_model,
     tiny_t5_config,
+    tiny_umt5_config,
     uncompiled_flex_attention,
 )
 
@@ -235,6 +244,36 @@ class ImplementationTest(parameterized.TestCase):
                         gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
                     )
 
+    @parameterized.product(bias_in_every_layer=(False, True), masked=(False, True))
+    def test_flex_attention_of_t5_and_umt5_equals_eager(self, bias_in_every_layer, masked):
+        batch = random_batch(5, sentence_tokens=0.0)
+        if not masked:
+            batch["attention_mask"] = None
+        models = []
+        for attn_implementation in ("eager", "flex_attention"):
+            config = tiny_t5_config(d_kv=16, **V1_0)
+            model_class = T5ForConditionalGeneration
+            if bias_in_every_layer:
+                config, model_class = tiny_umt5_config(d_kv=16), UMT5ForConditionalGeneration
+            models.append(tiny_model(config, attn_implementation, model_class=model_class))
+        reference, model = models
+        logits, expected = reference(**batch).logits, gradients(reference, batch)
+        with uncompiled_flex_attention():
+            torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
+            found = gradients(model, batch)
+        for name, gradient in found.items():
+            torch.testing.assert_close(
+                gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+            )
+
+    def test_flex_attention_takes_a_batch_without_masks(self):
+        batch = random_batch(5) | {"attention_mask": None}
+        switches = {switch: False for switch in SWITCHES}
+        expected = tiny_model(attn_implementation="eager", d_kv=16, **switches)(**batch).logits
+        model = tiny_model(attn_implementation="flex_attention", d_kv=16, **switches)
+        with uncompiled_flex_attention():
+            torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-4, atol=1e-5)
+
     def test_flex_attention_trains_the_relative_bias(self):
         model = tiny_model(attn_implementation="flex_attention", d_kv=16)
         with uncompiled_flex_attention():
@@ -276,31 +315,6 @@ class PlainT5Test(parameterized.TestCase):
             torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-6, atol=3e-6)
             torch.testing.assert_close(ours.loss, theirs.loss, rtol=1e-6, atol=1e-6)
 
-    def test_embeddings_instead_of_ids_get_plain_attention(self):
-        model, batch = tiny_model(), random_batch(6, sentence_tokens=0.0)
-        expected = model(**batch).loss
-        embedded = {**batch, "inputs_embeds": model.shared(batch["input_ids"])}
-        del embedded["input_ids"]
-        torch.testing.assert_close(model(**embedded).loss, expected)
-        decoder_ids = model._shift_right(batch["labels"])
-        torch.testing.assert_close(
-            model(**batch, decoder_inputs_embeds=model.shared(decoder_ids), use_cache=True).loss, expected
-        )
-
-    @parameterized.parameters("output", "tuple", "state alone")
-    def test_encoder_outputs_of_any_kind_may_be_given(self, kind):
-        model, batch = tiny_model(), random_batch(6)
-        expected = model(**batch).logits
-        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
-        torch.testing.assert_close(encoder_outputs.sentence_mask, is_sentence_token(batch["input_ids"], model.config))
-        if kind == "output":  # knows where the sentence tokens are
-            del batch["input_ids"]
-        elif kind == "tuple":
-            encoder_outputs = encoder_outputs.to_tuple()
-        else:
-            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
-        torch.testing.assert_close(model(**batch, encoder_outputs=encoder_outputs).logits, expected)
-
     def test_hidden_states_and_attentions_come_as_in_t5(self):
         batch = random_batch(7, sentence_tokens=0.0)
         model = tiny_model(attn_implementation="eager")
@@ -331,6 +345,147 @@ class PlainT5Test(parameterized.TestCase):
             # The relative biases have 64 numbers only.
             tolerance = 0.5 if "relative" in name else 0.1
             self.assertAlmostEqual(model.state_dict()[name].std().item(), std, delta=tolerance * std, msg=name)
+
+
+class GivenStatesTest(parameterized.TestCase):
+    """Embeddings and encoder outputs do not show where the sentence tokens are: that is said, or it is an error."""
+
+    def test_embeddings_with_sentence_masks_are_as_good_as_ids(self):
+        model, batch = tiny_model(), random_batch(6)
+        expected = model(**batch).logits
+        embedded = {**batch, "inputs_embeds": model.shared(batch["input_ids"])}
+        sentence_mask = is_sentence_token(embedded.pop("input_ids"), model.config, batch["attention_mask"])
+        torch.testing.assert_close(model(**embedded, sentence_mask=sentence_mask).logits, expected)
+        with self.assertRaisesRegex(ValueError, "`inputs_embeds` does not say .* Pass `sentence_mask` beside it"):
+            model(**embedded)
+        decoder_ids = model._shift_right(batch["labels"])
+        decoder_mask = is_sentence_token(decoder_ids, model.config)
+        embedded |= {"sentence_mask": sentence_mask, "decoder_inputs_embeds": model.shared(decoder_ids)}
+        torch.testing.assert_close(model(**embedded, decoder_sentence_mask=decoder_mask).logits, expected)
+
+    @parameterized.parameters("hierarchical_decoder_mask", "hierarchical_cross_mask")
+    def test_decoder_embeddings_without_a_sentence_mask_are_refused(self, switch):
+        other = ({"hierarchical_decoder_mask", "hierarchical_cross_mask"} - {switch}).pop()
+        model, batch = tiny_model(**{other: False}), random_batch(6)
+        decoder_inputs_embeds = model.shared(model._shift_right(batch["labels"]))
+        with self.assertRaisesRegex(ValueError, "`decoder_inputs_embeds` does not .* Pass `decoder_sentence_mask`"):
+            model(**batch, decoder_inputs_embeds=decoder_inputs_embeds)
+
+    def test_decoder_embeddings_are_continued_from_a_cache(self):
+        model, batch = tiny_model(), random_batch(6)
+        decoder_ids = random_ids(torch.Generator().manual_seed(6), 3, 7)
+        del batch["labels"]
+        expected = model(**batch, decoder_input_ids=decoder_ids).logits
+        cache = model(**batch, decoder_input_ids=decoder_ids[:, :4], use_cache=True).past_key_values
+        rest = model(
+            **batch,
+            decoder_inputs_embeds=model.shared(decoder_ids[:, 4:]),
+            decoder_sentence_mask=is_sentence_token(decoder_ids, model.config),
+            past_key_values=cache,
+        )
+        torch.testing.assert_close(rest.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
+
+    def test_a_model_without_hierarchical_masks_needs_no_sentence_masks(self):
+        model, batch = tiny_model(**{switch: False for switch in SWITCHES}), random_batch(6)
+        expected = model(**batch).logits
+        embeddings = {
+            "inputs_embeds": model.shared(batch.pop("input_ids")),
+            "decoder_inputs_embeds": model.shared(model._shift_right(batch["labels"])),
+        }
+        torch.testing.assert_close(model(**batch, **embeddings).logits, expected)
+
+    @parameterized.product(kind=("output", "tuple", "plain output", "plain tuple"), remedy=("ids", "mask", "none"))
+    def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind, remedy):
+        model, batch = tiny_model(), random_batch(6)
+        expected = model(**batch).logits
+        input_ids = batch.pop("input_ids")
+        encoder_outputs = model.encoder(input_ids, batch["attention_mask"])
+        sentence_mask = is_sentence_token(input_ids, model.config, batch["attention_mask"])
+        torch.testing.assert_close(encoder_outputs.sentence_mask, sentence_mask)
+        if kind == "tuple":
+            encoder_outputs = encoder_outputs.to_tuple()
+        elif kind == "plain output":
+            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
+        elif kind == "plain tuple":
+            encoder_outputs = (encoder_outputs.last_hidden_state,)
+        batch |= {"encoder_outputs": encoder_outputs}
+        batch |= {"ids": {"input_ids": input_ids}, "mask": {"sentence_mask": sentence_mask}, "none": {}}[remedy]
+        if remedy == "none" and "plain" in kind:
+            with self.assertRaisesRegex(
+                ValueError, "`encoder_outputs` does not .* Pass .* `input_ids` or `sentence_m"
+            ):
+                model(**batch)
+        else:
+            torch.testing.assert_close(model(**batch).logits, expected)
+
+    def test_a_tuple_of_the_encoder_keeps_its_hidden_states_and_attentions(self):
+        model, batch = tiny_model(attn_implementation="eager"), random_batch(6)
+        options = {"output_hidden_states": True, "output_attentions": True}
+        expected = model(**batch, **options)
+        encoder_outputs = model.encoder(batch.pop("input_ids"), batch["attention_mask"], **options, return_dict=False)
+        outputs = model(**batch, encoder_outputs=encoder_outputs, **options)
+        for name in ("encoder_hidden_states", "encoder_attentions", "cross_attentions"):
+            torch.testing.assert_close(outputs[name], expected[name])
+
+    @parameterized.parameters(
+        *itertools.product(("encoder", "decoder"), (*SWITCHES, "first_sentence_token_id", "num_sentence_tokens"))
+    )
+    def test_configurations_that_disagree_are_refused(self, part, name):
+        model, batch = tiny_model(), random_batch(6)
+        setattr(model.config, name, 5)
+        with self.assertRaisesRegex(ValueError, rf"`model.config.{name}` is 5, but `model.encoder.config.{name}` is"):
+            model(**batch)
+        for config in (model.encoder.config, model.decoder.config):
+            setattr(config, name, 5)
+        model(**batch)
+        setattr(getattr(model, part).config, name, 6)
+        with self.assertRaisesRegex(ValueError, rf"but `model.{part}.config.{name}` is 6. Set it in all three"):
+            model(**batch)
+
+
+class SignatureTest(parameterized.TestCase):
+    """`generate()`, the Trainer and PEFT go by names and order of the arguments."""
+
+    @parameterized.parameters(T5ForConditionalGeneration, UMT5ForConditionalGeneration, DepthForConditionalGeneration)
+    def test_arguments_of_t5_come_first_and_in_its_order(self, model_class):
+        def parameters(cls):
+            return list(inspect.signature(cls.forward).parameters.values())
+
+        stock, ours = parameters(StockT5), parameters(model_class)
+        names = [parameter.name for parameter in stock]
+        self.assertEqual(names[-1], "kwargs")
+        self.assertEqual([parameter.name for parameter in ours[: len(names) - 1]], names[:-1])
+        self.assertEqual(ours[len(names) - 1].name, "num_items_in_batch")
+        self.assertEqual(ours[-1].kind, inspect.Parameter.VAR_KEYWORD)
+        self.assertEqual(ours[-1].annotation, Unpack[TransformersKwargs])
+
+    @parameterized.parameters(
+        (T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)
+    )
+    def test_arguments_may_be_given_by_position(self, model_class, config):
+        model, batch = tiny_model(config(), model_class=model_class), random_batch(6)
+        decoder_ids = model._shift_right(batch["labels"])
+        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
+        outputs = model(
+            None, batch["attention_mask"], decoder_ids, None, encoder_outputs, None, None, None, batch["labels"]
+        )
+        torch.testing.assert_close(outputs.loss, model(**batch).loss)
+
+    @parameterized.parameters(
+        (T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)
+    )
+    def test_hidden_states_and_attentions_come_by_argument_and_by_configuration(self, model_class, config):
+        names = ("encoder_hidden_states", "decoder_hidden_states", "encoder_attentions", "decoder_attentions")
+        batch = random_batch(7)
+        by_argument = tiny_model(config(), "eager", model_class=model_class)
+        outputs = by_argument(**batch, output_hidden_states=True, output_attentions=True)
+        by_config = tiny_model(
+            config(output_hidden_states=True, output_attentions=True), "eager", model_class=model_class
+        )
+        for name in (*names, "cross_attentions"):
+            self.assertLen(outputs[name], 3 if "hidden" in name else 2)
+            torch.testing.assert_close(by_config(**batch)[name], outputs[name])
+        self.assertIsNone(by_argument(**batch).cross_attentions)
 
 
 class LossTest(parameterized.TestCase):
@@ -426,6 +581,20 @@ class TrainingTest(parameterized.TestCase):
             model.enable_input_require_grads()
         self.assert_close(gradients(model, batch), expected)
 
+    @parameterized.parameters(
+        (DepthForConditionalGeneration, tiny_config),
+        (T5ForConditionalGeneration, tiny_t5_config),
+        (UMT5ForConditionalGeneration, tiny_umt5_config),
+    )
+    def test_gradient_checkpointing_of_the_configuration_is_honored(self, model_class, config):
+        expected = gradients(tiny_model(config(), model_class=model_class).train(), random_batch(14))
+        config = config()
+        config.gradient_checkpointing = True
+        model = tiny_model(config, model_class=model_class).train()
+        self.assertTrue(checkpoints_gradients(model))
+        self.assert_close(gradients(model, random_batch(14)), expected)
+        self.assertFalse(getattr(model.config, "gradient_checkpointing", False))
+
     def assert_close(self, found, expected):
         self.assertEqual(found.keys(), expected.keys())
         for name, gradient in found.items():
@@ -466,3 +635,54 @@ class TrainingTest(parameterized.TestCase):
             self.assertIs(twin.encoder.embed_tokens.weight, twin.shared.weight)
             self.assertIsNot(twin.shared.weight, model.shared.weight)
             self.assertEqual(twin(**batch).logits.shape[-1], VOCAB_SIZE)
+
+
+class EmbeddingTest(parameterized.TestCase):
+    EMBEDDINGS = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+
+    @parameterized.product(
+        shape=(V1_0, V1_1),
+        model=(
+            (DepthForConditionalGeneration, tiny_config),
+            (T5ForConditionalGeneration, tiny_t5_config),
+        ),
+    )
+    def test_what_is_tied_is_what_is_said_to_be_tied(self, shape, model):
+        model_class, config = model
+        model = tiny_model(config(**shape), model_class=model_class)
+        expected = self.EMBEDDINGS | ({"lm_head.weight": "shared.weight"} if shape == V1_0 else {})
+        for after in ("building", "resizing", "loading"):
+            with self.subTest(after=after), tempfile.TemporaryDirectory() as folder:
+                if after == "resizing":
+                    model.resize_token_embeddings(60)
+                elif after == "loading":
+                    model.save_pretrained(folder)
+                    model = model_class.from_pretrained(folder)
+                self.assertEqual(model._tied_weights_keys, expected)
+                self.assertEqual(model.all_tied_weights_keys, expected)
+                self.assertIs(model.encoder.embed_tokens.weight, model.shared.weight)
+                self.assertIs(model.decoder.embed_tokens.weight, model.shared.weight)
+                self.assertEqual(model.lm_head.weight is model.shared.weight, shape == V1_0)
+        self.assertIn("lm_head.weight", StockT5._tied_weights_keys)  # that of the class is left alone
+
+    @parameterized.parameters((46, None), (1, None), (40, 2), (46, 1))
+    def test_sentence_tokens_keep_their_rows(self, rows, multiple):
+        model, batch = tiny_model(), random_batch(0)
+        expected = model(**batch).logits
+        with self.assertRaisesRegex(ValueError, f"sentence tokens 40 to 46 do not fit `vocab_size`={rows}"):
+            model.resize_token_embeddings(rows, pad_to_multiple_of=multiple)
+        torch.testing.assert_close(model(**batch).logits, expected, rtol=0, atol=0)
+        for rows, multiple in ((47, None), (40, 48), (64, None)):
+            model = tiny_model()
+            model.resize_token_embeddings(rows, pad_to_multiple_of=multiple)
+            with tempfile.TemporaryDirectory() as folder:
+                model.save_pretrained(folder)
+                torch.testing.assert_close(
+                    DepthForConditionalGeneration.from_pretrained(folder)(**batch).logits, model(**batch).logits
+                )
+
+    def test_t5_without_a_start_token_in_its_configuration_starts_with_padding(self):
+        config = T5Config(**{name: value for name, value in SIZE.items() if name != "decoder_start_token_id"})
+        model = tiny_model(config, model_class=T5ForConditionalGeneration)
+        self.assertEqual(model._shift_right(torch.tensor([[5, 6]])).tolist(), [[0, 5]])
+        self.assertEqual(model.generate(torch.tensor([[5, 6]]), max_new_tokens=1)[0, 0].item(), 0)

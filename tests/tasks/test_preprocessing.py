@@ -1,17 +1,15 @@
 import tempfile
 
-import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
 from datasets.fingerprint import Hasher
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import DataCollatorForTasks, TaskPreprocessor, TaskSpec
+from hf_depth import TaskPreprocessor, TaskSpec
 from hf_depth.data.tokenization import TextEncoder
 from hf_depth.tasks.preprocessing import encode_labels, task_statistics
 from hf_depth.tasks.registry import DATASET_VALS, get_task
-from hf_depth.tasks.splits import mix_tasks, mixing_rates
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -28,8 +26,10 @@ def ids_of(text: str) -> list[int]:
     return TextEncoder(TOKENIZER)([text])[0]
 
 
-def encode(row: dict, spec: TaskSpec = RTE, tokenizer=TOKENIZER, **options) -> dict:
-    columns = TaskPreprocessor(tokenizer, spec, **options)({name: [value] for name, value in row.items()})
+def encode(row: dict, spec: TaskSpec = RTE, tokenizer=TOKENIZER, sentence_tokens=False, **options) -> dict:
+    columns = TaskPreprocessor(tokenizer, spec, sentence_tokens, **options)(
+        {name: [value] for name, value in row.items()}
+    )
     return {name: values[0].tolist() if name != "num_cut_tokens" else values[0] for name, values in columns.items()}
 
 
@@ -53,6 +53,17 @@ class InputTest(parameterized.TestCase):
             "<eosen><sent_2> sentence2: and so on<eosen></s>"
         )
         self.assertEqual(TOKENIZER.decode(encoded["input_ids"]), expected)
+
+    def test_sentence_tokens_follow_the_tokenizer_unless_told_otherwise(self):
+        with_tokens, without = tiny_tokenizer(True), tiny_tokenizer(False)
+        self.assertTrue(TaskPreprocessor(with_tokens, RTE).sentence_tokens)
+        self.assertFalse(TaskPreprocessor(without, RTE).sentence_tokens)
+        self.assertFalse(TaskPreprocessor(with_tokens, RTE, sentence_tokens=False).sentence_tokens)
+        row = rte_row(SENTENCES[3], SENTENCES[9])
+        followed = encode(row, tokenizer=with_tokens, sentence_tokens=None)
+        self.assertEqual(followed, encode(row, tokenizer=with_tokens, sentence_tokens=True))
+        with self.assertRaisesRegex(ValueError, "no token `<sent_0>`: call `add_sentence_tokens"):
+            TaskPreprocessor(without, RTE, sentence_tokens=True)
 
     @parameterized.parameters(False, True)
     def test_special_tokens_in_the_text_are_plain_text(self, sentence_tokens):
@@ -80,8 +91,8 @@ class InputTest(parameterized.TestCase):
         self.assertLessEqual(len(encoded["input_ids"]), length)
         self.assertGreaterEqual(len(encoded["input_ids"]), length - 3 * sentence_tokens)  # a sentence needs room
         special = set(TOKENIZER.all_special_ids)
-        num_words = [sum(i not in special for i in ids["input_ids"]) for ids in (whole, encoded)]
-        self.assertEqual(encoded["num_cut_tokens"], num_words[0] - num_words[1])
+        num_tokens = [sum(i not in special for i in ids["input_ids"]) for ids in (whole, encoded)]
+        self.assertEqual(encoded["num_cut_tokens"], num_tokens[0] - num_tokens[1])
         if length >= 70:  # only the long text was cut
             text = TOKENIZER.decode(encoded["input_ids"])
             self.assertRegex(text, f"sentence2: {SENTENCES[3]}(<eosen>)?</s>")
@@ -93,11 +104,11 @@ class InputTest(parameterized.TestCase):
         row = {"question": " ".join(SENTENCES[:4]) + "\n" + instance, "instance": instance, "answers": ["x"]}
         spec = TaskSpec("tests", "instructions", "question", "", label_column_name="answers")
         encoded = encode(row, spec, sentence_tokens=sentence_tokens, max_source_length=length)
-        words = [token for token in encoded["input_ids"] if token not in TOKENIZER.all_special_ids]
+        text = [token for token in encoded["input_ids"] if token not in TOKENIZER.all_special_ids]
         if length == 20:  # not even the instance fits: its end is kept
-            self.assertEqual(words, ids_of(instance)[-len(words) :])
+            self.assertEqual(text, ids_of(instance)[-len(text) :])
         else:
-            self.assertEqual(words[-len(ids_of(instance)) :], ids_of(instance))
+            self.assertEqual(text[-len(ids_of(instance)) :], ids_of(instance))
         self.assertGreater(encoded["num_cut_tokens"], 0)
 
     def test_a_column_called_instance_means_nothing_if_the_text_does_not_end_with_it(self):
@@ -126,17 +137,17 @@ class TargetTest(parameterized.TestCase):
         read = [spec.parse(TOKENIZER.decode(ids, skip_special_tokens=True)) for ids in labels]
         self.assertEqual(read, list(spec.labels))
 
-    def test_hidden_labels_are_empty(self):
+    def test_the_target_of_an_unlabeled_example_is_empty(self):
         self.assertEqual(encode(rte_row("a", "b", label=-1))["labels"], [])
 
-    def test_one_of_several_answers_is_chosen_by_seed_and_row(self):
+    def test_one_of_several_references_is_chosen_by_seed_and_example(self):
         row = {"question": "Who?", "answers": ["Ishmael", "Cato", "Bingley"]}
         chosen = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in range(20)]
         self.assertEqual(set(chosen), set(row["answers"]))
         again = [TOKENIZER.decode(encode(row, QUESTIONS, seed=seed)["labels"][:-1]) for seed in range(20)]
         self.assertEqual(chosen, again)
 
-    def test_long_answers_are_cut_and_counted(self):
+    def test_long_targets_are_cut_and_counted(self):
         row = {"question": "Who?", "answers": [SENTENCES[3]]}
         encoded = encode(row, QUESTIONS, max_target_length=6)
         self.assertEqual(encoded["labels"], [*ids_of(SENTENCES[3])[:5], EOS])
@@ -192,7 +203,7 @@ class DatasetTest(parameterized.TestCase):
         other = TaskPreprocessor(TOKENIZER, RTE, sentence_tokens=True, max_source_length=99)
         self.assertNotEqual(Hasher.hash(other), Hasher.hash(preprocessors[0]))
 
-    def test_prepared_rows_are_found_in_the_cache_again(self):
+    def test_prepared_examples_are_found_in_the_cache_again(self):
         with tempfile.TemporaryDirectory() as folder:
             rte_rows(8).to_json(f"{folder}/rows.jsonl")
             prepared_rows = []
@@ -211,64 +222,6 @@ class DatasetTest(parameterized.TestCase):
         self.assertEqual((whole["examples"], whole["cut_examples"], whole["tokens_cut"]), (8, 0, 0))
         self.assertEqual(cut["tokens_cut"], whole["tokens"] - cut["tokens"])
         self.assertEqual((cut["cut_examples"], cut["tokens"], cut["unknown_tokens"]), (8, 160, 0))
-
-    def test_the_collator_pads_and_passes_on_no_other_columns(self):
-        rows = [
-            {
-                "input_ids": np.array([5, 6, 1]),
-                "labels": np.array([7, 1]),
-                "num_cut_tokens": 2,
-                "index": 4,
-                "text": "x",
-            },
-            {
-                "input_ids": np.array([5, 1]),
-                "labels": np.array([7, 8, 1]),
-                "num_cut_tokens": 0,
-                "index": 3,
-                "text": "y",
-            },
-        ]
-        batch = DataCollatorForTasks(TOKENIZER)(rows)
-        expected = {
-            "input_ids": [[5, 6, 1], [5, 1, 0]],
-            "attention_mask": [[1, 1, 1], [1, 1, 0]],
-            "labels": [[7, 1, -100], [7, 8, 1]],
-            "num_cut_tokens": [2, 0],
-            "index": [4, 3],
-        }
-        self.assertEqual({name: tensor.tolist() for name, tensor in batch.items()}, expected)
-        self.assertEqual({tensor.dtype for tensor in batch.values()}, {torch.int64})
-        wide = DataCollatorForTasks(TOKENIZER, pad_to_multiple_of=8)(rows)
-        self.assertEqual((wide["input_ids"].shape, wide["labels"].shape), ((2, 8), (2, 8)))
-        for row in rows:
-            del row["labels"]
-        self.assertNotIn("labels", DataCollatorForTasks(TOKENIZER)(rows))
-
-
-class MixtureTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ([100, 300], 1000, 1.0, [0.25, 0.75]),
-        ([100, 10_000], 300, 1.0, [0.25, 0.75]),
-        ([100, 10_000], 300, 1e9, [0.5, 0.5]),
-        ([16, 81], 1000, 4.0, [0.4, 0.6]),
-    )
-    def test_rates(self, sizes, maximum, temperature, expected):
-        np.testing.assert_allclose(mixing_rates(sizes, maximum, temperature), expected, rtol=1e-6)
-
-    @parameterized.parameters((0, 1.0, "mixing_maximum"), (10, 0.5, "mixing_temperature"))
-    def test_rates_without_a_meaning_are_refused(self, maximum, temperature, message):
-        with self.assertRaisesRegex(ValueError, message):
-            mixing_rates([1, 2], maximum, temperature)
-
-    def test_a_mixture_holds_every_row_in_the_proportions_asked_for(self):
-        parts = [Dataset.from_dict({"x": list(range(start, start + n))}) for start, n in ((0, 40), (1000, 400))]
-        mixed = mix_tasks(parts, seed=1, maximum=80)["x"][:]
-        self.assertEqual(set(mixed), {*range(40), *range(1000, 1400)})
-        self.assertAlmostEqual(np.mean(np.array(mixed) < 1000), 1 / 3, delta=0.06)
-        self.assertEqual(mixed, mix_tasks(parts, seed=1, maximum=80)["x"][:])
-        self.assertNotEqual(mixed, mix_tasks(parts, seed=2, maximum=80)["x"][:])
-        self.assertIs(mix_tasks(parts[:1], seed=1), parts[0])
 
 
 if __name__ == "__main__":

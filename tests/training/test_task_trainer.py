@@ -13,28 +13,29 @@ from datasets import Dataset
 
 import tiny_tasks
 from helpers import SENTENCES, process_environment, tiny_tokenizer
-from hf_depth import TaskTrainingArguments, get_task
+from hf_depth import DataCollatorForTasks, DepthTrainingArguments, TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
 from hf_depth.training.checkpoints import best_checkpoint, is_finished, last_complete_checkpoint
-from tiny_tasks import QUESTIONS, RTE, rte_rows, task_dataset, trainer
+from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
 from tiny_training import parameters, tiny_model
 
 KINDS = ("depth", "t5", "stock_t5")
 
 
 @functools.cache
-def memorised_model(kind: str):
-    """A model that has learnt 32 rows with labels at random by heart."""
+def fitted_model(kind: str):
+    """A model that fits 32 examples with labels at random."""
     with tempfile.TemporaryDirectory() as folder:
         trained = trainer(kind, folder, rte_rows(32), max_steps=100)
         trained.train()
         return trained.model
 
 
-def memorised(kind: str, folder: str, **arguments):
+def fitted(kind: str, folder: str, **arguments):
     """A trainer of a copy of it."""
-    return trainer(kind, folder, rte_rows(32), model=copy.deepcopy(memorised_model(kind)), **arguments)
+    return trainer(kind, folder, rte_rows(32), model=copy.deepcopy(fitted_model(kind)), **arguments)
 
 
 class TestCase(parameterized.TestCase):
@@ -47,8 +48,8 @@ class TestCase(parameterized.TestCase):
 
 class OverfitTest(TestCase):
     @parameterized.parameters("depth", "t5")
-    def test_rows_are_learnt_by_heart_and_answered_by_generation_and_by_scores(self, kind):
-        trained = memorised(kind, self.folder)
+    def test_a_model_that_fits_its_examples_predicts_them_by_generation_and_by_scores(self, kind):
+        trained = fitted(kind, self.folder)
         generated = trained.evaluate()
         self.assertEqual((generated["eval_accuracy"], generated["eval_unparsed_fraction"]), (1.0, 0.0))
         by_generation = trained.evaluations["glue", "rte", "validation"].predictions
@@ -61,16 +62,16 @@ class OverfitTest(TestCase):
         self.assertEqual(scored["eval_loss"], generated["eval_loss"])
         self.assertContainsSubset({"eval_score": 1.0, "eval_chance_accuracy": 0.5}.items(), scored.items())
 
-    def test_an_answer_comes_from_generation_not_from_teacher_forcing(self):
-        trained = memorised("t5", self.folder)
+    def test_predictions_come_from_generation_not_from_teacher_forcing(self):
+        trained = fitted("t5", self.folder)
         text = RTE.labels[0]
-        # A model that writes the right label after any beginning of it, but begins with something else.
+        # A model that generates the right label after any beginning of it, but begins with something else.
         start = encode_labels(tiny_tokenizer(True), [text])[0, 0].item()
         with torch.no_grad():
             trained.model.lm_head.weight[start] = 0.0
         trained.evaluate()
         predictions = trained.evaluations["glue", "rte", "validation"].predictions
-        self.assertNotIn(text, predictions.answers)
+        self.assertNotIn(text, predictions.texts)
         self.assertLess(trained.evaluations["glue", "rte", "validation"].metrics["accuracy"], 0.6)
 
 
@@ -86,7 +87,7 @@ class EvaluationTest(TestCase):
             evaluated = self.trainer(kind, per_device_eval_batch_size=batch_size, prediction_mode=mode)
             metrics = evaluated.evaluate()
             predictions = evaluated.evaluations["glue", "rte", "validation"].predictions
-            outputs.append((predictions.answers if mode == "generate" else predictions.scores, metrics["eval_loss"]))
+            outputs.append((predictions.texts if mode == "generate" else predictions.scores, metrics["eval_loss"]))
         for output, loss in outputs[1:]:
             if mode == "generate":
                 self.assertEqual(output, outputs[0][0])
@@ -94,7 +95,7 @@ class EvaluationTest(TestCase):
                 np.testing.assert_allclose(output, outputs[0][0], rtol=1e-6)
             self.assertAlmostEqual(loss, outputs[0][1], delta=1e-5)
 
-    def test_predictions_are_those_of_each_row_alone(self):
+    def test_predictions_are_those_of_each_example_alone(self):
         evaluated = self.trainer("depth", prediction_mode="score_labels")
         evaluated.evaluate()
         scores = evaluated.evaluations["glue", "rte", "validation"].predictions.scores
@@ -105,13 +106,7 @@ class EvaluationTest(TestCase):
             expected = evaluated.evaluations["glue", "rte", "validation"].predictions.scores[0]
             np.testing.assert_allclose(scores[index], expected, rtol=1e-6)
 
-    def test_long_rows_come_first_and_batches_hold_little_padding(self):
-        dataset = task_dataset(rte_rows(40), "t5")
-        lengths = [len(dataset[i]["input_ids"]) for i in range(len(dataset))]
-        self.assertEqual(lengths, sorted(lengths, reverse=True))
-        self.assertEqual(sorted(dataset[i]["index"] for i in range(40)), list(range(40)))
-
-    def test_predict_returns_what_was_found_for_each_row(self):
+    def test_predict_returns_what_was_predicted_for_each_example(self):
         evaluated = self.trainer(prediction_mode="score_labels")
         output = evaluated.predict(evaluated.eval_dataset, metric_key_prefix="predict")
         np.testing.assert_array_equal(output.predictions.label_ids, output.predictions.scores.argmax(1))
@@ -128,17 +123,17 @@ class EvaluationTest(TestCase):
         np.testing.assert_allclose(scores[1], scores[0] / lengths, rtol=1e-5)
 
     @parameterized.parameters("generate", "score_labels")
-    def test_hidden_labels_are_predicted_without_scores(self, mode):
+    def test_unlabeled_examples_are_predicted_without_scores(self, mode):
         rows = rte_rows(6)
-        hidden = rows.remove_columns("label").add_column("label", [-1] * 6)
-        evaluated = self.trainer(prediction_mode=mode, eval_dataset=task_dataset(hidden, "t5", "test"))
+        unlabeled = rows.remove_columns("label").add_column("label", [-1] * 6)
+        evaluated = self.trainer(prediction_mode=mode, eval_dataset=task_dataset(unlabeled, "t5", "test"))
         metrics = evaluated.evaluate()
         self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.label_ids, 6)
         self.assertNotIn("eval_accuracy", metrics)
         self.assertNotIn("eval_loss", metrics)
         self.assertNotIn("eval_score", metrics)
 
-    def test_rows_with_hidden_labels_count_for_nothing_beside_others(self):
+    def test_unlabeled_examples_count_for_nothing_beside_others(self):
         rows = rte_rows(6)
         some = rows.remove_columns("label").add_column("label", [-1, 1, -1, 0, 0, -1])
         both = [task_dataset(data, "t5") for data in (some, some.select([1, 3, 4]))]
@@ -166,16 +161,16 @@ class EvaluationTest(TestCase):
         self.assertAlmostEqual(metrics["eval_score"], np.mean(scores))
         self.assertLen(evaluated.state.log_history, 1)
         evaluated.args.prediction_mode = "score_labels"
-        with self.assertRaisesRegex(ValueError, "questions.*open text.*generate"):
+        with self.assertRaisesRegex(ValueError, "questions.*free-form.*generate"):
             evaluated.evaluate()
 
-    def test_a_label_beside_a_special_token_is_no_answer(self):
+    def test_a_label_beside_a_special_token_is_unparseable(self):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         label = tokenizer.encode("entailment", add_special_tokens=False)
         sentinel, end, pad = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "</s>", "<pad>"])
         rows = [[*label, end, sentinel], [sentinel, *label, end], [*label, end, -100], [*label, pad, pad]]
         generated = np.array([[pad, *row] for row in rows])
-        texts = self.trainer()._texts(generated)
+        texts = decode_generated(self.trainer().processing_class, generated)
         self.assertEqual([texts[0], *texts[2:]], ["entailment"] * 3)
         self.assertEqual([RTE.parse(text) for text in texts], [0, -1, 0, 0])
         self.assertIn("<extra_id_0>", texts[1])
@@ -190,18 +185,89 @@ class EvaluationTest(TestCase):
         for _ in range(2):
             evaluated.evaluate()
             evaluated.evaluate_tasks(task_dataset(tests, "t5", "test"))
-            self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.answers, 3)
-            self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.answers, 5)
+            self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.texts, 3)
+            self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.texts, 5)
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
         self.assertEmpty([name for name in metrics if "reconstruction" in name or "sentence" in name])
 
 
+class ArgumentsTest(TestCase):
+    def build(self, kind="t5", **changes):
+        rows, tokenizer = rte_rows(4), tiny_tokenizer(sentence_tokens=True)
+        arguments = {
+            "model": tiny_model(kind),
+            "args": TaskTrainingArguments(self.folder, use_cpu=True),
+            "train_dataset": prepared(rows, kind),
+            "eval_dataset": task_dataset(rows, kind),
+            "processing_class": tokenizer,
+        }
+        return TaskTrainer(**arguments | changes)
+
+    def test_the_collator_has_a_default(self):
+        collator = self.build().data_collator
+        self.assertIsInstance(collator, DataCollatorForTasks)
+        self.assertEqual(collator.tokenizer.get_vocab(), tiny_tokenizer(sentence_tokens=True).get_vocab())
+        other = DataCollatorForTasks(tiny_tokenizer(True), pad_to_multiple_of=8)
+        self.assertIs(self.build(data_collator=other).data_collator, other)
+
+    @parameterized.named_parameters(
+        (
+            "eval data set",
+            {"eval_dataset": rte_rows(2)},
+            "`eval_dataset` must be a TaskDataset, got Dataset.*TaskSplits",
+        ),
+        ("one of several", {"eval_dataset": {"a": rte_rows(2)}}, r"`eval_dataset\['a'\]` must be a TaskDataset"),
+        ("no tokenizer", {"processing_class": None}, "`processing_class` is missing: give the tokenizer"),
+        ("no arguments", {"args": None}, "`args` must be .TaskTrainingArguments.*got NoneType"),
+        (
+            "train data",
+            {"train_dataset": task_dataset(rte_rows(2), "t5")},
+            "`train_dataset` is a TaskDataset.*`prepared`",
+        ),
+    )
+    def test_what_is_of_another_class_is_refused_with_the_remedy(self, changes, message):
+        with self.assertRaisesRegex(TypeError, message):
+            self.build(**changes)
+
+    def test_arguments_of_pre_training_are_refused(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
+        with self.assertRaisesRegex(TypeError, "must be .TaskTrainingArguments.*got DepthTrainingArguments"):
+            self.build(args=arguments)
+
+    def test_examples_that_are_not_prepared_are_refused_with_the_remedy(self):
+        with self.assertRaisesRegex(
+            ValueError, "`train_dataset` has no column 'input_ids', but: 'sentence1'.*prepare"
+        ):
+            self.build(train_dataset=rte_rows(2))
+
+    @parameterized.product(kind=KINDS, argument=["train_dataset", "eval_dataset"])
+    def test_examples_and_model_agree_on_sentence_tokens(self, kind, argument):
+        self.build(kind)
+        rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
+        wrong = prepared(rows, other) if argument == "train_dataset" else task_dataset(rows, other)
+        message = "without sentence tokens, .* a DEPTH model" if kind == "depth" else "with sentence tokens, .* a T5"
+        with self.assertRaisesRegex(ValueError, f"`{argument}` was prepared {message}"):
+            self.build(kind, **{argument: wrong})
+
+    def test_data_sets_of_an_evaluation_are_checked_too(self):
+        trained = self.build()
+        for evaluate in (trained.evaluate, trained.evaluate_tasks, trained.predict):
+            with self.assertRaisesRegex(TypeError, "must be a TaskDataset, got Dataset"):
+                evaluate(rte_rows(2))
+
+    def test_labels_of_a_free_form_task_are_not_scored(self):
+        questions = Dataset.from_dict({"question": SENTENCES[:2], "answers": [["a"]] * 2})
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, prediction_mode="score_labels")
+        with self.assertRaisesRegex(ValueError, "'questions' is free-form"):
+            self.build(args=arguments, eval_dataset=task_dataset(questions, "t5", spec=QUESTIONS))
+
+
 class TrainingTest(TestCase):
     def test_the_best_model_is_that_of_the_best_score_and_training_stops_early(self):
         # Trained on the wrong labels, the model only gets worse at the right ones.
-        best = copy.deepcopy(memorised_model("t5"))
+        best = copy.deepcopy(fitted_model("t5"))
         arguments = {"max_steps": 60, "save_strategy": "steps", "save_steps": 6, "eval_strategy": "steps"}
         arguments |= {"eval_steps": 6, "early_stopping_patience": 2, "prediction_mode": "score_labels"}
         right = rte_rows(32).select(range(16))
@@ -246,7 +312,7 @@ class TrainingTest(TestCase):
 
 
 class ProcessesTest(TestCase):
-    def test_two_processes_predict_seven_rows_as_one_does(self):
+    def test_two_processes_predict_seven_examples_as_one_does(self):
         arguments = json.dumps({"per_device_eval_batch_size": 2})
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
         command += [tiny_tasks.__file__, "depth", self.folder, "7", arguments]

@@ -110,7 +110,7 @@ def text_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
 
 
 def pair_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """Two rows of each pair of sentences without a label, the right order first; of a line with a label, one."""
+    """Two examples of each pair of sentences without a label, the right order first; of a line with a label, one."""
     for number, line in text_lines(file):
         place, cells = f"{file}, line {number}", line.split("\t")
         if len(cells) == len(spec.text_column_name):

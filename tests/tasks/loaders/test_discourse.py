@@ -16,11 +16,13 @@ from helpers import tiny_tokenizer
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.tasks.loaders import discourse as discourse_tasks
-from hf_depth.tasks.loaders.discourse import DISCOURSE_TASKS, MAX_EXAMPLES_PER_DOCUMENT, is_sentence, load
+from hf_depth.tasks.loaders.discourse import DISCOURSE_TASKS, DiscourseOptions, is_sentence, load
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.sources import TaskFiles
 from hf_depth.tasks.spec import TaskSpec
+from tiny_tasks import TaskFilesTestCase
 
 KINDS = list(DISCOURSE_TASKS)
 
@@ -46,7 +48,7 @@ def tearDownModule():
 
 @functools.cache
 def default_splits(kind: str) -> dict[str, Dataset]:
-    return load(get_task(kind), cache_dir=CACHE.name)
+    return load(get_task(kind), TaskFiles(cache_dir=CACHE.name), DiscourseOptions())
 
 
 class DiscourseTestCase(parameterized.TestCase):
@@ -66,7 +68,8 @@ class DiscourseTestCase(parameterized.TestCase):
 
     def load(self, kind: str, texts: list[str] | None = None, seed: int = 42, **options) -> dict[str, Dataset]:
         file = self.write("train.jsonl", [document(index) for index in range(30)] if texts is None else texts)
-        return load(get_task(kind), train_file=file, cache_dir=self.folder, seed=seed, options=options)
+        files = TaskFiles(train_file=file, cache_dir=self.folder)
+        return load(get_task(kind), files, DiscourseOptions(**options), seed=seed)
 
 
 class DefinitionTest(DiscourseTestCase):
@@ -143,7 +146,7 @@ class SplitsTest(DiscourseTestCase):
             f"{split}_file": self.write(f"{split}.jsonl", [document(100 * place + i) for i in range(number)])
             for place, split in enumerate(splits)
         }
-        return load(get_task(kind), **files, cache_dir=self.folder)
+        return load(get_task(kind), TaskFiles(**files, cache_dir=self.folder), DiscourseOptions())
 
     @parameterized.parameters(*KINDS)
     def test_no_document_and_no_sentence_is_in_two_splits(self, kind):
@@ -240,7 +243,7 @@ class RandomnessTest(DiscourseTestCase):
 
     def test_the_limit_is_on_unless_it_is_turned_off(self):
         rows = self.load("sentence_position", [document(index, 40) for index in range(20)])["train"]
-        self.assertEqual(set(Counter(rows["document"]).values()), {MAX_EXAMPLES_PER_DOCUMENT})
+        self.assertEqual(set(Counter(rows["document"]).values()), {20})
 
     def test_a_limit_chooses_windows_from_all_over_the_document(self):
         rows = self.load(
@@ -274,12 +277,12 @@ class CacheTest(DiscourseTestCase):
 
     def test_another_process_finds_the_rows(self):
         program = (
-            "from hf_depth.tasks.loaders.discourse import load; from hf_depth import get_task; import sys; "
-            "print([rows._fingerprint for rows in load(get_task(sys.argv[1]), cache_dir=sys.argv[2]).values()])"
+            "from hf_depth import load_task; import sys; "
+            "print([rows._fingerprint for rows in load_task(sys.argv[1], cache_dir=sys.argv[2]).values()])"
         )
         command = [sys.executable, "-c", program, "sentence_ordering", self.folder]
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        rows = load(get_task("sentence_ordering"), cache_dir=self.folder).values()
+        rows = load_task("sentence_ordering", cache_dir=self.folder).values()
         self.assertEqual(output.splitlines()[-1], str([split._fingerprint for split in rows]))
 
     def test_changed_documents_options_and_seeds_are_read_anew(self):
@@ -397,7 +400,7 @@ class ErrorTest(DiscourseTestCase):
             config_name=kind,
         )
         with self.assertRaisesRegex(ValueError, message):
-            load(spec)
+            load(spec, TaskFiles(), DiscourseOptions())
 
     def test_other_labels_columns_and_names_are_the_users(self):
         spec = TaskSpec(
@@ -410,7 +413,25 @@ class ErrorTest(DiscourseTestCase):
             loader="discourse",
             config_name="sentence_ordering",
         )
-        with mock.patch.object(discourse_tasks, "MAX_EXAMPLES_PER_DOCUMENT", 2):
-            row = load(spec, cache_dir=self.folder)["train"][0]
+        options = DiscourseOptions(max_examples_per_document=2)
+        row = load(spec, TaskFiles(cache_dir=self.folder), options)["train"][0]
         self.assertEqual(list(row), ["left", "right", "order", "document"])
         self.assertEqual(spec.targets(row), ["kept"])
+
+
+class FolderTest(TaskFilesTestCase):
+    DOCUMENTS = "\n\n".join(
+        " ".join(f"Sentence number {i} of the document about {topic} stands here." for i in range(8))
+        for topic in map(chr, range(ord("A"), ord("Z") + 1))
+    )
+
+    @parameterized.parameters("sentence_position", "sentence_ordering", "discourse_coherence")
+    def test_a_discourse_task_is_made_of_the_files_of_a_folder(self, name):
+        self.write("train.txt", self.DOCUMENTS)
+        named = self.load(name, train_file=str(self.folder / "data" / "train.txt"))
+        self.assertEqual(self.load_folder(name), named)
+        self.assertEqual(list(named), ["train", "validation", "test"])
+        task = get_task(name)
+        for row in named["train"]:
+            self.assertLen(task.input_texts(row), len(task.text_column_name))
+            self.assertLen(task.targets(row), 1)

@@ -2,6 +2,7 @@ import json
 import os
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -10,10 +11,18 @@ from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth.tasks.loaders import natural_instructions
-from hf_depth.tasks.loaders.natural_instructions import TK_INSTRUCT_PROMPTS, instance_text, load, prompt, read_task
+from hf_depth.tasks.loaders.natural_instructions import (
+    TK_INSTRUCT_PROMPTS,
+    NaturalInstructionsOptions,
+    instance_text,
+    load,
+    prompt,
+    read_task,
+)
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.sources import TaskFiles
 
 CAPITALS = {
     "Name": "task1_capitals",
@@ -114,9 +123,10 @@ class NaturalInstructionsTestCase(parameterized.TestCase):
         task = {field: value for field, value in task.items() if field != "Name" and value is not None}
         (self.folder / "tasks" / f"{name}.json").write_text(json.dumps(task))
 
-    def load(self, seed: int = 42, **options) -> dict[str, Dataset]:
-        task, cache_dir = get_task("natural_instructions"), str(self.folder / "cache")
-        return load(task, dataset_dir=self.folder, options=options, cache_dir=cache_dir, seed=seed)
+    def load(self, seed: int = 42, length=None, max_source_length=1024, **options) -> dict[str, Dataset]:
+        task = replace(get_task("natural_instructions"), max_source_length=max_source_length)
+        files = TaskFiles(dataset_dir=self.folder, cache_dir=str(self.folder / "cache"))
+        return load(task, files, NaturalInstructionsOptions(**options), seed=seed, length=length)
 
 
 class SplitsTest(NaturalInstructionsTestCase):
@@ -180,7 +190,7 @@ class SplitsTest(NaturalInstructionsTestCase):
 
     def test_it_is_what_the_registry_loads(self):
         task, cache_dir = get_task("natural_instructions"), str(self.folder / "other cache")
-        splits = load_task(task, dataset_dir=self.folder, options={"text_column": "text"}, cache_dir=cache_dir)
+        splits = load_task(task, dataset_dir=self.folder, cache_dir=cache_dir)
         for split, rows in self.load().items():
             self.assertEqual(splits[split].to_list(), rows.to_list())
 
@@ -312,7 +322,7 @@ class ErrorTest(NaturalInstructionsTestCase):
     )
     def test_other_sources_are_refused_with_the_remedy(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
-            load(get_task("natural_instructions"), **arguments)
+            load(get_task("natural_instructions"), TaskFiles(**arguments), NaturalInstructionsOptions())
 
     @parameterized.parameters(("num_pos_examples", -1, 0), ("max_num_instances_per_task", 0, 1))
     def test_wrong_options_are_named(self, name, value, least):

@@ -1,0 +1,143 @@
+"""DiscoEval as it is published: text, pickles, and columns of its copies."""
+
+import json
+import os
+import pickle
+from dataclasses import replace
+from unittest import mock
+
+from absl.testing import parameterized
+
+from hf_depth.tasks.loaders import disco_eval
+from hf_depth.tasks.registry import get_task
+from tiny_tasks import TaskFilesTestCase, as_jsonl
+
+
+class DiscoEvalTest(TaskFilesTestCase):
+    def test_published_text_has_the_label_first(self):
+        self.write("data/SP/arxiv/valid.txt", "3\tA .\tB .\tC .\tD .\tE .\n0\tF .\tG .\tH .\tI .\tJ .\n")
+        self.write("data/SP/arxiv/test.txt", "1\tK .\tL .\tM .\tN .\tO .\n")
+        loaded = self.load_folder("SParxiv")
+        self.assertEqual([len(loaded[split]) for split in ("validation", "test")], [2, 1])
+        expected = {f"sentence_{i + 1}": f"{letter} ." for i, letter in enumerate("ABCDE")}
+        self.assertEqual(loaded["validation"][0], expected | {"label": 3, "idx": 0})
+
+    @parameterized.parameters(*disco_eval.FOLDERS)
+    def test_every_task_has_its_published_folder(self, name):
+        task = get_task(name)
+        texts = [f"Text {i} ." for i in range(len(task.text_column_name))]
+        self.write(f"{disco_eval.FOLDERS[name]}/train.txt", "\t".join(["1", *texts]) + "\n")
+        (row,) = self.load_folder(name)["train"]
+        self.assertEqual([*map(row.get, task.text_column_name)], texts)
+        self.assertEqual(row["label"], 1)
+
+    def test_a_pair_without_a_label_gives_the_right_order_and_then_the_swapped_one(self):
+        path = self.write("train.txt", "A .\tB .\nC .\tD .\n")
+        rows = self.load("BSOwiki", train_file=path)["train"]
+        self.assertEqual(
+            [(row["sentence_1"], row["sentence_2"], row["label"], row["idx"]) for row in rows],
+            [("A .", "B .", 1, 0), ("B .", "A .", 0, 1), ("C .", "D .", 1, 2), ("D .", "C .", 0, 3)],
+        )
+
+    def test_labels_that_are_numbers_are_those_of_the_file(self):
+        task = replace(get_task("PDTB-E"), name="own", labels=("1", "2", "3"))
+        rows = self.load(task, train_file=self.write("train.txt", "3\tA .\tB .\n1\tC .\tD .\n"))["train"]
+        self.assertEqual([task.targets(row) for row in rows], [["3"], ["1"]])
+
+    def test_a_pair_with_a_label_is_one_example(self):
+        rows = self.load("BSOwiki", train_file=self.write("train.txt", "0\tA .\tB .\n"))["train"]
+        self.assertEqual(rows, [{"sentence_1": "A .", "sentence_2": "B .", "label": 0, "idx": 0}])
+
+    @parameterized.parameters(
+        ("A .\tB .\n", "line 1: expected a label and 2 texts for the task 'PDTB-E', got 2 parts"),
+        ("1\tA .\tB .\n1\tA .\tB .\tC .\n", "line 2: expected a label and 2 texts .* got 4 parts"),
+        ("1\tA .\tB .\n\n1\t \tB .\n", "line 3: text 1 of 2 is empty"),
+        ("12\tA .\tB .\n", "line 1: Task 'PDTB-E': the column 'label' holds '12', .*none of its labels"),
+    )
+    def test_a_bad_line_is_named(self, content, message):
+        path = self.write("bad.txt", content)
+        self.assert_refused(f"`train_file`: .*bad.txt, {message}", "PDTB-E", train_file=path)
+
+    STRUCTURE = [("NS-Cause", ["A a ,", "b ."], ["C ."]), (0, ["D ."], "E .")]
+
+    EXPECTED = [
+        {"sentence_1": "A a , b .", "sentence_2": "C .", "label": 38, "idx": 0},
+        {"sentence_1": "D .", "sentence_2": "E .", "label": 0, "idx": 1},
+    ]
+
+    @parameterized.parameters(0, 2, 4, 5)
+    def test_rst_is_read_from_its_pickles(self, protocol):
+        self.write("RST/RST_TRAIN.pkl", pickle.dumps(self.STRUCTURE, protocol))
+        self.write("RST/RST_DEV.pkl", pickle.dumps(self.STRUCTURE[:1], protocol))
+        self.assertEqual(self.load_folder("RST"), {"train": self.EXPECTED, "validation": self.EXPECTED[:1]})
+
+    def test_a_pickle_may_be_compressed(self):
+        path = self.write("a.pkl.gz", pickle.dumps(self.STRUCTURE))
+        self.assertEqual(self.load("RST", test_file=path)["test"], self.EXPECTED)
+
+    def test_rst_is_read_from_json_of_the_same_structure_and_from_tables(self):
+        path = self.write("a.json", json.dumps(self.STRUCTURE, indent=1))
+        self.assertEqual(self.load("RST", train_file=path)["train"], self.EXPECTED)
+        row = {"first_sentence": ["A a ,", "b ."], "second_sentence": ["C ."], "label": "NS-Cause"}
+        path = self.write("b.jsonl", as_jsonl([row]))
+        self.assertEqual(self.load("RST", train_file=path)["train"], self.EXPECTED[:1])
+
+    def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(self):
+        mark = self.folder / "mark"
+
+        class Harm:
+            def __reduce__(self):
+                return os.mkdir, (str(mark),)
+
+        for data in (Harm(), [Harm()], [("NS-Cause", Harm(), ["A ."])], range(3)):
+            path = self.write("a.pkl", pickle.dumps(data))
+            self.assert_refused("a.pkl: cannot be read .* it asks for .* could run code", "RST", train_file=path)
+        self.assertFalse(mark.exists())
+
+    @parameterized.parameters(
+        (b"\x80\x04nonsense", "cannot be read as a pickle"),
+        (pickle.dumps({"a": 1}), "expected a list of .label, texts, …., got dict"),
+        (pickle.dumps([("NS-Cause", ["A ."])]), "row 0 .*expected a label and 2 texts"),
+        (pickle.dumps([("NS-Cause", ["A ."], {5})]), "row 0 .*expected a text or a list of texts, got .5."),
+        (pickle.dumps([("NS-Cause", ["A ."], [])]), "row 0 .*text 2 of 2 is empty"),
+        (pickle.dumps([("XX-Cause", ["A ."], ["B ."])]), "row 0 .*'label' holds 'XX-Cause'"),
+        (pickle.dumps([]), " has no rows"),
+    )
+    def test_a_bad_pickle_is_named(self, content, message):
+        self.assert_refused(f"a.pkl.*{message}", "RST", train_file=self.write("a.pkl", content))
+
+    @parameterized.parameters(
+        (("sentence_1", "sentence_2"), 1),
+        (("first_sentence", "second_sentence"), "1"),
+        (("arg1", "arg2"), "Comparison.Contrast"),
+    )
+    def test_columns_of_the_hub_are_taken_in_their_order_with_numbers_or_texts_as_labels(self, columns, label):
+        row = {"idx": 4, columns[0]: "A .", "label": label, columns[1]: "B ."}
+        loaded = self.load("PDTB-E", train_file=self.write("a.jsonl", as_jsonl([row])))["train"]
+        self.assertEqual(loaded, [{"sentence_1": "A .", "sentence_2": "B .", "label": 1, "idx": 4}])
+
+    def test_ordinals_beyond_the_sentences_of_the_task_are_left_out(self):
+        row = {"second_sentence": "B .", "first_sentence": "A .", "third_sentence": None, "label": 0}
+        (loaded,) = self.load("PDTB-E", train_file=self.write("a.jsonl", as_jsonl([row])))["train"]
+        self.assertEqual((loaded["sentence_1"], loaded["sentence_2"]), ("A .", "B ."))
+
+    def test_too_few_columns_are_an_error(self):
+        path = self.write("a.jsonl", as_jsonl([{"text": "A .", "label": 0}]))
+        self.assert_refused("a.jsonl: .* needs 2 columns with text, .* There are: 'text'", "PDTB-E", train_file=path)
+
+    def test_without_files_the_published_ones_are_downloaded(self):
+        def download(path, name, **_):
+            return str(self.folder / "data" / path / name)
+
+        self.write("OfekGlick/DiscoEval/data/RST/RST_TRAIN.pkl", pickle.dumps(self.STRUCTURE))
+        self.write("OfekGlick/DiscoEval/data/RST/RST_DEV.pkl", pickle.dumps(self.STRUCTURE))
+        self.write("OfekGlick/DiscoEval/data/RST/RST_TEST.pkl", pickle.dumps(self.STRUCTURE))
+        for name in ("train", "valid", "test"):
+            self.write(f"OfekGlick/DiscoEval/data/BSO/wiki/{name}.txt", "A .\tB .\n")
+        with mock.patch.object(disco_eval, "hf_hub_download", side_effect=download):
+            self.assertEqual(self.load("RST"), dict.fromkeys(("train", "validation", "test"), self.EXPECTED))
+            self.assertEqual([len(rows) for rows in self.load("BSOwiki").values()], [2, 2, 2])
+
+    def test_without_a_network_the_error_says_where_the_files_are(self):
+        with mock.patch.object(disco_eval, "hf_hub_download", side_effect=ConnectionError("no route.")):
+            self.assert_refused("'SPwiki' .* no route. .*ZeweiChu/DiscoEval .*`dataset_dir`", "SPwiki")

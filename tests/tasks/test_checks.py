@@ -1,0 +1,70 @@
+"""A mistake in a task is found before any data is read, and named."""
+
+from absl.testing import parameterized
+
+from hf_depth.tasks.checks import check_prediction_mode
+from hf_depth.tasks.registry import DATASET_VALS, get_task, register_task
+from tiny_tasks import ENTRY, RegistryTestCase
+
+
+class FieldsTest(RegistryTestCase):
+    @parameterized.parameters(
+        ({"metric_name": "f1"}, "field `metric_name`: there is no such field. Did you mean 'metric_names'"),
+        ({"labels": [True, False]}, "field `labels`: class 0 must be text, got True. YAML reads yes"),
+        ({"labels": {1: "a", 2: "b"}}, "field `labels`: .* numbered 0, 1, 2, …, got 1, 2"),
+        ({"labels": {"sad": 0}}, "field `labels`: must map class numbers to texts"),
+        ({"labels": ["sad", "sad"]}, "field `labels`: several classes have the text 'sad'"),
+        ({"labels": ["sad", " "]}, "field `labels`: class 1 must be text"),
+        ({"labels": ["sad"]}, "field `labels`: there must be two classes"),
+        ({"labels": ["-1", "1"]}, "field `labels`: '-1' stands for an unlabeled example"),
+        ({"prefix": ["a", "b"]}, "field `prefix`: there must be one for each of the 1 text columns"),
+        ({"prefix_1": "a"}, "field `prefix`: give either `prefix` or `prefix_1`"),
+        ({"text_column_name": []}, "field `text_column_name`: must name one or several"),
+        ({"label_column_name": "review"}, "field `label_column_name`: must name another column"),
+        ({"metric_names": ["acuracy"]}, "field `metric_names`: there is no metric 'acuracy'. Did you mean 'accuracy'"),
+        ({"metric_names": ["pearson"]}, "field `metric_names`: 'pearson' does not suit predictions that are a class"),
+        ({"metric_names": ["f1"], "metric_to_optimize": "accuracy"}, "field `metric_to_optimize`: 'accuracy' is none"),
+        ({"label_step": 0.5}, "field `labels`: with a `label_step`, they must be numbers"),
+        ({"label_step": 0.5, "labels": ["0", "1"]}, "field `label_step`: the labels must be numbers in steps of 0.5"),
+        ({"max_source_length": "512"}, "field `max_source_length`: must be of type `int`, got '512'"),
+        ({"max_target_length": 0}, "field `max_target_length`: must be at least 1"),
+        ({"greater_is_better": "yes"}, "field `greater_is_better`: must be of type `bool`"),
+        ({"train_split": ""}, "field `train_on`: a task without `train_split` needs another"),
+        ({"validation_splits": ["test"]}, "field `train_split`: the splits must have different names"),
+        ({"submission_names": ["a.tsv", "b.tsv"]}, "field `submission_names`: there must be one for each test split"),
+        ({"submission_labels": "ids"}, "field `submission_labels`: got 'ids'. Did you mean 'id'"),
+        ({"column_aliases": {"stars": "lable"}}, "field `column_aliases`: .* 'lable'.* Did you mean 'label'"),
+        ({"name": "my task"}, "field `name`: must be letters"),
+        ({"metric_names": [["f1"]]}, "field `metric_names`: must hold texts, but holds .'f1'."),
+        ({"metric_to_optimize": ["f1"]}, "field `metric_to_optimize`: must be of type `str`, got .'f1'."),
+        ({"column_aliases": {"stars": ["label"]}}, "field `column_aliases`: must map names to names"),
+        ({"submission_rows": ["many"]}, "field `submission_rows`: must be numbers of rows .* holds 'many'"),
+        ({"submission_rows": [-3]}, "field `submission_rows`: must be numbers of rows .* holds -3"),
+        ({"submission_rows": [True]}, "field `submission_rows`: must be numbers of rows .* holds True"),
+        ({"loader": ""}, "field `loader`: must name a loader"),
+        ({"validation_splits": [""]}, "field `validation_splits`: must hold names"),
+        ({"test_splits": ["test", ""]}, "field `test_splits`: must hold names"),
+        ({"submission_names": [""]}, "field `submission_names`: must hold names"),
+    )
+    def test_a_wrong_field_is_an_error_that_names_it(self, fields, message):
+        with self.assertRaisesRegex(ValueError, message):
+            register_task({"name": "tone", "benchmark": "mine"} | ENTRY | fields)
+        self.assertNotIn("mine", [b for b, entries in DATASET_VALS.items() if "tone" in entries])
+
+    @parameterized.parameters("text_column_name", "prefix", "name")
+    def test_a_missing_field_is_an_error_that_names_it(self, field):
+        entry = {"name": "tone", "benchmark": "mine"} | ENTRY
+        del entry[field]
+        with self.assertRaisesRegex(ValueError, f"field `{field}`: it is missing"):
+            register_task(entry)
+
+
+class PredictionModeTest(parameterized.TestCase):
+    def test_labels_are_scored_only_where_there_are_labels(self):
+        tasks = [get_task("rte"), get_task("natural_instructions")]
+        check_prediction_mode(tasks, "generate")
+        check_prediction_mode(tasks[:1], "score_labels")
+        with self.assertRaisesRegex(
+            ValueError, "score_labels is for .* 'natural_instructions' is free-form.* generate"
+        ):
+            check_prediction_mode(tasks, "score_labels")

@@ -1,0 +1,182 @@
+"""Files, folders and the Hub as sources of examples."""
+
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from hf_depth.tasks import sources
+from hf_depth.tasks.loading import load_task
+from hf_depth.tasks.registry import as_task, get_task
+from hf_depth.tasks.sources import TaskFiles, collect_files, named_generator
+from tiny_tasks import (
+    RTE_EXAMPLES,
+    UNLABELED_EXAMPLES,
+    WRITERS,
+    TaskFilesTestCase,
+    as_csv,
+    as_jsonl,
+    as_parquet,
+    as_tsv,
+)
+
+
+class FilesTest(TaskFilesTestCase):
+    @parameterized.product(extension=list(WRITERS), compression=["", ".gz"])
+    def test_every_kind_of_file_gives_the_same_examples(self, extension, compression):
+        path = self.write(f"a.{extension}{compression}", WRITERS[extension](RTE_EXAMPLES))
+        self.assertEqual(self.load("rte", train_file=path), {"train": RTE_EXAMPLES})
+
+    def test_a_file_of_a_task_with_two_validation_sets_is_the_first(self):
+        row = {"premise": "P.", "hypothesis": "H.", "label": 1}
+        path = self.write("a.jsonl", as_jsonl([row]))
+        self.assertEqual(list(self.load("mnli", validation_file=path)), ["validation_matched"])
+        self.assertEqual(list(self.load("mnli", test_file=path)), ["test_matched"])
+
+    def test_a_task_that_is_only_tested_takes_no_training_file(self):
+        path = self.write("a.jsonl", as_jsonl([{"premise": "P.", "hypothesis": "H.", "label": 1}]))
+        self.assert_refused("`train_file`: the task 'ax' has no such .* trained .* 'mnli'", "ax", train_file=path)
+        self.assertEqual(list(self.load("ax", test_file=path)), ["test"])
+
+    def test_several_files_are_joined(self):
+        paths = [self.write("a.tsv", as_tsv(RTE_EXAMPLES[:1])), self.write("b.tsv", as_tsv(RTE_EXAMPLES[1:]))]
+        self.assertEqual(self.load("rte", train_file=paths)["train"], RTE_EXAMPLES)
+        self.assertEqual(self.load("rte", train_file=str(self.folder / "data" / "*.tsv"))["train"], RTE_EXAMPLES)
+
+    def test_what_was_read_is_found_again_and_a_changed_file_is_read_anew(self):
+        path = self.write("a.tsv", as_tsv(RTE_EXAMPLES))
+        task, cache_dir = get_task("rte"), str(self.folder / "cache")
+        first = load_task(task, train_file=path, cache_dir=cache_dir)["train"]
+        with mock.patch.object(sources, "text_lines", side_effect=AssertionError):
+            again = load_task(task, train_file=path, cache_dir=cache_dir)["train"]
+        self.assertEqual(first._fingerprint, again._fingerprint)  # that of the tokenized rows follows from it
+        self.assertNotEmpty(again.cache_files)
+        self.write("a.tsv", as_tsv([RTE_EXAMPLES[0] | {"label": 1}]))
+        self.assertEqual(self.load(task, train_file=path)["train"], [RTE_EXAMPLES[0] | {"label": 1}])
+
+
+class BadFilesTest(TaskFilesTestCase):
+    def test_a_line_with_too_few_cells_is_named(self):
+        path = self.write("bad.tsv", as_tsv(RTE_EXAMPLES) + "\nonly one\n")
+        self.assert_refused("`train_file`: .*bad.tsv, line 6: it has 1 cells .* 4: 'sent", "rte", train_file=path)
+
+    def test_a_quotation_mark_does_not_swallow_lines(self):
+        rows = [RTE_EXAMPLES[0] | {"sentence1": '"An opening quotation mark', "idx": i} for i in range(3)]
+        self.assertEqual(self.load("rte", train_file=self.write("a.tsv", as_tsv(rows)))["train"], rows)
+
+    @parameterized.parameters(
+        ("a.txt", "A plain text.", "a.txt is plain text, but the task 'rte' needs columns 'sentence1', 'sentence2'"),
+        ("a.tsv", "", "a.tsv is empty"),
+        ("a.tsv", "sentence1\tsentence2\tlabel\n", "a.tsv has no rows"),
+        ("a.tsv", b"sentence1\tsentence2\tlabel\n\xff\tb\t1\n", "a.tsv, line 2, is not UTF-8"),
+        ("a.jsonl", '{"sentence1": \n', "cannot read .*a.jsonl, line [12]"),
+    )
+    def test_a_file_that_cannot_be_read_is_named(self, name, content, message):
+        self.assert_refused(message, "rte", train_file=self.write(name, content))
+
+    def test_a_table_between_tabs_must_be_a_local_file(self):
+        self.assert_refused("`test_file`: https://a.b/c.tsv is an address", "rte", test_file="https://a.b/c.tsv")
+
+    def test_files_of_two_kinds_that_do_not_fit_together_are_named(self):
+        paths = [self.write("a.jsonl", as_jsonl(RTE_EXAMPLES)), self.write("b.tsv", as_tsv(RTE_EXAMPLES))]
+        message = "`train_file`: .*b.tsv', '.*a.jsonl' are of different kinds: .* files of one kind, such as .jsonl"
+        self.assert_refused(message, "rte", train_file=paths)
+
+    def test_a_missing_file_is_named(self):
+        self.write("train.jsonl", as_jsonl(RTE_EXAMPLES))
+        with self.assertRaisesRegex(FileNotFoundError, "`test_file`: there is no file .*trian.* mean .*train.jsonl"):
+            self.load("rte", test_file=str(self.folder / "data" / "trian.jsonl"))
+
+
+class FoldersTest(TaskFilesTestCase):
+    @parameterized.parameters("train", "rte/train", "RTE/train", "rte/rte_train", "rte/train-00000-of-00001")
+    def test_the_files_of_a_task_are_found_in_the_folder_or_in_one_of_its_name(self, name):
+        self.write(f"{name}.jsonl", as_jsonl(RTE_EXAMPLES))
+        self.assertEqual(self.load_folder("rte"), {"train": RTE_EXAMPLES})
+
+    @parameterized.parameters("validation", "valid", "dev", "val", "dev.jsonl.gz")
+    def test_a_split_has_several_names(self, name):
+        self.write(name if "." in name else f"{name}.jsonl", as_jsonl(RTE_EXAMPLES))
+        self.assertEqual(self.load_folder("rte"), {"validation": RTE_EXAMPLES})
+
+    def test_shards_of_the_hub_are_joined(self):
+        for number, rows in enumerate((RTE_EXAMPLES[:1], RTE_EXAMPLES[1:])):
+            self.write(f"rte/train-0000{number}-of-00002.parquet", as_parquet(rows))
+        self.assertEqual(self.load_folder("rte")["train"], RTE_EXAMPLES)
+
+    def test_a_file_that_is_named_comes_before_that_of_the_folder(self):
+        self.write("rte/train.jsonl", as_jsonl(RTE_EXAMPLES))
+        other = self.write("other.jsonl", as_jsonl(RTE_EXAMPLES[:1]))
+        self.assertEqual(self.load_folder("rte", train_file=other), {"train": RTE_EXAMPLES[:1]})
+
+    def test_two_files_for_a_split_are_an_error(self):
+        self.write("rte/dev.jsonl", as_jsonl(RTE_EXAMPLES))
+        self.write("rte/validation.csv", as_csv(RTE_EXAMPLES))
+        with self.assertRaisesRegex(ValueError, "several files .* 'validation': .* `validation_file`"):
+            self.load_folder("rte")
+
+    def test_a_folder_without_the_task_says_what_it_holds(self):
+        self.write("cola/train.jsonl", as_jsonl(RTE_EXAMPLES))
+        with self.assertRaisesRegex(ValueError, "neither files of the task 'rte'.* It holds: 'cola/'"):
+            self.load_folder("rte")
+        self.assert_refused("`dataset_dir`: there is no folder", "rte", dataset_dir=self.folder / "nothing")
+
+
+class HubTest(TaskFilesTestCase):
+    def hub(self, **splits: list[dict]):
+        loaded = DatasetDict({split: Dataset.from_list(rows) for split, rows in splits.items()})
+        return mock.patch.object(sources, "load_dataset", return_value=loaded)
+
+    def test_without_files_the_task_comes_from_the_hub(self):
+        rows = Dataset.from_list(RTE_EXAMPLES).cast_column("label", ClassLabel(names=["entailment", "not_entailment"]))
+        loaded = DatasetDict(train=rows, validation=rows, test=Dataset.from_list(UNLABELED_EXAMPLES), other=rows)
+        with mock.patch.object(sources, "load_dataset", return_value=loaded) as load_dataset:
+            splits = self.load("rte")
+        self.assertEqual(load_dataset.call_args.args, ("nyu-mll/glue", "rte"))
+        self.assertEqual(splits, {"train": RTE_EXAMPLES, "validation": RTE_EXAMPLES, "test": UNLABELED_EXAMPLES})
+
+    def test_a_missing_split_is_an_error_but_for_the_test(self):
+        with self.hub(train=RTE_EXAMPLES, validation=RTE_EXAMPLES):
+            self.assertEqual(list(self.load("rte")), ["train", "validation"])
+        with self.hub(train=RTE_EXAMPLES), self.assertRaisesRegex(ValueError, "no split 'validation', but: 'train'"):
+            self.load("rte")
+
+    def test_empty_texts_of_the_hub_are_kept_and_reported(self):
+        rows = [RTE_EXAMPLES[0], RTE_EXAMPLES[1] | {"sentence2": ""}]
+        with self.hub(train=rows, validation=RTE_EXAMPLES), self.assertLogs("hf_depth", "WARNING") as logs:
+            self.assertEqual(self.load("rte")["train"], rows)
+        self.assertIn("1 texts in 'sentence2' are empty, the first in row 1", logs.output[0])
+
+    def test_without_a_network_the_error_names_the_flags_for_files(self):
+        with mock.patch.object(sources, "load_dataset", side_effect=ConnectionError("no route.")):
+            self.assert_refused("'nyu-mll/glue', configuration 'rte',.* no route.*`train_file`.*`dataset_dir`", "rte")
+
+    def test_a_task_without_any_data_says_so(self):
+        task = as_task({"text_column_name": "a", "prefix": "", "labels": ["x", "y"]}, "mine", "t")
+        self.assert_refused("'t' names no data set on the Hub .*`train_file`", task)
+
+
+class TaskFilesTest(parameterized.TestCase):
+    def test_keyword_arguments_replace_those_of_the_files(self):
+        files = collect_files(TaskFiles("a.jsonl", test_file="b.jsonl"), {"train_file": "c.jsonl", "cache_dir": "d"})
+        self.assertEqual(files, TaskFiles("c.jsonl", test_file="b.jsonl", cache_dir="d"))
+
+    def test_a_misspelt_argument_is_answered_by_near_ones(self):
+        with self.assertRaisesRegex(TypeError, "no argument `trian_file`. Did you mean 'train_file'"):
+            collect_files(None, {"trian_file": "a.jsonl"})
+        with self.assertRaisesRegex(TypeError, "no argument `sead`. Did you mean 'seed'"):
+            collect_files(None, {"sead": 1}, others=["seed"])
+
+    def test_what_may_be_published_has_no_folders(self):
+        files = TaskFiles(["/data/me/a.jsonl", "/data/me/b.jsonl"], dataset_dir=Path("/data/me/glue"), cache_dir="/c")
+        self.assertEqual(files.names, {"train_file": "a.jsonl, b.jsonl", "dataset_dir": "glue"})
+
+
+class NamedGeneratorTest(parameterized.TestCase):
+    def test_it_depends_on_the_seed_and_the_names_alone(self):
+        draws = [named_generator(*names).integers(2**60) for names in ((1, "a"), (1, "a"), (2, "a"), (1, "b"))]
+        self.assertEqual(draws[0], draws[1])
+        self.assertLen(set(draws), 3)
+        # Another value would change the examples of all runs.
+        self.assertEqual(named_generator(42, "sentence_position", "x").integers(1000), 568)
