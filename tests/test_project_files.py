@@ -41,7 +41,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-TEXT_FOLDERS = (".ci", "benchmarks", "examples", "hf_depth", "sweeps", "tests")
+TEXT_FOLDERS = (".ci", "benchmarks", "docs", "examples", "hf_depth", "sweeps", "tests")
 
 
 def normalised(name):
