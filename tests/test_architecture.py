@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 HUB_FILES = ("configuration_depth.py", "modeling_depth.py")
 
 # Test files of a topic, where one file for the module, modeling_depth.py, would be too long.
-TOPICS = ("models/test_auto_classes.py", "models/test_generation.py")
+TOPICS = ("models/test_auto_classes.py", "models/test_generation.py", "models/test_saving.py")
 
 
 def room(path: Path) -> str:
