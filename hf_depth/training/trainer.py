@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
@@ -280,6 +281,15 @@ class DepthTrainer(Seq2SeqTrainer):
         """
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
+
+    def load_state(self, checkpoint: str | os.PathLike) -> None:
+        """
+        Take the step count and the logs of a checkpoint, as after the training that led to it. The weights stay.
+
+        Args:
+            checkpoint: a folder with `trainer_state.json`.
+        """
+        self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
 
     def end(self) -> None:
         """
