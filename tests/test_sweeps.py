@@ -163,7 +163,7 @@ class SweepTest(parameterized.TestCase):
         spec = get_task(sweep["parameters"]["dataset_name"]["value"], sweep["parameters"]["benchmark"]["value"])
         if spec.labels is None:
             row = {"references": ["a"]} | dict.fromkeys(spec.text_column_name, "text")
-            metrics = compute_task_metrics(spec, [row], answers=["a"])
+            metrics = compute_task_metrics(spec, [row], texts=["a"])
         else:
             rows = [{spec.label_column_name: label} for label in range(2)]
             metrics = compute_task_metrics(spec, rows, predicted_ids=[0, 1])

@@ -13,7 +13,7 @@ from transformers import T5Config, UMT5Config, masking_utils
 from hf_depth.models.configuration_depth import DepthConfig
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration
 
-# Words are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.
+# Ordinary tokens are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.
 FIRST_SENTENCE_TOKEN, NUM_SENTENCE_TOKENS, EOSEN, VOCAB_SIZE = 40, 6, 46, 50
 SENTENCE_TOKENS = range(FIRST_SENTENCE_TOKEN, FIRST_SENTENCE_TOKEN + NUM_SENTENCE_TOKENS)
 SIZE = {
@@ -61,14 +61,14 @@ def tiny_model(
 
 
 def random_ids(generator: torch.Generator, batch_size: int, length: int, sentence_tokens: float = 0.3) -> torch.Tensor:
-    """Ids (B, L) in no order at all: words, `<eosen>`, and sentence tokens with the given probability."""
-    words = torch.randint(3, FIRST_SENTENCE_TOKEN, (batch_size, length), generator=generator)
-    marks = torch.randint(FIRST_SENTENCE_TOKEN, EOSEN + 1, (batch_size, length), generator=generator)
-    return torch.where(torch.rand(batch_size, length, generator=generator) < sentence_tokens, marks, words)
+    """Random ids (B, L): ordinary tokens, and with the given probability sentence tokens or `<eosen>`."""
+    ordinary = torch.randint(3, FIRST_SENTENCE_TOKEN, (batch_size, length), generator=generator)
+    special = torch.randint(FIRST_SENTENCE_TOKEN, EOSEN + 1, (batch_size, length), generator=generator)
+    return torch.where(torch.rand(batch_size, length, generator=generator) < sentence_tokens, special, ordinary)
 
 
 def random_padding(generator: torch.Generator, batch_size: int, length: int, left: bool = False) -> torch.Tensor:
-    """An attention mask (B, L), bool: at least one real token in a row, all of them in one row."""
+    """An attention mask (B, L), bool: no padding in the first row, at least one other token in each."""
     lengths = torch.randint(1, length + 1, (batch_size,), generator=generator)
     lengths[0] = length
     mask = torch.arange(length) < lengths[:, None]

@@ -29,7 +29,7 @@ SIZE_FIELDS = (
     "feed_forward_proj",
     "tie_word_embeddings",
 )
-# What a configuration file says that is no choice of the model's author, or follows from another field.
+# Fields of a configuration that follow from others, or from the class of the model.
 NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
 SENTENCE_FIELDS = ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id")
 DEPTH_FIELDS = (*SENTENCE_FIELDS, *(f"hierarchical_{part}_mask" for part in ("encoder", "decoder", "cross")))
@@ -123,11 +123,12 @@ def load_model(
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
     """
-    `AutoConfig.from_pretrained`, which forgets `tie_word_embeddings=False` of a UMT5, but for that.
+    The configuration of a checkpoint, with `scale_decoder_outputs=False` for a UMT5 whose file says
+    `tie_word_embeddings=False`, which `AutoConfig` of transformers 5 overwrites.
 
     Args:
         name_or_path: folder or name on the Hub.
-        hub_arguments: for `from_pretrained`.
+        hub_arguments: for `AutoConfig.from_pretrained`.
     """
     config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
     if config.model_type == "umt5":
@@ -187,7 +188,7 @@ def _config(source, model_type, tokenizer, changes):
     config_class, model_class = MODEL_TYPES[model_type]
     _check_changes(changes)
     if source is not None:
-        # A DEPTH model reads any T5's configuration, so the class that the file names does not matter.
+        # The fields of all T5s have the same names, whichever class the file names.
         values = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
         for name in NOT_INHERITED:
             values.pop(name, None)

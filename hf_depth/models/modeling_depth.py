@@ -26,7 +26,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_depth import DepthConfig
 
-# What the encoder and the decoder have copies of.
+# Fields of which the encoder's and the decoder's configurations have copies.
 SENTENCE_SETTINGS = (
     "first_sentence_token_id",
     "num_sentence_tokens",
@@ -35,7 +35,7 @@ SENTENCE_SETTINGS = (
     "hierarchical_decoder_mask",
     "hierarchical_cross_mask",
 )
-# For `_required`: what lacks the positions of the sentence tokens, and what has them.
+# For `_required`: an argument that lacks the positions of the sentence tokens, and those that have them.
 _DECODER_INPUT = (
     "`decoder_inputs_embeds`",
     "`decoder_sentence_mask` beside it, or `labels` or `decoder_input_ids` instead",
@@ -50,7 +50,7 @@ _ENCODER_OUTPUT = (
 class DepthEncoderOutput(BaseModelOutput):
     """
     A [`BaseModelOutput`] with the positions of the sentence tokens, which cross-attention needs, also in `generate()`,
-    where the model itself never gets the encoder input.
+    which calls the model without the encoder input.
 
     Args:
         sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
@@ -325,7 +325,8 @@ class DepthEncoder(DepthStack):
         """
         if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
-        if self.config.hierarchical_encoder_mask and not _is_4d(attention_mask):
+        has_input = input_ids is not None or inputs_embeds is not None  # else T5 says what is missing
+        if self.config.hierarchical_encoder_mask and has_input and not _is_4d(attention_mask):
             sentence_mask = _required(sentence_mask, "`inputs_embeds`", "`sentence_mask` beside it")
             attention_mask = create_mask(
                 self.config,
@@ -368,8 +369,8 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
 
 class DepthForConditionalGeneration(T5ForConditionalGeneration):
     """
-    T5 in which sentence tokens see only their sentence (encoder), only earlier sentence tokens (decoder) and only the
-    encoder's sentence tokens (cross-attention); every other token sees what it sees in T5 (paper, section 3).
+    T5 in which sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder) and
+    only to the encoder's sentence tokens (cross-attention); every other token attends as in T5 (paper, section 3).
 
     All masks follow from the ids, on the device of the model, for the eager, sdpa and flex_attention implementations.
     Without sentence tokens in its input the model is T5. It loads any T5, mT5, UMT5 or ByT5 checkpoint that has
@@ -698,8 +699,8 @@ def create_mask(
     flex_attention.
 
     `create_causal_mask(and_mask_function=...)` of transformers calls the same registry, but evaluates the function by
-    `torch.vmap`: about 5 ms a mask of any size on a CPU, more than a step of `generate()` of a small model. Ours only
-    index, so broadcasting does.
+    `torch.vmap`: about 5 ms a mask of any size on a CPU, more than a step of `generate()` of a small model. Those here
+    only index, so that broadcasting is enough.
 
     Args:
         mask_function (`Callable`): of (batch, head, query, key) indices, `True` = may attend.

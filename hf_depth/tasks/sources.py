@@ -79,8 +79,13 @@ def collect_files(files: TaskFiles | None, arguments: Mapping[str, Any], others:
         others: the other arguments that there are, for the suggestion.
 
     Raises:
-        `TypeError`: for an argument that there is not, with near matches.
+        `TypeError`: for an argument that there is not, with near matches, or if `files` is something else.
     """
+    if not isinstance(files, TaskFiles | None):
+        raise TypeError(
+            f"`files` must be TaskFiles, got {type(files).__name__}. Name files by `train_file`, `validation_file`, "
+            "`test_file` or `dataset_dir`."
+        )
     names = [item.name for item in fields(TaskFiles)]
     for name in arguments:
         if name not in names:

@@ -388,8 +388,9 @@ class TaskSplits:
         decode = self._tokenizer.decode
         lines = []
         for part in self.parts:
-            examples = next(iter(part.prepared.values()))
-            for example in examples.select(range(min(number, len(examples)))):
+            examples = next(iter(part.prepared.values()), ())
+            for index in range(min(number, len(examples))):
+                example = examples[index]
                 lines += [f"input:  {decode(example['input_ids'])}", f"target: {decode(example['labels'])}", ""]
         return "\n".join(lines)
 
@@ -401,6 +402,11 @@ class _Selection:
     wanted: Mapping[str, bool | None]  # by purpose; `None`: if there are any
     limits: Mapping[str, int | None]
     seed: int
+
+    def __post_init__(self):
+        for purpose, limit in self.limits.items():
+            if limit is not None and limit < 1:
+                raise ValueError(f"`max_{purpose}_samples` must be at least 1, got {limit}.")
 
     def needed_splits(self, task: TaskSpec, in_training: bool, in_prediction: bool) -> dict[str, str]:
         """The splits that are needed of a task, and what for: `train`, `eval` or `predict`."""
@@ -446,7 +452,8 @@ def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec
     tasks = [tasks] if isinstance(tasks, TaskSpec | str) else list(tasks)
     if not tasks:
         raise ValueError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
-    return [get_task(task) if isinstance(task, str) else task for task in tasks]
+    specs = [get_task(task) if isinstance(task, str) else task for task in tasks]
+    return list({spec.full_name: spec for spec in specs}.values())  # one may be named twice, also by an alias
 
 
 def _with_lengths(task: TaskSpec, lengths: Mapping[str, int | None]) -> TaskSpec:

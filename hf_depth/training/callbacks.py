@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class RunRecorder(TrainerCallback):
     def __init__(self, run: dict[str, Any]):
         self.run = run
 
-    def on_save(self, args, state, control, **kwargs):
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             path = Path(args.output_dir, f"checkpoint-{state.global_step}", RUN_FILE)
             path.write_text(json.dumps(self.run, indent=2), encoding="utf-8")
@@ -37,11 +37,20 @@ class EarlyStopping(EarlyStoppingCallback):
     although the arguments may ask for others.
     """
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self.early_stopping_patience_counter = evaluations_without_improvement(state)
 
-    def on_evaluate(self, args, state, control, metrics, **kwargs):
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
         is_over = control.should_training_stop  # already, for another reason
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop and not is_over:
@@ -69,10 +78,14 @@ class CollatorEpochCallback(TrainerCallback):
     def __init__(self, data_collator: Any):
         self.data_collator = data_collator
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.epoch = int(state.epoch or 0)  # not 0 when a run is resumed
 
-    def on_epoch_begin(self, args, state, control, **kwargs):
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
         self.data_collator.set_epoch(self.epoch)
         self.epoch += 1

@@ -17,7 +17,6 @@ from transformers import (
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainerState,
 )
 
 from ..evaluation.outputs import results_table, write_outputs
@@ -123,7 +122,7 @@ class Run:
         statistics = statistics or {}
         trainer.add_callback(RunRecorder(self.description))
         if self.checkpoint is not None and not self.args.do_train:
-            trainer.state = TrainerState.load_from_json(Path(self.checkpoint, "trainer_state.json"))
+            trainer.load_state(self.checkpoint)
         if self.args.do_train:
             self.train(trainer, statistics.get("train", {}))
         if self.args.do_eval:

@@ -3,12 +3,17 @@
 import contextlib
 import copy
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
+from transformers.modeling_outputs import ModelOutput
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import check_sentence_tokens
@@ -131,11 +136,11 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
-    def get_eval_dataloader(self, eval_dataset=None):
+    def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         with self._evaluation_collator():
             return super().get_eval_dataloader(eval_dataset)
 
-    def get_test_dataloader(self, test_dataset):
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         with self._evaluation_collator():
             return super().get_test_dataloader(test_dataset)
 
@@ -149,7 +154,13 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Loss -------------------------------------------------------------------------------------------------------
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, ModelOutput]:
         """
         The weighted loss of a batch.
 
@@ -198,7 +209,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def predict(self, *args, **kwargs):
+    def predict(self, *args: Any, **kwargs: Any) -> PredictionOutput:
         """As [`Seq2SeqTrainer.predict`]; with `predict_with_generate`, `predictions` are the generated ids."""
         self._returns_generated = True
         try:
@@ -206,7 +217,7 @@ class DepthTrainer(Seq2SeqTrainer):
         finally:
             self._returns_generated = False
 
-    def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """As `Trainer.evaluation_loop`, without the examples that fill up the last batch of several processes."""
         started = time.perf_counter()
         self.gather_function = self.accelerator.gather_for_metrics
@@ -228,7 +239,14 @@ class DepthTrainer(Seq2SeqTrainer):
         """The metrics from the sums of an evaluation."""
         return {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
 
-    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None, **gen_kwargs):
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """
         As [`Seq2SeqTrainer.prediction_step`]. Without `compute_metrics` it returns no logits, which would pile up, and
         adds the un-shuffling scores of the batch to the sums of the evaluation.
@@ -264,7 +282,16 @@ class DepthTrainer(Seq2SeqTrainer):
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
 
-    def end(self):
+    def load_state(self, checkpoint: str | os.PathLike) -> None:
+        """
+        Take the step count and the logs of a checkpoint, as after the training that led to it. The weights stay.
+
+        Args:
+            checkpoint: a folder with `trainer_state.json`.
+        """
+        self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+
+    def end(self) -> None:
         """
         End trackers and process group; the last line of a script.
 
@@ -275,7 +302,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 
-    def create_model_card(self, model_name=None, **kwargs):
+    def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
         """Write `README.md` with data, settings and results, or without `card` that of `Trainer`."""
         if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)
@@ -289,7 +316,7 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
 
-    def log(self, logs, start_time=None):
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the components of the training loss to a training log; stops on a loss that is not finite."""
         if "loss" in logs:
             self._stop_on_bad_loss(logs["loss"])

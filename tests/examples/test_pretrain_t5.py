@@ -246,7 +246,7 @@ class PretrainTest(parameterized.TestCase):
         ("too many sentences", {"max_sentences": 21}, "max_sentences.*2 and 20"),
         ("more spans than sentinels", {"max_source_length": 1024}, "masked spans.*100 sentinels"),
         ("flex on a CPU", {"attn_implementation": "flex_attention"}, "flex_attention.*sdpa"),
-        ("everything hidden", {"mlm_probability": 1.0}, "mlm_probability"),
+        ("everything masked", {"mlm_probability": 1.0}, "mlm_probability"),
         ("no width", {"d_model": 0}, "d_model.*at least 1"),
         ("too few samples", {"max_train_samples": 0}, "max_train_samples.*at least 1"),
         ("vocabulary larger than the text", {"vocab_size": 30_000}, "vocab_size"),

@@ -70,7 +70,7 @@ def saved_model(folder):
     torch.manual_seed(0)
     model = DepthForConditionalGeneration(config).eval()
     with torch.no_grad():
-        model.lm_head.weight[torch.from_numpy(ids)] *= 2  # so that it says some
+        model.lm_head.weight[torch.from_numpy(ids)] *= 2  # so that it generates some
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     texts = [f"<eosen><sent_3>{SENTENCES[9]}<eosen><sent_1>{SENTENCES[3]}<eosen>", f"<eosen><sent_0>{SENTENCES[5]}"]

@@ -1,4 +1,4 @@
-"""`generate()` obeys the masks: with and without a cache it says what the full model says about the whole prefix."""
+"""`generate()` obeys the masks: with and without a cache, its logits are those of the full model on each prefix."""
 
 import contextlib
 import copy
@@ -28,8 +28,8 @@ NEW_TOKENS = 12
 SENTENCES = slice(FIRST_SENTENCE_TOKEN, FIRST_SENTENCE_TOKEN + NUM_SENTENCE_TOKENS)
 
 
-def talkative_model(attn_implementation="sdpa", **changes):
-    """A model that says a sentence token every few tokens, so that the masks of the decoder matter."""
+def generating_model(attn_implementation="sdpa", **changes):
+    """A model that generates a sentence token every few tokens, so that the masks of the decoder matter."""
     model = tiny_model(attn_implementation=attn_implementation, **changes)
     with torch.no_grad():
         model.lm_head.weight[SENTENCES] *= 1.7
@@ -81,7 +81,7 @@ class GenerationTest(parameterized.TestCase):
         attn_implementation=("eager", "sdpa"),
     )
     def test_greedy_search_equals_the_full_model_on_each_prefix(self, cache, attn_implementation):
-        model, inputs = talkative_model(attn_implementation), sources()
+        model, inputs = generating_model(attn_implementation), sources()
         expected, logits = oracle(model, inputs, torch.zeros(4, 1, dtype=torch.long), NEW_TOKENS)
         self.assertGreater(number_of_sentence_tokens(expected).min().item(), 1)
         self.check(model, inputs, expected, logits, **cache)
@@ -89,20 +89,20 @@ class GenerationTest(parameterized.TestCase):
     @parameterized.parameters("hierarchical_decoder_mask", "hierarchical_cross_mask", "hierarchical_encoder_mask")
     def test_the_other_tests_here_would_notice_a_missing_mask(self, switch):
         inputs, start = sources(), torch.zeros(4, 1, dtype=torch.long)
-        _, logits = oracle(talkative_model(), inputs, start, NEW_TOKENS)
-        _, other = oracle(talkative_model(**{switch: False}), inputs, start, NEW_TOKENS)
+        _, logits = oracle(generating_model(), inputs, start, NEW_TOKENS)
+        _, other = oracle(generating_model(**{switch: False}), inputs, start, NEW_TOKENS)
         self.assertGreater((logits - other).abs().max().item(), 0.1)
 
-    def test_the_other_tests_here_would_notice_missing_flags(self):
-        model, inputs = talkative_model(), sources()
+    def test_the_other_tests_here_would_notice_a_missing_decoder_sentence_mask(self):
+        model, inputs = generating_model(), sources()
         expected, logits = oracle(model, inputs, torch.zeros(4, 1, dtype=torch.long), NEW_TOKENS)
         prepare = model.prepare_inputs_for_generation
 
         def forget_the_past(input_ids, **kwargs):
             inputs = prepare(input_ids, **kwargs)
-            flags = inputs["decoder_sentence_mask"]
-            inputs["decoder_sentence_mask"] = torch.zeros_like(flags)
-            inputs["decoder_sentence_mask"][:, -1] = flags[:, -1]
+            sentence_mask = inputs["decoder_sentence_mask"]
+            inputs["decoder_sentence_mask"] = torch.zeros_like(sentence_mask)
+            inputs["decoder_sentence_mask"][:, -1] = sentence_mask[:, -1]
             return inputs
 
         with mock.patch.object(model, "prepare_inputs_for_generation", forget_the_past):
@@ -113,7 +113,7 @@ class GenerationTest(parameterized.TestCase):
         cache=({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}), left_padding=(0, 3)
     )
     def test_a_decoder_prompt_is_continued_as_the_full_model_would(self, cache, left_padding):
-        model, inputs = talkative_model(), sources(1)
+        model, inputs = generating_model(), sources(1)
         prompt = torch.nn.functional.pad(random_ids(torch.Generator().manual_seed(1), 4, 5), (1, 0))
         expected, logits = oracle(model, inputs, prompt, NEW_TOKENS)
         options = dict(cache)
@@ -131,7 +131,7 @@ class GenerationTest(parameterized.TestCase):
         self.check(model, inputs, expected, logits, decoder_input_ids=prompt, **options)
 
     def test_an_input_without_sentence_tokens_is_decoded_too(self):
-        model = talkative_model()
+        model = generating_model()
         inputs = sources(2)
         inputs["input_ids"] = inputs["input_ids"].clamp(max=FIRST_SENTENCE_TOKEN - 1)
         inputs["input_ids"][0, 0] = SENTENCES.start  # but one row has one
@@ -141,7 +141,7 @@ class GenerationTest(parameterized.TestCase):
             self.check(model, inputs, expected, logits, **cache)
 
     def test_sequences_that_end_early_are_the_same_with_and_without_a_cache(self):
-        model, inputs = talkative_model(), sources(6)
+        model, inputs = generating_model(), sources(6)
         with torch.no_grad():
             model.lm_head.weight[1] *= 1.5
         outputs = [
@@ -154,7 +154,7 @@ class GenerationTest(parameterized.TestCase):
         self.assertGreater(len(set(lengths)), 1)
 
     def test_beams_are_the_same_with_and_without_a_cache_and_score_what_the_full_model_says(self):
-        model, inputs = talkative_model(), sources(4)
+        model, inputs = generating_model(), sources(4)
         options = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}
         options |= {"return_dict_in_generate": True, "output_scores": True}
         outputs = [model.generate(**inputs, **options, use_cache=use_cache) for use_cache in (False, True)]
@@ -169,7 +169,7 @@ class GenerationTest(parameterized.TestCase):
         torch.testing.assert_close(outputs[1].sequences_scores, scores, rtol=1e-4, atol=1e-4)
 
     def test_samples_with_equal_seeds_are_equal_with_and_without_a_cache(self):
-        model, inputs = talkative_model(), sources(5)
+        model, inputs = generating_model(), sources(5)
         samples = []
         for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}):
             torch.manual_seed(0)
@@ -181,7 +181,7 @@ class GenerationTest(parameterized.TestCase):
 
     def test_a_static_cache_compiles_one_graph_for_all_steps(self):
         torch._dynamo.reset()
-        model, inputs = talkative_model(), sources(6)
+        model, inputs = generating_model(), sources(6)
         graphs = []
 
         def backend(graph, example_inputs):
@@ -202,7 +202,7 @@ class OtherWaysTest(parameterized.TestCase):
 
     def model(self, model_class, seed=0):
         if model_class is DepthForConditionalGeneration:
-            return talkative_model(seed=seed)
+            return generating_model(seed=seed)
         model = tiny_model(tiny_t5_config(), model_class=model_class, seed=seed)
         model.generation_config.update(max_new_tokens=NEW_TOKENS, do_sample=False)
         return model
@@ -239,7 +239,7 @@ class OtherWaysTest(parameterized.TestCase):
 
     @parameterized.parameters(1, 3)
     def test_encoder_outputs_without_sentence_mask_need_one_beside_them(self, num_beams):
-        model, inputs = talkative_model(), sources(9)
+        model, inputs = generating_model(), sources(9)
         expected = model.generate(**inputs, num_beams=num_beams).tolist()
         sentence_mask = is_sentence_token(inputs["input_ids"], model.config, inputs["attention_mask"])
         with torch.no_grad():
@@ -257,11 +257,11 @@ class OtherWaysTest(parameterized.TestCase):
 
 class FilledCacheTest(parameterized.TestCase):
     @parameterized.product(kind=("dynamic", "static"), attn_implementation=("eager", "sdpa", "flex_attention"))
-    def test_a_filled_cache_needs_the_flags_of_all_ids(self, kind, attn_implementation):
+    def test_a_filled_cache_needs_the_sentence_mask_of_all_ids(self, kind, attn_implementation):
         inputs = sources(7)
         ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
-        expected = talkative_model("eager", d_kv=16)(**inputs, decoder_input_ids=ids).logits
-        model = talkative_model(attn_implementation, d_kv=16)
+        expected = generating_model("eager", d_kv=16)(**inputs, decoder_input_ids=ids).logits
+        model = generating_model(attn_implementation, d_kv=16)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         if kind == "static":
             cache = EncoderDecoderCache(StaticCache(model.config, 8), StaticCache(model.config, 12))
@@ -272,15 +272,15 @@ class FilledCacheTest(parameterized.TestCase):
             rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
             with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
                 model(**inputs, **rest)
-            flags = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+            sentence_mask = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
             if kind == "dynamic":
                 with self.assertRaisesRegex(ValueError, "is missing or does not cover them"):
-                    model(**inputs, **rest, decoder_sentence_mask=flags[:, 4:])
-            second = model(**inputs, **rest, decoder_sentence_mask=flags)
+                    model(**inputs, **rest, decoder_sentence_mask=sentence_mask[:, 4:])
+            second = model(**inputs, **rest, decoder_sentence_mask=sentence_mask)
             torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
-    def test_without_the_mask_of_the_decoder_a_filled_cache_needs_no_flags(self):
-        model, inputs = talkative_model(hierarchical_decoder_mask=False), sources(8)
+    def test_without_the_mask_of_the_decoder_a_filled_cache_needs_no_sentence_mask(self):
+        model, inputs = generating_model(hierarchical_decoder_mask=False), sources(8)
         ids = random_ids(torch.Generator().manual_seed(8), 4, 6)
         expected = model(**inputs, decoder_input_ids=ids).logits
         cache = model(**inputs, decoder_input_ids=ids[:, :4], use_cache=True).past_key_values

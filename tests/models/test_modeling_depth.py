@@ -124,7 +124,7 @@ class MaskTest(parameterized.TestCase):
             self.assertLen(masks[kind], 2)
             torch.testing.assert_close(dense_mask(masks[kind][0], kind, *expected.shape), expected, rtol=0, atol=0)
 
-    def test_sentence_tokens_of_the_decoder_see_all_of_an_input_without_sentence_tokens(self):
+    def test_sentence_tokens_of_the_decoder_attend_to_all_of_an_input_without_sentence_tokens(self):
         model = tiny_model()
         with captured_masks(model) as masks:
             model(
@@ -155,7 +155,7 @@ class MaskTest(parameterized.TestCase):
         self.assertIs(masks["decoder"][0], mask)
         self.assertIs(create_mask(model.config, None, mask, (3, 9), 9, like=mask), mask)
 
-    def test_a_sentence_token_hears_nothing_of_other_sentences(self):
+    def test_the_state_of_a_sentence_token_does_not_depend_on_other_sentences(self):
         model = tiny_model(num_layers=1)
         first, second, third = SENTENCE_TOKENS[2], SENTENCE_TOKENS[0], SENTENCE_TOKENS[5]
         ids = [EOSEN, first, 5, 6, EOSEN, second, 7, 8, 9, EOSEN, third, 10, EOSEN, 1]
@@ -166,7 +166,7 @@ class MaskTest(parameterized.TestCase):
         is_equal = (states == changed_states).all(-1).tolist()
         self.assertEqual([i for i, equal in enumerate(is_equal) if equal], [1, 10])  # bit by bit
 
-    def test_what_the_decoder_says_at_a_sentence_token_depends_on_no_word_before_it(self):
+    def test_logits_at_a_sentence_token_depend_on_no_ordinary_token_before_it(self):
         model = tiny_model()
         source = torch.tensor([[EOSEN, SENTENCE_TOKENS[1], 5, 6, EOSEN, 1]])
         target = [0, SENTENCE_TOKENS[1], 5, 6, EOSEN, SENTENCE_TOKENS[4], 7, EOSEN, SENTENCE_TOKENS[0]]
@@ -213,7 +213,7 @@ class PaddingTest(parameterized.TestCase):
         padded_logits = model(**source, decoder_input_ids=padded, decoder_attention_mask=(padded > 0).long()).logits
         torch.testing.assert_close(padded_logits[:, 4:], logits, rtol=1e-5, atol=1e-5)
 
-    def test_rows_do_not_know_of_each_other(self):
+    def test_examples_of_a_batch_do_not_influence_each_other(self):
         model = tiny_model()
         batch = random_batch(4, batch_size=4)
         together = model(**batch).logits
@@ -348,7 +348,7 @@ class PlainT5Test(parameterized.TestCase):
 
 
 class GivenStatesTest(parameterized.TestCase):
-    """Embeddings and encoder outputs do not show where the sentence tokens are: that is said, or it is an error."""
+    """Embeddings and encoder outputs do not show where the sentence tokens are: a mask does, or it is an error."""
 
     def test_embeddings_with_sentence_masks_are_as_good_as_ids(self):
         model, batch = tiny_model(), random_batch(6)
@@ -417,6 +417,12 @@ class GivenStatesTest(parameterized.TestCase):
                 model(**batch)
         else:
             torch.testing.assert_close(model(**batch).logits, expected)
+
+    def test_no_input_at_all_is_refused_as_in_t5(self):
+        with self.assertRaisesRegex(ValueError, "exactly one of input_ids or inputs_embeds"):
+            tiny_model()()
+        with self.assertRaisesRegex(ValueError, "or `labels` or `decoder_input_ids` instead"):
+            tiny_model()(input_ids=torch.tensor([[5, 1]]))
 
     def test_a_tuple_of_the_encoder_keeps_its_hidden_states_and_attentions(self):
         model, batch = tiny_model(attn_implementation="eager"), random_batch(6)

@@ -168,6 +168,10 @@ class TaskFilesTest(parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, "no argument `sead`. Did you mean 'seed'"):
             collect_files(None, {"sead": 1}, others=["seed"])
 
+    def test_a_file_in_place_of_the_files_is_refused_with_the_remedy(self):
+        with self.assertRaisesRegex(TypeError, "`files` must be TaskFiles, got str. Name files by `train_file`"):
+            collect_files("train.jsonl", {})
+
     def test_what_may_be_published_has_no_folders(self):
         files = TaskFiles(["/data/me/a.jsonl", "/data/me/b.jsonl"], dataset_dir=Path("/data/me/glue"), cache_dir="/c")
         self.assertEqual(files.names, {"train_file": "a.jsonl, b.jsonl", "dataset_dir": "glue"})

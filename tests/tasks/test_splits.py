@@ -81,6 +81,15 @@ class LoadTest(SplitsTestCase):
         whole = self.load_rte(20, max_train_samples=99)
         self.assertLen(whole.parts[0].examples["train"], 20)
 
+    @parameterized.parameters("max_train_samples", "max_eval_samples", "max_predict_samples")
+    def test_a_limit_of_none_at_all_is_refused(self, name):
+        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
+            self.load_rte(**{name: 0})
+
+    def test_a_task_that_is_named_twice_is_taken_once(self):
+        file = self.examples("train", 4)
+        self.assertEqual(self.names(self.load_splits(["rte", "glue/rte"], train_file=file)), ["rte train"])
+
     def test_lengths_become_those_of_the_tasks(self):
         splits = self.load_rte(max_source_length=20, max_target_length=12)
         self.assertEqual((splits.tasks[0].max_source_length, splits.tasks[0].max_target_length), (20, 12))
@@ -258,6 +267,13 @@ class ReportsTest(SplitsTestCase):
         self.assertEqual([line.split(":")[0] for line in lines], ["input", "target", ""] * 2)
         self.assertIn("<sent_0> rte sentence1: 0: ", lines[0])
         self.assertRegex(lines[1], "target: (not_)?entailment</s>")
+
+    def test_a_task_without_data_has_no_preview(self):
+        self.examples("rte/test", 4)
+        self.examples("wnli/train", 4)
+        arguments = {"do_train": False, "do_eval": False, "do_predict": True}
+        splits = self.load_splits(["rte", "wnli"], dataset_dir=self.folder / "data", **arguments)
+        self.assertEqual(splits.prepare(TOKENIZER).preview(number=1).count("input:"), 1)
 
     def test_the_description_names_files_without_their_folders_and_counts_examples(self):
         splits = self.load_rte().prepare(TOKENIZER)

@@ -158,7 +158,7 @@ def load(
 
     Returns:
         `dict[str, Dataset]`: `train`, `validation` and `test` with the columns `prompt`, `instance` (the end of the
-        prompt, which must survive truncation), `references` (all right answers), `task`, `category` and `id`.
+        prompt, which must survive truncation), `references` (all right outputs), `task`, `category` and `id`.
 
     Raises:
         `ValueError`: if the folder, a list, a task, a field or an option is missing or wrong.
