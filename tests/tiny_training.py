@@ -1,5 +1,6 @@
 """What the tests of training share: tiny models, rows, arguments. Also runs by itself, as one of several processes."""
 
+import gc
 import json
 import sys
 import tempfile
@@ -125,6 +126,8 @@ def main(kind: str, output_dir: str, arguments: str):
         with open(f"{output_dir}/logs.json", "w") as file:
             json.dump({"train": trained.state.log_history[0], "eval": metrics}, file)
     trained.end()
+    wrapped = [one for one in gc.get_objects() if isinstance(one, torch.nn.parallel.DistributedDataParallel)]
+    assert not wrapped, "a model that outlives its process group can hang at exit"
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
 
 from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens, load_tokenizer
 from ..data.vocabulary import train_tokenizer
 from ..models.configuration_depth import DepthConfig
-from ..models.loading import MODEL_TYPES, SCRATCH_DEFAULTS, SIZE_FIELDS, checkpoint_model_type
+from ..models.loading import MODEL_TYPES, SCRATCH_DEFAULTS, SIZE_FIELDS, checkpoint_model_type, load_config
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class ModelArguments:
         if source is None:
             changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
             if self.config_name is not None:
-                source = AutoConfig.from_pretrained(self.config_name, **self.hub_arguments)
+                source = load_config(self.config_name, **self.hub_arguments)
         common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
         return {"name_or_config": source} | common | self.hub_arguments | changes
 

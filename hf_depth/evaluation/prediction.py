@@ -65,6 +65,7 @@ class TaskPredictor:
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             Divide the log-probability of a label by its number of tokens.
         batch_size (`int`, *optional*, defaults to 32): examples of one forward pass.
+        max_source_length (`int`, *optional*): tokens of an input at most, as in training; by default the task's.
         sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
 
     Raises:
@@ -89,6 +90,7 @@ class TaskPredictor:
         prediction_mode: str = "generate",
         length_normalize_scores: bool = False,
         batch_size: int = 32,
+        max_source_length: int | None = None,
         sentence_language: str = "en",
     ):
         self.spec = get_task(task) if isinstance(task, str) else task
@@ -102,6 +104,7 @@ class TaskPredictor:
             tokenizer,
             self.spec,
             sentence_tokens=has_sentence_tokens(model.config),
+            max_source_length=max_source_length,
             sentence_language=sentence_language,
         )
         self.collator = DataCollatorForTasks(tokenizer)

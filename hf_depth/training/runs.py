@@ -69,8 +69,10 @@ class Run:
             describe: what identifies the run, such as its objective and base model.
 
         Raises:
-            `ValueError`: if there is a checkpoint of another run, or not the one asked for.
+            `ValueError`: if there is nothing to do, a checkpoint of another run, or not the one asked for.
         """
+        if not (args.do_train or args.do_eval or args.do_predict):
+            raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` of the arguments.")
         checkpoint = checkpoint_to_resume(args)
         if checkpoint is None:
             return cls(args, describe)
@@ -83,7 +85,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether nothing is left to do: the run is finished, and no evaluation is asked for."""
         return not (self.args.do_train or self.args.do_eval or self.args.do_predict)
 
     @property

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import math
 import os
 import time
@@ -293,11 +294,15 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def end(self) -> None:
         """
-        End trackers and process group; the last line of a script.
-
-        The barrier lets gloo's threads drop the last tensors: without it some processes hang at exit (torch 2.13).
+        End trackers and process group; the last line of a script. Several processes cannot go on with this trainer.
         """
         self.accelerator.wait_for_everyone()
+        if self.args.world_size > 1:
+            # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
+            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs.
+            self.model_wrapped = self.model
+            self.accelerator.free_memory()
+            gc.collect()
         self.accelerator.end_training()
 
     # ---- Model card -------------------------------------------------------------------------------------------------

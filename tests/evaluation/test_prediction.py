@@ -67,6 +67,12 @@ class TaskPredictorTest(parameterized.TestCase):
             self.predictor()([long, {"sentence1": "A.", "sentence2": "B."}])
         self.assertIn("1 of 2 examples are longer than 512 tokens", logs.output[0])
 
+    def test_inputs_are_as_long_as_in_training(self):
+        predictor = self.predictor(max_source_length=16)
+        with self.assertLogs("hf_depth.evaluation.prediction", "WARNING") as logs:
+            predictor([{"sentence1": "This was invitation enough. " * 5, "sentence2": "Call me Ishmael."}])
+        self.assertIn("longer than 16 tokens", logs.output[0])
+
     def test_wrong_input_is_named(self):
         predictor = self.predictor()
         with self.assertRaisesRegex(ValueError, "'sentence2' must hold text"):

@@ -66,6 +66,10 @@ class RunTest(TrainingTestCase):
         run, _ = self.run_once(max_steps=2, do_eval=False, execute=False)
         self.assertTrue(run.is_over)
 
+    def test_a_run_with_nothing_to_do_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "Nothing to do.*do_train"):
+            self.run_once(do_train=False, do_eval=False)
+
     def test_another_run_does_not_continue_it(self):
         self.run_once(describe={"objective": "span_corruption"})
         with self.assertRaisesRegex(ValueError, r"another run.*objective span_corruption \(now prefix_lm\)"):
