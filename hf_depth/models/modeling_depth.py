@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import Cache, PreTrainedConfig, T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
@@ -247,8 +248,14 @@ class DepthAttention(T5Attention):
     """
 
     def forward(
-        self, hidden_states, mask=None, key_value_states=None, position_bias=None, past_key_values=None, **kwargs
-    ):
+        self,
+        hidden_states: torch.Tensor,
+        mask: torch.Tensor | BlockMask | None = None,
+        key_value_states: torch.Tensor | None = None,
+        position_bias: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor | None, ...]:
         if self.has_relative_attention_bias:
             position_bias = None
         if position_bias is None and self.config._attn_implementation == "flex_attention":
@@ -693,7 +700,7 @@ def create_mask(
     key_length: int,
     like: torch.Tensor,
     query_offset: torch.Tensor | int = 0,
-):
+) -> torch.Tensor | BlockMask | None:
     """
     The mask of one attention in the form its implementation wants: additive for eager, boolean for sdpa, blocks for
     flex_attention.
