@@ -204,6 +204,21 @@ class WeightsTest(LoadingTestCase):
         with self.assertRaisesRegex(ValueError, rf"weights of {self.folder} are not .*\({kind}: encoder\.block\.\d"):
             load_model(self.folder, TOKENIZER, model_type=model_type)
 
+    @parameterized.product(model_type=("depth", "t5"), shape=(V1_0, V1_1))
+    def test_the_files_of_the_original_release_load(self, model_type, shape):
+        original = self.saved(**shape)
+        head = original.shared.weight if shape is V1_0 else torch.randn_like(original.shared.weight)
+
+        def edit(weights):  # google/t5-small and its sisters hold copies of tied weights, and a bias that nothing uses
+            copies = ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head")
+            weights |= {f"{name}.weight": original.shared.weight.detach().clone() for name in copies}
+            weights["lm_head.weight"] = head.detach().clone()
+            weights["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.zeros(32, 2)
+
+        self.edit_weights(edit)
+        model = load_model(self.folder, PLAIN if model_type == "t5" else TOKENIZER, model_type=model_type)
+        torch.testing.assert_close(model.lm_head.weight[: len(head)], head, rtol=0, atol=0)
+
     def test_an_encoder_alone_does_not_load(self):
         self.saved()
 
