@@ -15,7 +15,7 @@ from pathlib import Path
 
 from transformers import set_seed
 
-from hf_depth import DataCollatorForTasks, TaskSplits, TaskTrainer, TaskTrainingArguments, load_model
+from hf_depth import DataCollatorForTasks, FineTuningRun, TaskSplits, TaskTrainer, TaskTrainingArguments, load_model
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
@@ -23,7 +23,6 @@ from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks.checks import check_prediction_mode
 from hf_depth.training.checkpoints import describe_run
 from hf_depth.training.model_card import fine_tuning_content
-from hf_depth.training.runs import FineTuningRun
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
@@ -44,15 +43,15 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     set_seed(training_args.seed)
 
     # ---- Examples and tokenizer ----
+    tokenizer = run.tokenizer or model_args.load_tokenizer()
     splits = TaskSplits.load(
         **task_args.for_loading(tasks, cache_dir=model_args.cache_dir),
-        do_train=training_args.do_train,
-        do_eval=training_args.do_eval or training_args.eval_strategy != "no",
-        do_predict=training_args.do_predict,
+        **run.steps,
+        tokenizer=tokenizer,
+        sentence_tokens=model_args.model_type == "depth",
         seed=training_args.seed,
         main_process_first=training_args.main_process_first,
     )
-    tokenizer = run.tokenizer or model_args.load_tokenizer()
     if tokenizer is None:
         tokenizer = model_args.train_tokenizer(splits.training_texts(), training_args)
     splits.prepare(tokenizer, sentence_tokens=model_args.model_type == "depth", **task_args.for_preparing())
@@ -68,7 +67,7 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
         model=model,
         args=training_args,
         data_collator=DataCollatorForTasks(tokenizer, pad_to_multiple_of=task_args.pad_to_multiple_of),
-        train_dataset=splits.train_dataset(**task_args.for_mixing(), seed=seed) if training_args.do_train else None,
+        train_dataset=splits.train_dataset(**task_args.for_mixing(), seed=seed) if run.do_train else None,
         eval_dataset=splits.eval_dataset(),
         processing_class=tokenizer,
         card=fine_tuning_content(splits, training_args, model, model_args.model_name_or_path, task_args.for_mixing()),

@@ -15,7 +15,7 @@ from pathlib import Path
 from datasets import IterableDataset
 from transformers import set_seed
 
-from hf_depth import DepthTrainer, DepthTrainingArguments, load_corpus, load_model
+from hf_depth import DepthTrainer, DepthTrainingArguments, PretrainingRun, load_corpus, load_model
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import ModelArguments
@@ -23,7 +23,6 @@ from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.checkpoints import describe_run
 from hf_depth.training.model_card import pretraining_content
 from hf_depth.training.previews import describe_example, print_examples
-from hf_depth.training.runs import PretrainingRun
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
@@ -51,7 +50,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
         tokenizer = model_args.train_tokenizer(texts, training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
     data, statistics = objective.prepare_splits(
-        corpus_args.needed_splits(corpus, training_args),
+        corpus_args.needed_splits(corpus, **run.steps),
         **corpus_args.for_preparing(),
         main_process_first=training_args.main_process_first,
     )

@@ -18,7 +18,7 @@ from .tasks.registry import DATASET_VALS, get_task, register_task
 from .tasks.sources import TaskFiles
 from .tasks.spec import TaskSpec
 from .tasks.splits import TaskSplits
-from .training.runs import Run
+from .training.runs import FineTuningRun, PretrainingRun, Run
 from .training.task_trainer import TaskTrainer
 from .training.trainer import DepthTrainer
 from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
@@ -42,8 +42,10 @@ __all__ = [
     "DepthObjective",
     "DepthTrainer",
     "DepthTrainingArguments",
+    "FineTuningRun",
     "Objective",
     "PrefixLMObjective",
+    "PretrainingRun",
     "Run",
     "SpanCorruptionObjective",
     "T5ForConditionalGeneration",

@@ -88,21 +88,25 @@ class CorpusArguments:
         }
 
     def needed_splits(
-        self, corpus: Mapping[str, Dataset | IterableDataset], training_args: TrainingArguments
+        self,
+        corpus: Mapping[str, Dataset | IterableDataset],
+        do_train: bool,
+        do_eval: bool,
+        do_predict: bool,
     ) -> dict[str, Dataset | IterableDataset]:
         """
-        The splits of a corpus that a run needs.
+        The splits of a corpus that the steps of a run need.
 
         Raises:
             `ValueError`: naming the flag, if one of them is missing.
         """
         needed = {
-            "train": (training_args.do_train, "`--do_train` needs `--train_file` or `--dataset_name`"),
+            "train": (do_train, "`--do_train` needs `--train_file` or `--dataset_name`"),
             "validation": (
-                training_args.do_eval,
+                do_eval,
                 "name `--validation_file`, or raise `--validation_split_percentage`",
             ),
-            "test": (training_args.do_predict, "`--do_predict` needs `--test_file`"),
+            "test": (do_predict, "`--do_predict` needs `--test_file`"),
         }
         for split, (is_needed, remedy) in needed.items():
             if is_needed and split not in corpus:

@@ -1,6 +1,7 @@
 """Where the text comes from: files, the Hub, or Python's own documentation."""
 
 import hashlib
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +9,8 @@ from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict,
 
 from .files import Files, check_text_column, file_names, load_files
 from .python_reference import python_reference_documents
+
+logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 
@@ -92,7 +95,11 @@ def load_corpus(
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
         hold_out = _hold_out_of_stream if streaming else _hold_out
         corpus |= hold_out(corpus["train"], validation_split_percentage / 100, seed, text_column)
-    return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
+    if streaming:
+        return IterableDatasetDict(corpus)
+    for split, documents in corpus.items():
+        logger.info(f"{split}: {len(documents):,} documents")
+    return DatasetDict(corpus)
 
 
 def _load_named(name: str, config_name: str | None, options: dict[str, Any]) -> dict[str, Documents]:

@@ -9,13 +9,14 @@ A new objective is one class here: a subclass of [`Objective`] with its settings
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..suggestions import suggestion
 from .corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .preprocessing import (
@@ -30,7 +31,14 @@ from .tokenization import sentence_token_ids
 logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
+SPLITS = ("train", "validation", "test")
 Statistics = dict[str, int]
+
+
+@contextlib.contextmanager
+def _without_waiting(desc: str) -> Iterator[None]:
+    """Stands for `main_process_first` where there is one process."""
+    yield
 
 
 @dataclass
@@ -59,6 +67,16 @@ class Objective(ABC):
     max_target_length: int | None = None
 
     def __post_init__(self):
+        if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+            raise ValueError(
+                f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
+            )
+        self.collator()  # checks lengths and noise
+        self.complete()
+        self.preprocessor()  # checks that there are enough sentinels
+
+    def complete(self) -> None:
+        """Fill in the settings that depend on others."""
         if self.max_target_length is None:
             self.max_target_length = self.max_source_length
 
@@ -124,6 +142,27 @@ class Objective(ABC):
                 f"`documents` are the splits {', '.join(map(repr, documents))}. Prepare one of them, or all by "
                 "`objective.prepare_splits(corpus)`."
             )
+        if not isinstance(documents, Documents):
+            raise ValueError(
+                f"`documents` must be a data set, got {type(documents).__name__}. Make one of texts by "
+                '`datasets.Dataset.from_dict({"text": texts})`.'
+            )
+        examples = self._prepare(documents, text_column, max_samples, num_proc, overwrite_cache, desc)
+        if isinstance(examples, Dataset):
+            self.report(dataset_statistics(examples, self.tokenizer.unk_token_id), "prepared")
+        return examples
+
+    def _prepare(
+        self,
+        documents: Documents,
+        text_column: str,
+        max_samples: int | None,
+        num_proc: int | None,
+        overwrite_cache: bool,
+        desc: str,
+    ) -> Documents:
+        if max_samples is not None and max_samples < 1:
+            raise ValueError(f"`max_samples` must be at least 1, got {max_samples}.")
         preprocessor = self.preprocessor(text_column)
         if isinstance(documents, IterableDataset):
             examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
@@ -155,7 +194,7 @@ class Objective(ABC):
         max_samples: Mapping[str, int | None] | None = None,
         num_proc: int | None = None,
         overwrite_cache: bool = False,
-        main_process_first: Callable[..., contextlib.AbstractContextManager] = contextlib.nullcontext,
+        main_process_first: Callable[..., contextlib.AbstractContextManager] = _without_waiting,
     ) -> tuple[dict[str, Documents], dict[str, Statistics]]:
         """
         [`prepare`] each split of a corpus for a run. What comes of it is logged and checked.
@@ -177,16 +216,20 @@ class Objective(ABC):
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
         """
+        if not isinstance(corpus, Mapping):
+            raise ValueError(
+                f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
+                "data set by `objective.prepare(documents)`."
+            )
+        limits = max_samples or {}
+        unknown = [split for split in limits if split not in SPLITS]
+        if unknown:
+            raise ValueError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
         data, statistics = {}, {}
         for split, documents in corpus.items():
-            with main_process_first(f"preparing the {split} split"):
-                examples = self.prepare(
-                    documents,
-                    text_column=text_column,
-                    max_samples=(max_samples or {}).get(split),
-                    num_proc=num_proc,
-                    overwrite_cache=overwrite_cache,
-                    desc=f"Preparing {split}",
+            with main_process_first(desc=f"preparing the {split} split"):
+                examples = self._prepare(
+                    documents, text_column, limits.get(split), num_proc, overwrite_cache, f"Preparing {split}"
                 )
                 if isinstance(examples, IterableDataset):
                     examples = examples.repeat(None) if split == "train" else self._in_memory(examples, text_column)
@@ -211,7 +254,7 @@ class Objective(ABC):
         if unknown > 0.01:
             logger.warning(
                 f"{unknown:.1%} of the {split} tokens are unknown to the tokenizer (`<unk>`): does it fit the "
-                "language? Name another one by `--tokenizer_name`."
+                "language? Use another one (`tokenizer_name`)."
             )
 
     def _in_memory(self, examples: IterableDataset, text_column: str) -> Dataset:
@@ -236,7 +279,8 @@ class DepthObjective(Objective):
         sentence_language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
 
     Raises:
-        `ValueError`: for values out of range, or if the tokenizer has no sentence tokens.
+        `ValueError`: for values out of range, if the tokenizer has no sentence tokens, or if an example can have more
+            masked spans than there are sentinels.
 
     >>> from datasets import Dataset
     >>> from hf_depth import DepthObjective, add_sentence_tokens, train_tokenizer
@@ -261,8 +305,8 @@ class DepthObjective(Objective):
     min_sentences: int = 1
     sentence_language: str = "en"
 
-    def __post_init__(self):
-        super().__post_init__()
+    def complete(self) -> None:
+        super().complete()
         available = len(sentence_token_ids(self.tokenizer))
         if self.max_sentences is None:
             self.max_sentences = available
@@ -271,7 +315,11 @@ class DepthObjective(Objective):
                 f"`max_sentences` must lie between 2 and {available}, the number of sentence tokens, got "
                 f"{self.max_sentences}. For more, raise `num_sentence_tokens`."
             )
-        self.collator()  # checks the noise
+        if not 1 <= self.min_sentences <= self.max_sentences:
+            raise ValueError(
+                f"`min_sentences` must lie between 1 and `max_sentences`={self.max_sentences}, got "
+                f"{self.min_sentences}."
+            )
 
     def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
         return DepthPreprocessor(
@@ -312,8 +360,8 @@ class DepthObjective(Objective):
             return
         message = (
             f"No example of the {split} data has more than one sentence, so there is nothing to un-shuffle. DEPTH "
-            "needs documents of several sentences: check `--text_column` (one document per row, not one sentence) and "
-            "`--sentence_language`, raise `--max_source_length`, or train a `--model_type t5`."
+            "needs documents of several sentences: check `text_column` (one document per row, not one sentence) and "
+            "`sentence_language`, raise `max_source_length`, or train a T5 (`model_type` t5)."
         )
         if split == "train":
             raise ValueError(message)
@@ -351,8 +399,7 @@ class SpanCorruptionObjective(Objective):
     mean_noise_span_length: float = 3.0
     pack_examples: bool = False
 
-    def __post_init__(self):
-        self.collator()  # checks the noise
+    def complete(self) -> None:
         if self.max_target_length is None:
             raw_length = t5_raw_length(self.max_source_length, *self._noise)
             self.max_target_length = int(t5_input_and_target_lengths(raw_length, *self._noise)[1])

@@ -69,7 +69,8 @@ class TaskPredictor:
         sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
 
     Raises:
-        `ValueError`: if model and tokenizer do not fit each other, or labels of a free-form task are to be scored.
+        `ValueError`: if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or an
+            argument is out of range.
 
     >>> from hf_depth import TaskPredictor, add_sentence_tokens, load_model, train_tokenizer
     >>> text = "rte sentence1: It rains. sentence2: It is wet. entailment not_entailment"
@@ -94,9 +95,11 @@ class TaskPredictor:
         sentence_language: str = "en",
     ):
         self.spec = get_task(task) if isinstance(task, str) else task
+        if batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
         check_sentence_tokens(model, tokenizer)
         check_prediction_mode([self.spec], prediction_mode)
-        self.model, self.tokenizer = model.eval(), tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.prediction_mode = prediction_mode
         self.length_normalize_scores = length_normalize_scores
         self.batch_size = batch_size
@@ -150,10 +153,17 @@ class TaskPredictor:
             raise ValueError("`examples` must be several examples, got one: write `predictor([example])`.")
         if return_scores and self.label_ids is None:
             raise ValueError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
+        for name, value in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
+            if generate_kwargs.get(name, value) != value:
+                raise ValueError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
+        examples = examples if isinstance(examples, Dataset) else list(examples)
         predictions: list[dict[str, Any]] = [{} for _ in range(len(examples))]
+        was_training = self.model.training
+        self.model.eval()
         for places, batch in self._batches(examples):
             for place, prediction in zip(places, self._predict(batch, return_scores, generate_kwargs), strict=True):
                 predictions[place] = prediction
+        self.model.train(was_training)
         return predictions
 
     def _batches(self, examples: Sequence[Mapping[str, Any]] | Dataset) -> Iterator[tuple[list[int], dict]]:

@@ -17,6 +17,8 @@ METRIC_NAMES = CLASS_METRICS + NUMBER_METRICS + TEXT_METRICS
 
 SUBMISSION_LABELS = ("text", "id", "number")
 
+PREDICTION_MODES = ("generate", "score_labels")
+
 _NAME = re.compile(r"[\w][\w.\-]*")  # it becomes part of file names and of metric names
 
 
@@ -60,15 +62,20 @@ def check_task(task: Any) -> None:
 
 def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str) -> None:
     """
-    Check that labels are scored only where there are labels.
+    Check that there is such a mode, and that labels are scored only where there are labels.
 
     Args:
         tasks (`Iterable[TaskSpec]`): what is evaluated.
         prediction_mode: `"generate"` or `"score_labels"`.
 
     Raises:
-        `ValueError`: naming the free-form tasks.
+        `ValueError`: naming the mode, or the free-form tasks.
     """
+    if prediction_mode not in PREDICTION_MODES:
+        raise ValueError(
+            f"`prediction_mode` must be one of {', '.join(PREDICTION_MODES)}, got {prediction_mode!r}."
+            f"{suggestion(str(prediction_mode), PREDICTION_MODES)}"
+        )
     free_form = [task.name for task in tasks if task.labels is None]
     if free_form and prediction_mode == "score_labels":
         raise ValueError(

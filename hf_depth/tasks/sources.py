@@ -12,7 +12,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..data.files import READERS, Files, check_utf8, find_files, load_files, open_file
+from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files, open_file
 from ..suggestions import listed, suggestion
 from .spec import TaskSpec
 
@@ -121,7 +121,7 @@ def split_files(
         if not splits or not splits[0]:
             advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
             raise ValueError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
-        found[splits[0]] = [names] if isinstance(names, str) else list(names)
+        found[splits[0]] = file_names(names)
     return found
 
 

@@ -44,12 +44,14 @@ class LoadedTask:
         examples (`dict[str, Dataset]`): of each split, in the columns of the task.
         prepared (`dict[str, Dataset]`): the same as ids of the model, after [`TaskSplits.prepare`].
         load (`Callable`, *optional*): loads the examples again, if their choice depends on how tokens are counted.
+        counted_with (`tuple`, *optional*): tokenizer and `sentence_tokens` by which tokens were counted.
     """
 
     spec: TaskSpec
     examples: dict[str, Dataset]
     prepared: dict[str, Dataset] = field(default_factory=dict)
     load: Callable[..., dict[str, Dataset]] | None = None
+    counted_with: tuple[PreTrainedTokenizerBase, bool | None] | None = None
 
     def dataset(self, split: str) -> TaskDataset:
         """A prepared split to evaluate on."""
@@ -141,6 +143,8 @@ class TaskSplits:
         max_target_length: int | None = None,
         sentence_language: str = "en",
         options: Mapping[str, Any] | Any | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        sentence_tokens: bool | None = None,
         seed: int = 42,
         main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
         **file_arguments: Any,
@@ -164,6 +168,9 @@ class TaskSplits:
             sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
             options (`Mapping` or a dataclass, *optional*):
                 Of the tasks' loaders, see [`load_task`]; each loader takes those that it has.
+            tokenizer (`PreTrainedTokenizerBase`, *optional*), sentence_tokens (`bool`, *optional*):
+                As for [`~TaskSplits.prepare`], if they are known already: tasks whose examples depend on the number of
+                tokens are then read once.
             seed (`int`, *optional*, defaults to 42):
                 Of what loaders draw, of the subsets, and of the choice among several references.
             main_process_first (`Callable`, *optional*):
@@ -197,8 +204,15 @@ class TaskSplits:
             if needed:
                 own_files = _files_of(files, in_training, in_prediction)
                 load = partial(splits._load_task, task, own_files, options[task.loader], selection, needed)
-                reload = load if get_loader(task).counts_tokens else None
-                splits.parts.append(LoadedTask(task, load(), load=reload))
+                part = LoadedTask(task, {})
+                length = None
+                if get_loader(task).counts_tokens:
+                    part.load = load
+                    if tokenizer is not None:
+                        part.counted_with = (tokenizer, sentence_tokens)
+                        length = splits._preprocessor(task, tokenizer, sentence_tokens).length
+                part.examples = load(length=length)
+                splits.parts.append(part)
         tests = (split in part.examples for part in splits.parts for split in part.spec.test_splits)
         if do_predict and not any(tests):
             raise ValueError("No task has test data: name `test_file`, or leave out `do_predict`.")
@@ -289,15 +303,10 @@ class TaskSplits:
         self._tokenizer = tokenizer
         self.statistics = {}
         for part in self.parts:
-            preprocessor = TaskPreprocessor(
-                tokenizer,
-                part.spec,
-                sentence_tokens=sentence_tokens,
-                sentence_language=self.sentence_language,
-                seed=self.seed,
-            )
-            if part.load is not None:
+            preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens)
+            if part.load is not None and part.counted_with != (tokenizer, sentence_tokens):
                 part.examples = part.load(length=preprocessor.length)
+                part.counted_with = (tokenizer, sentence_tokens)
             for split, examples in part.examples.items():
                 name = f"{part.spec.name} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
@@ -307,6 +316,17 @@ class TaskSplits:
                 self.statistics[name] = task_statistics(part.prepared[split], tokenizer.unk_token_id)
                 _report(name, self.statistics[name])
         return self
+
+    def _preprocessor(
+        self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None
+    ) -> TaskPreprocessor:
+        return TaskPreprocessor(
+            tokenizer,
+            spec,
+            sentence_tokens=sentence_tokens,
+            sentence_language=self.sentence_language,
+            seed=self.seed,
+        )
 
     # ---- Data sets --------------------------------------------------------------------------------------------------
 
@@ -482,7 +502,11 @@ def _options_of_loaders(
     """By the names of the tasks' loaders the options that each of them has."""
     names = {task.loader: get_loader(task).option_names for task in tasks}
     if is_dataclass(options):
-        return dict.fromkeys(names, options)
+        takes = {task.loader: get_loader(task).options is type(options) for task in tasks}
+        if not any(takes.values()):
+            raise ValueError(f"`options`: none of the loaders {listed(names)} takes {type(options).__name__}.")
+        others = _options_of_loaders([task for task in tasks if not takes[task.loader]], None, sentence_language)
+        return others | {loader: options for loader, is_taken in takes.items() if is_taken}
     known = list(dict.fromkeys(name for of_loader in names.values() for name in of_loader))
     for name in options or {}:
         if name not in known:

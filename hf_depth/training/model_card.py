@@ -65,12 +65,13 @@ def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]
 
     Args:
         model_name: title.
-        model_type: `depth` or `t5`.
+        model_type: `depth`, `t5` or `umt5`.
         sections: title -> what to list there; values must be JSON-serialisable.
     """
     paper = {
         "depth": "as a DEPTH model ([arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
         "t5": "as a T5 ([arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
+        "umt5": "as a UMT5 ([arXiv 2304.09151](https://arxiv.org/abs/2304.09151))",
     }[model_type]
     trust = ", trust_remote_code=True" if model_type == "depth" else ""
     usage = f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})'
@@ -213,7 +214,7 @@ def fine_tuning_card(
 
     Args:
         model_name: title.
-        model_type: `depth` or `t5`.
+        model_type: `depth`, `t5` or `umt5`.
         results: the scores, those of validation and test sets.
         content: what else to state. A base model that is a folder is named in the text only, without its path.
     """

@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 
 class Run:
     """
-    A training run in `args.output_dir`.
+    A training run in `args.output_dir`. For the metrics, tables and files of pre-training and of tasks, see
+    [`PretrainingRun`] and [`FineTuningRun`].
 
     Args:
         args: of the trainer.
@@ -54,15 +55,22 @@ class Run:
 
     def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):
         self.args = args
-        self.description = dict(description)
+        # As it is read back from a checkpoint.
+        self.description = json.loads(json.dumps(dict(description), default=str))
         self.checkpoint = checkpoint
-        self.best_checkpoint = None if checkpoint is None else best_checkpoint(checkpoint, args)
+        self.do_train = args.do_train
+        if checkpoint is not None:
+            check_same_run(checkpoint, self.description)
+            self.best_checkpoint = best_checkpoint(checkpoint, args)
+            if is_finished(checkpoint, args):
+                logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
+                self.do_train = False
+        self._is_restored = False
 
     @classmethod
     def find(cls, args: DepthTrainingArguments, describe: Mapping[str, Any]) -> "Run":
         """
-        The run of `args.output_dir`, new or to be continued. If its training is finished, `args.do_train` becomes
-        `False`.
+        The run of `args.output_dir`, new or to be continued.
 
         Args:
             args: of the trainer; `resume_from_checkpoint` names a checkpoint, or is false to start anew.
@@ -73,20 +81,17 @@ class Run:
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` of the arguments.")
-        checkpoint = checkpoint_to_resume(args)
-        if checkpoint is None:
-            return cls(args, describe)
-        check_same_run(checkpoint, dict(describe))
-        run = cls(args, describe, checkpoint)
-        if is_finished(checkpoint, args):
-            logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
-            args.do_train = False
-        return run
+        return cls(args, describe, checkpoint_to_resume(args))
+
+    @property
+    def steps(self) -> dict[str, bool]:
+        """What is left to do: `do_train`, unless training is finished, `do_eval` and `do_predict`."""
+        return {"do_train": self.do_train, "do_eval": self.args.do_eval, "do_predict": self.args.do_predict}
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do: the run is finished, and no evaluation is asked for."""
-        return not (self.args.do_train or self.args.do_eval or self.args.do_predict)
+        return not any(self.steps.values())
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -102,8 +107,9 @@ class Run:
         """
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
-            if not self.args.do_train:
+            if not self.do_train:
                 model = type(model).from_pretrained(self.best_checkpoint, dtype=torch.float32)
+        self._is_restored = True
         logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
         return model
 
@@ -117,21 +123,47 @@ class Run:
         Train, evaluate and predict as far as `args` ask for it, and save the model, the results, plots and the card.
 
         Args:
-            trainer: with the data for training and evaluation.
+            trainer: with the data for training and evaluation, and a model from [`Run.restore`].
             test_dataset: for `args.do_predict`.
             statistics: of the splits `train` and `validation`, to stand beside their metrics.
+
+        Raises:
+            `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data.
         """
+        self._check(trainer, test_dataset)
         statistics = statistics or {}
         trainer.add_callback(RunRecorder(self.description))
-        if self.checkpoint is not None and not self.args.do_train:
+        if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
-        if self.args.do_train:
+        if self.do_train:
             self.train(trainer, statistics.get("train", {}))
         if self.args.do_eval:
             self.evaluate(trainer, statistics.get("validation", {}))
         if self.args.do_predict:
             self.predict(trainer, test_dataset)
         self.finish(trainer)
+
+    def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
+        if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):
+            raise ValueError(
+                "A TaskTrainer predicts several test sets and writes files of its own: use FineTuningRun."
+            )
+        if trainer.args.output_dir != self.args.output_dir:
+            raise ValueError(
+                f"The trainer writes to {trainer.args.output_dir}, the run is that of {self.args.output_dir}. Make "
+                "both with the same arguments."
+            )
+        if self.checkpoint is not None and not self._is_restored:
+            raise ValueError(
+                f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
+                "the model, and of a finished run returns the trained one."
+            )
+        data = {"do_train": trainer.train_dataset, "do_eval": trainer.eval_dataset, "do_predict": test_dataset}
+        for step, is_left in self.steps.items():
+            if is_left and data[step] is None:
+                argument = {"do_train": "train_dataset", "do_eval": "eval_dataset", "do_predict": "test_dataset"}[step]
+                owner = "run.execute" if step == "do_predict" else type(trainer).__name__
+                raise ValueError(f"`{step}` needs data: give `{owner}(..., {argument}=...)`, or leave out `{step}`.")
 
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         """Train, from the checkpoint on if there is one, and save model, state and metrics."""
@@ -155,7 +187,7 @@ class Run:
 
     def finish(self, trainer: DepthTrainer) -> None:
         """Of a model that was trained the plot of its losses and its card; then what goes to the Hub."""
-        if self.args.do_train:
+        if self.do_train:
             trainer.save_state()  # once more, with the last evaluation
             if trainer.is_world_process_zero():
                 plot_losses(trainer.state.log_history, Path(self.args.output_dir, "losses.png"))
@@ -169,7 +201,16 @@ class Run:
 
 
 class PretrainingRun(Run):
-    """A [`Run`] of pre-training: metrics before and after, and for DEPTH a held-out document put in order."""
+    """
+    A [`Run`] of pre-training: metrics before and after, and for DEPTH a held-out document put in order.
+
+    >>> import tempfile
+    >>> from hf_depth import DepthTrainingArguments, PretrainingRun
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = PretrainingRun.find(DepthTrainingArguments(folder, do_eval=True, use_cpu=True), {"corpus": "novels"})
+    >>> run.steps
+    {'do_train': False, 'do_eval': True, 'do_predict': False}
+    """
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         metrics = trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()}
@@ -201,7 +242,7 @@ class PretrainingRun(Run):
             return
         if has_sentence_tokens(trainer.model.config):
             # What was saved, as a user would load it.
-            saved = self.args.do_train
+            saved = self.do_train
             model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
             print_unshuffled(
                 model,
@@ -213,7 +254,16 @@ class PretrainingRun(Run):
 
 
 class FineTuningRun(Run):
-    """A [`Run`] on tasks: predictions for every test set, files of what was predicted, a table of all scores."""
+    """
+    A [`Run`] on tasks: predictions for every test set, files of what was predicted, a table of all scores.
+
+    >>> import tempfile
+    >>> from hf_depth import FineTuningRun, TaskTrainingArguments
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = FineTuningRun.find(TaskTrainingArguments(folder, do_train=True, use_cpu=True), {"task": "glue/rte"})
+    >>> run.description
+    {'task': 'glue/rte'}
+    """
 
     def train(self, trainer: TaskTrainer, statistics: Mapping[str, int]) -> None:
         super().train(trainer, {"examples": len(trainer.train_dataset), **statistics})

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
 
+from ..tasks.checks import PREDICTION_MODES, check_prediction_mode
+
 
 @dataclass
 class DepthTrainingArguments(Seq2SeqTrainingArguments):
@@ -57,9 +59,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
             )
-
-
-PREDICTION_MODES = ("generate", "score_labels")
 
 
 @dataclass
@@ -123,10 +122,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
                 )
             self.load_best_model_at_end = True
         super().__post_init__()
-        if self.prediction_mode not in PREDICTION_MODES:
-            raise ValueError(
-                f"`prediction_mode` must be one of {', '.join(PREDICTION_MODES)}, got {self.prediction_mode!r}."
-            )
+        check_prediction_mode([], self.prediction_mode)
         if not self.predict_with_generate:
             raise ValueError(
                 "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "

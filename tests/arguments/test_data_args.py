@@ -31,7 +31,8 @@ class CorpusArgumentsTest(parameterized.TestCase):
     )
     def test_a_run_gets_the_splits_that_it_needs(self, needs, expected):
         corpus = {"train": [1], "validation": [2], "test": [3]}
-        self.assertEqual(list(CorpusArguments().needed_splits(corpus, run(**needs))), expected)
+        steps = {"do_train": False, "do_eval": False, "do_predict": False} | needs
+        self.assertEqual(list(CorpusArguments().needed_splits(corpus, **steps)), expected)
 
     @parameterized.parameters(
         ("train", "--train_file"), ("validation", "--validation_split_percentage"), ("test", "--test_file")
@@ -39,7 +40,7 @@ class CorpusArgumentsTest(parameterized.TestCase):
     def test_a_missing_split_is_named_with_its_flag(self, missing, flag):
         corpus = {split: [] for split in ("train", "validation", "test") if split != missing}
         with self.assertRaisesRegex(ValueError, f"no {missing} data.*{flag}"):
-            CorpusArguments().needed_splits(corpus, run(do_predict=True))
+            CorpusArguments().needed_splits(corpus, do_train=True, do_eval=True, do_predict=True)
 
     @parameterized.parameters(
         ({}, "max_steps"), ({"max_steps": 5}, "max_eval_samples"), ({"max_steps": 5, "do_eval": False}, None)

@@ -1,3 +1,4 @@
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,6 +7,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset, IterableDataset
+from transformers import TrainingArguments
 
 from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -128,10 +130,33 @@ class ObjectiveTest(parameterized.TestCase):
         (SpanCorruptionObjective, {"mlm_probability": float("nan")}, "mlm_probability"),
         (SpanCorruptionObjective, {"mean_noise_span_length": 0.5}, "mean_noise_span_length"),
         (SpanCorruptionObjective, {"max_source_length": 2048}, "masked spans.*sentinels"),
+        (DepthObjective, {"min_sentences": 0}, "`min_sentences` must lie between 1 and"),
+        (DepthObjective, {"min_sentences": 21}, "`min_sentences` must lie between 1 and"),
+        (PrefixLMObjective, {"max_source_length": -5}, "max_source_length"),
+        (PrefixLMObjective, {"max_target_length": 0}, "max_target_length"),
     )
     def test_wrong_settings_are_refused_by_name(self, objective, settings, message):
         with self.assertRaisesRegex(ValueError, message):
-            objective(TOKENIZER, **settings).preprocessor()
+            objective(TOKENIZER, **settings)
+
+    @parameterized.product(objective=list(OBJECTIVES.values()), tokenizer=(None, "t5-small"))
+    def test_a_name_is_no_tokenizer(self, objective, tokenizer):
+        with self.assertRaisesRegex(ValueError, "`tokenizer` must be a tokenizer.*load_tokenizer"):
+            objective(tokenizer)
+
+    @parameterized.parameters(0, -1)
+    def test_no_examples_cannot_be_asked_for(self, number):
+        with self.assertRaisesRegex(ValueError, "`max_samples` must be at least 1"):
+            PrefixLMObjective(TOKENIZER).prepare(documents(), max_samples=number)
+
+    def test_texts_are_no_data_set(self):
+        with self.assertRaisesRegex(ValueError, "must be a data set, got list.*from_dict"):
+            PrefixLMObjective(TOKENIZER).prepare(TEXTS)
+
+    def test_one_split_alone_with_nothing_to_unshuffle_is_reported(self):
+        with self.assertLogs("hf_depth.data.objectives", "WARNING") as logs:
+            DepthObjective(TOKENIZER, **LENGTHS).prepare(documents(SENTENCES[:3]))
+        self.assertIn("nothing to un-shuffle", logs.output[0])
 
     def test_splits_are_not_documents(self):
         with self.assertRaisesRegex(ValueError, "splits 'train'.*prepare_splits"):
@@ -170,14 +195,17 @@ class PrepareSplitsTest(parameterized.TestCase):
         self.assertEqual(list(statistics), ["validation"])
 
     def test_one_process_prepares_before_the_others(self):
-        entered = []
-
-        def main_process_first(desc):
-            entered.append(desc)
-            return mock.MagicMock()
-
+        entered = mock.create_autospec(TrainingArguments.main_process_first, return_value=mock.MagicMock())
+        main_process_first = functools.partial(entered, None)
         PrefixLMObjective(TOKENIZER).prepare_splits({"test": documents()}, main_process_first=main_process_first)
-        self.assertEqual(entered, ["preparing the test split"])
+        entered.assert_called_once_with(None, desc="preparing the test split")
+
+    def test_what_is_no_split_is_refused(self):
+        objective = PrefixLMObjective(TOKENIZER)
+        with self.assertRaisesRegex(ValueError, "must hold splits.*got Dataset.*prepare"):
+            objective.prepare_splits(documents())
+        with self.assertRaisesRegex(ValueError, "no split 'trian'. Did you mean 'train'"):
+            objective.prepare_splits({"train": documents()}, max_samples={"trian": 3})
 
     def test_examples_of_one_sentence_have_no_order_to_learn(self):
         objective = DepthObjective(TOKENIZER, **LENGTHS)

@@ -82,6 +82,27 @@ class TaskPredictorTest(parameterized.TestCase):
         self.assertEmpty(predictor([]))
         self.assertLen(predictor(Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})), 1)
 
+    @parameterized.parameters(
+        ({"prediction_mode": "scores"}, "prediction_mode.*generate, score_labels, got 'scores'"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1"),
+        ({"batch_size": -1}, "`batch_size` must be at least 1"),
+    )
+    def test_arguments_out_of_range_are_refused(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            TaskPredictor(tiny_model("depth"), TOKENIZER, RTE, **arguments)
+
+    @parameterized.parameters({"num_return_sequences": 2}, {"return_dict_in_generate": True})
+    def test_generation_with_several_results_is_refused(self, **generate_kwargs):
+        with self.assertRaisesRegex(ValueError, next(iter(generate_kwargs))):
+            self.predictor()(list(rte_rows(1)), num_beams=2, **generate_kwargs)
+
+    def test_a_model_in_training_predicts_without_dropout(self):
+        model = tiny_model("depth", dropout_rate=0.5)
+        predictor, rows = TaskPredictor(model, TOKENIZER, RTE), list(rte_rows(3))
+        model.train()
+        self.assertEqual(predictor(rows, return_scores=True), predictor(rows, return_scores=True))
+        self.assertTrue(model.training)
+
     def test_a_tokenizer_of_another_model_is_refused(self):
         with self.assertRaisesRegex(ValueError, "sentence tokens"):
             TaskPredictor(tiny_model("depth"), tiny_tokenizer(), RTE)

@@ -167,7 +167,7 @@ class OneTaskTest(ScriptTest):
         results = self.results()
         weights = (self.output_dir / "model.safetensors").read_bytes()
         again = self.script.main(self.flags(**saving, max_steps=4))
-        self.assertFalse(again.args.do_train)
+        self.assertIsNone(again.train_dataset)
         self.assertEqual(self.results("eval")["eval_loss"], results["eval_loss"])
         self.assertEqual((self.output_dir / "model.safetensors").read_bytes(), weights)
 

@@ -11,6 +11,7 @@ from datasets import Dataset, DatasetDict
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskDataset, TaskFiles, TaskSplits, get_task
 from hf_depth.tasks import splits as splits_module
+from hf_depth.tasks.loaders.discourse import DiscourseOptions
 from hf_depth.tasks.splits import mix_tasks, mixing_rates
 from tiny_tasks import QUESTIONS, RTE, TaskFilesTestCase, as_jsonl, prepared, rte_rows, write_natural_instructions
 
@@ -140,6 +141,23 @@ class LoadTest(SplitsTestCase):
         )
         self.assertContainsSubset(["sentence_ordering train", "rte train"], self.names(splits))
 
+    def test_options_of_one_loader_leave_the_others_theirs(self):
+        documents = [f"In text {i} this is sentence one. In text {i} this is sentence two." for i in range(12)]
+        self.write("train.jsonl", "".join(json.dumps({"body": text}) + "\n" for text in documents))
+        self.examples("rte/train", 4)
+        splits = self.load_splits(
+            ["sentence_ordering", "rte"],
+            dataset_dir=self.folder / "data",
+            options=DiscourseOptions(text_column="body"),
+        )
+        self.assertContainsSubset(["sentence_ordering train", "rte train"], self.names(splits))
+        with self.assertRaisesRegex(ValueError, "none of the loaders 'table' takes DiscourseOptions"):
+            self.load_splits("rte", options=DiscourseOptions())
+
+    def test_files_are_given_as_paths(self):
+        splits = self.load_splits("rte", train_file=self.folder / self.examples("train", 4))
+        self.assertEqual(self.names(splits), ["rte train"])
+
     def test_the_language_of_sentences_is_given_once(self):
         documents = [f"这是文档{i}里面的第一个句子啊。这是文档{i}里面的第二个句子啊。" for i in range(12)]
         file = self.write("train.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
@@ -215,6 +233,24 @@ class PrepareTest(SplitsTestCase):
         fitting = splits.parts[0].examples["test"]["prompt"][:]
         self.assertTrue(all("Positive Example 2" in prompt for prompt in whole))
         self.assertFalse(any("Positive Example 2" in prompt for prompt in fitting))
+
+    @parameterized.parameters(None, False)
+    def test_such_a_choice_is_made_once_if_the_tokenizer_is_known(self, sentence_tokens):
+        write_natural_instructions(self.folder / "ni", SENTENCES)
+        arguments = {"dataset_dir": self.folder / "ni", "max_source_length": 64}
+        later = self.load_splits("natural_instructions", **arguments)
+        later.prepare(TOKENIZER, sentence_tokens=sentence_tokens)
+        with mock.patch.object(splits_module, "load_task", wraps=splits_module.load_task) as load:
+            splits = self.load_splits(
+                "natural_instructions", **arguments, tokenizer=TOKENIZER, sentence_tokens=sentence_tokens
+            )
+            splits.prepare(TOKENIZER, sentence_tokens=sentence_tokens)
+            self.assertEqual(load.call_count, 1)
+            splits.prepare(tiny_tokenizer())  # counts in another way
+            self.assertEqual(load.call_count, 2)
+            splits.prepare(TOKENIZER, sentence_tokens=sentence_tokens)
+        for split, examples in splits.parts[0].examples.items():
+            self.assertEqual(examples["prompt"][:], later.parts[0].examples[split]["prompt"][:])
 
     def test_a_vocabulary_is_trained_on_prompts_and_targets_of_the_training_examples(self):
         splits = self.load_rte()

@@ -1,4 +1,4 @@
-"""Model cards of fine-tuned models."""
+"""Model cards."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 
 from hf_depth.evaluation.scoring import TaskResult
 from hf_depth.tasks.registry import get_task
-from hf_depth.training.model_card import CardContent, fine_tuning_card, model_index
+from hf_depth.training.model_card import CardContent, fine_tuning_card, model_card, model_index
 from tiny_tasks import task_results
 
 
@@ -73,3 +73,12 @@ class FineTuningCardTest(parameterized.TestCase):
 
     def test_scores_that_are_no_numbers_are_left_out_of_the_index(self):
         self.assertEmpty(model_index([TaskResult(get_task("rte"), "test", {"accuracy": float("nan")})]))
+
+
+class PretrainingCardTest(parameterized.TestCase):
+    @parameterized.parameters(("depth", True), ("t5", False), ("umt5", False))
+    def test_each_kind_of_model_has_a_card(self, model_type, needs_code):
+        card = model_card("m", model_type, {"Data": {"source": "novels"}})
+        self.assertIn(f"tags: [{model_type}, ", card)
+        self.assertIn("| source | novels |", card)
+        self.assertEqual("trust_remote_code=True" in card, needs_code)

@@ -5,8 +5,9 @@ import torch
 from absl.testing import parameterized
 from transformers import AutoModelForSeq2SeqLM
 
+import tiny_tasks
 from hf_depth.training.model_card import CardContent
-from hf_depth.training.runs import Run
+from hf_depth.training.runs import FineTuningRun, Run
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
@@ -59,12 +60,56 @@ class RunTest(TrainingTestCase):
         _, first = self.run_once(max_steps=2)
         expected = self.results()["eval_loss"]
         run, again = self.run_once(max_steps=2)
-        self.assertFalse(run.args.do_train)
+        self.assertEqual(run.steps, {"do_train": False, "do_eval": True, "do_predict": False})
+        self.assertTrue(run.args.do_train)  # what the user asked for stays
         self.assertFalse(run.is_over)
         self.assertAlmostEqual(self.results()["eval_loss"], expected, delta=1e-6)
         self.assertEqual(again.state.global_step, 2)
         run, _ = self.run_once(max_steps=2, do_eval=False, execute=False)
         self.assertTrue(run.is_over)
+
+    def test_the_same_arguments_train_on_after_more_steps_are_asked_for(self):
+        run, _ = self.run_once(max_steps=1)
+        run.args.max_steps = 3
+        self.assertTrue(Run.find(run.args, {"task": "tests"}).do_train)
+
+    @parameterized.parameters(1, 2)
+    def test_a_continued_run_needs_its_own_model(self, max_steps):
+        self.run_once()
+        run_trainer = trainer("depth", self.folder, number_of_rows=8, **ARGUMENTS | {"max_steps": max_steps})
+        with self.assertRaisesRegex(ValueError, "checkpoint-1: .*run.restore"):
+            Run.find(run_trainer.args, {"task": "tests"}).execute(run_trainer)
+
+    @parameterized.parameters(
+        ("do_train", "train_dataset"), ("do_eval", "eval_dataset"), ("do_predict", "test_dataset")
+    )
+    def test_missing_data_is_named_before_training(self, step, argument):
+        run_trainer = trainer("depth", self.folder, number_of_rows=8, **ARGUMENTS | {step: True})
+        if step != "do_predict":
+            setattr(run_trainer, argument, None)
+        with self.assertRaisesRegex(ValueError, f"`{step}` needs data.*{argument}"):
+            Run.find(run_trainer.args, {}).execute(run_trainer)
+        self.assertEqual(run_trainer.state.global_step, 0)
+
+    def test_a_trainer_of_tasks_needs_the_run_of_its_kind(self):
+        task_trainer = tiny_tasks.trainer("depth", self.folder, tiny_tasks.rte_rows(8), do_eval=True)
+        with self.assertRaisesRegex(ValueError, "FineTuningRun"):
+            Run.find(task_trainer.args, {}).execute(task_trainer)
+        FineTuningRun.find(task_trainer.args, {}).execute(task_trainer)
+        self.assertIn("eval_accuracy", self.results())
+        self.assertTrue(Path(self.folder, "predictions_rte_validation.jsonl").is_file())
+
+    def test_a_trainer_of_another_folder_is_refused(self):
+        run_trainer = trainer("depth", self.folder, number_of_rows=8, **ARGUMENTS)
+        other = trainer("depth", f"{self.folder}/other", number_of_rows=8, **ARGUMENTS)
+        with self.assertRaisesRegex(ValueError, "The trainer writes to"):
+            Run.find(run_trainer.args, {}).execute(other)
+
+    def test_a_description_of_any_values_is_recognized_again(self):
+        describe = {"files": (Path("a"), Path("b")), "seeds": {1: 2}}
+        self.run_once(describe=describe)
+        run, _ = self.run_once(describe=describe, max_steps=2)
+        self.assertEndsWith(run.checkpoint, "checkpoint-1")
 
     def test_a_run_with_nothing_to_do_is_refused(self):
         with self.assertRaisesRegex(ValueError, "Nothing to do.*do_train"):
