@@ -3,7 +3,7 @@ What a model is pre-trained on. An objective is given its noise, lengths and sen
 documents and makes the collator that fits them.
 
 A new objective is one class here: a subclass of [`Objective`] with its settings as fields, a `preprocessor` and a
-`collator`, listed in `OBJECTIVES`. The flags of the pre-training script reach it by the names of its fields.
+`make_collator`, listed in `OBJECTIVES`. The flags of the pre-training script reach it by the names of its fields.
 """
 
 import contextlib
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 Documents = Dataset | IterableDataset
 SPLITS = ("train", "validation", "test")
 Statistics = dict[str, int]
+Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 
 
 @contextlib.contextmanager
@@ -85,13 +86,21 @@ class Objective(ABC):
         """The function for `datasets.map` that cuts documents into windows of token ids."""
 
     @abstractmethod
+    def make_collator(self, **arguments: Any) -> Collator:
+        """
+        The collator with the noise of this objective.
+
+        Args:
+            arguments: what [`collator`] passes on: lengths, padding, seed.
+        """
+
     def collator(
         self,
         seed: int = 42,
         padding: bool | str = "longest",
         pad_to_multiple_of: int | None = None,
         model: PreTrainedModel | None = None,
-    ) -> DataCollatorForT5SpanCorruption | DataCollatorForDepth:
+    ) -> Collator:
         """
         The collator that corrupts what [`prepare`] returns.
 
@@ -101,6 +110,14 @@ class Objective(ABC):
             pad_to_multiple_of: makes both widths of a batch a multiple of this number.
             model: if given, compared with the tokenizer, see [`check_sentence_tokens`].
         """
+        return self.make_collator(
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            padding=padding,
+            pad_to_multiple_of=pad_to_multiple_of,
+            seed=seed,
+            model=model,
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -333,24 +350,13 @@ class DepthObjective(Objective):
             language=self.sentence_language,
         )
 
-    def collator(
-        self,
-        seed: int = 42,
-        padding: bool | str = "longest",
-        pad_to_multiple_of: int | None = None,
-        model: PreTrainedModel | None = None,
-    ) -> DataCollatorForDepth:
+    def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
         return DataCollatorForDepth(
             self.tokenizer,
             mlm_probability=self.mlm_probability,
             mean_noise_span_length=self.mean_noise_span_length,
             sentence_shuffling_probability=self.sentence_shuffling_probability,
-            max_source_length=self.max_source_length,
-            max_target_length=self.max_target_length,
-            padding=padding,
-            pad_to_multiple_of=pad_to_multiple_of,
-            seed=seed,
-            model=model,
+            **arguments,
         )
 
     def report(self, statistics: Statistics, split: str) -> None:
@@ -415,23 +421,12 @@ class SpanCorruptionObjective(Objective):
             self.tokenizer, raw_length, text_column=text_column, pack_examples=self.pack_examples
         )
 
-    def collator(
-        self,
-        seed: int = 42,
-        padding: bool | str = "longest",
-        pad_to_multiple_of: int | None = None,
-        model: PreTrainedModel | None = None,
-    ) -> DataCollatorForT5SpanCorruption:
+    def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(
             self.tokenizer,
             mlm_probability=self.mlm_probability,
             mean_noise_span_length=self.mean_noise_span_length,
-            max_source_length=self.max_source_length,
-            max_target_length=self.max_target_length,
-            padding=padding,
-            pad_to_multiple_of=pad_to_multiple_of,
-            seed=seed,
-            model=model,
+            **arguments,
         )
 
 
@@ -467,22 +462,11 @@ class PrefixLMObjective(Objective):
             self.tokenizer, raw_length, text_column=text_column, pack_examples=self.pack_examples
         )
 
-    def collator(
-        self,
-        seed: int = 42,
-        padding: bool | str = "longest",
-        pad_to_multiple_of: int | None = None,
-        model: PreTrainedModel | None = None,
-    ) -> DataCollatorForT5SpanCorruption:
+    def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(
             self.tokenizer,
             objective="prefix_lm",
-            max_source_length=self.max_source_length,
-            max_target_length=self.max_target_length,
-            padding=padding,
-            pad_to_multiple_of=pad_to_multiple_of,
-            seed=seed,
-            model=model,
+            **arguments,
         )
 
 

@@ -232,7 +232,7 @@ class FirstHalf(Objective):
     def preprocessor(self, text_column="text"):
         return PrefixLMObjective(self.tokenizer, self.max_source_length).preprocessor(text_column)
 
-    def collator(self, seed=42, padding="longest", pad_to_multiple_of=None):
+    def make_collator(self, **arguments):
         def halves(examples):
             cut = [len(example["input_ids"]) // 2 for example in examples]
             return [
