@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
 from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
+from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.dataset import DataCollatorForTasks
 from ..tasks.preprocessing import INSTANCE_COLUMN, TaskPreprocessor, encode_labels
@@ -138,7 +139,7 @@ class TaskPredictor:
         Predict examples; long ones together, whatever their order.
 
         Args:
-            examples: in the text columns of the task; labels are not needed, and not used.
+            examples (`Dataset`, or dictionaries): with the text columns of the task; labels are not needed.
             return_scores: also score every label.
             generate_kwargs: for `generate()`, such as `num_beams=4`.
 
@@ -150,13 +151,19 @@ class TaskPredictor:
             `ValueError`: if an example lacks a column, or free-form predictions are to be scored.
         """
         if isinstance(examples, Mapping | str):
-            raise ValueError("`examples` must be several examples, got one: write `predictor([example])`.")
+            raise ValueError(
+                f"`examples` must be several examples or a Dataset, got {type(examples).__name__}. For one example, "
+                "write `predictor([example])`."
+            )
+        if generate_kwargs and self.prediction_mode == "score_labels":
+            raise ValueError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
         if return_scores and self.label_ids is None:
             raise ValueError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
         for name, value in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
             if generate_kwargs.get(name, value) != value:
                 raise ValueError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
         examples = examples if isinstance(examples, Dataset) else list(examples)
+        self._check_columns(examples)
         predictions: list[dict[str, Any]] = [{} for _ in range(len(examples))]
         was_training = self.model.training
         self.model.eval()
@@ -165,6 +172,20 @@ class TaskPredictor:
                 predictions[place] = prediction
         self.model.train(was_training)
         return predictions
+
+    def _check_columns(self, examples: list[Mapping[str, Any]] | Dataset) -> None:
+        """Check that every example has the text columns of the task."""
+        wanted = self.spec.text_column_name
+        for place, example in enumerate(
+            examples if isinstance(examples, list) else [dict.fromkeys(examples.features)]
+        ):
+            if not isinstance(example, Mapping):
+                raise ValueError(
+                    f"Example {place} must be a dictionary with the columns {listed(wanted)}, got {example!r:.80}."
+                )
+            for name in wanted:
+                if name not in example:
+                    raise ValueError(f"Example {place} has no column {name!r}. The columns are: {listed(example)}.")
 
     def _batches(self, examples: Sequence[Mapping[str, Any]] | Dataset) -> Iterator[tuple[list[int], dict]]:
         """Places of examples of similar lengths, and their batch on the model's device."""

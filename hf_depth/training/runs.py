@@ -14,11 +14,11 @@ import torch
 from datasets import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from ..data.tokenization import load_tokenizer
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses
 from ..models.modeling_depth import has_sentence_tokens
@@ -96,7 +96,7 @@ class Run:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer of the checkpoint to continue from, `None` for a new run."""
-        return None if self.checkpoint is None else AutoTokenizer.from_pretrained(self.checkpoint)
+        return None if self.checkpoint is None else load_tokenizer(self.checkpoint)
 
     def restore(self, model: PreTrainedModel) -> PreTrainedModel:
         """

@@ -2,10 +2,14 @@
 
 import contextlib
 import copy
+import functools
 import gc
+import inspect
+import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,8 @@ from .callbacks import CollatorEpochCallback
 from .model_card import CardContent, model_card
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
 from .training_args import DepthTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 TRAINING_METRICS = (
     "sentence_loss",
@@ -44,21 +50,22 @@ class DepthTrainer(Seq2SeqTrainer):
     - Training logs have the losses of sentence tokens and of all other labels, the fraction of shuffled examples, of
       padding, tokens per second and the number of tokens cut. Evaluation adds accuracies and their chance levels; its
       loss is a mean over labels, not over batches. What is kept does not grow with examples or vocabulary.
-    - With `predict_with_generate` and no `compute_metrics`, a DEPTH model also un-shuffles the evaluation examples by
-      `generate()`; exact order and Kendall's tau are reported.
+    - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
+      and Kendall's tau are reported.
     - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
 
     Args:
         model (`PreTrainedModel`): a DEPTH model or a T5, such as [`load_model`] gives.
         args (`DepthTrainingArguments`): how to train and evaluate.
-        more, kwargs: the other arguments of [`Seq2SeqTrainer`]; `data_collator` is that of an objective.
+        data_collator (`Callable`): that of an objective, `objective.collator()`.
+        more, kwargs: the other arguments of [`Seq2SeqTrainer`].
         card ([`CardContent`], *optional*): what the model card states beside the results; by default it is the card of
             `Trainer`.
 
     Raises:
         `TypeError`: if `args` is of another class.
-        `ValueError`: if the model, the tokenizer and the collator do not fit each other: training would go on without
-            sentence tokens.
+        `ValueError`: if an argument is missing or would be without effect, or if the model, the tokenizer and the
+            collator do not fit each other: training would go on without sentence tokens.
 
     >>> from datasets import Dataset
     >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
@@ -86,6 +93,7 @@ class DepthTrainer(Seq2SeqTrainer):
         self,
         model: PreTrainedModel | torch.nn.Module | None = None,
         args: DepthTrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
         *more: Any,
         card: CardContent | None = None,
         **kwargs: Any,
@@ -95,7 +103,10 @@ class DepthTrainer(Seq2SeqTrainer):
                 f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got {type(args).__name__}: "
                 f"{type(self).__name__} reads settings that it does not have."
             )
-        super().__init__(model, args, *more, **kwargs)
+        if data_collator is None:
+            raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
+        super().__init__(model, args, data_collator, *more, **kwargs)
+        self._check_arguments()
         self._check_parts()
         self.card = card
         if self.args.generation_max_length is None:
@@ -114,17 +125,47 @@ class DepthTrainer(Seq2SeqTrainer):
         self._log_clock = None
         self._last_good_step = 0
 
-    def _check_parts(self):
-        """Stop on a model, a tokenizer and a collator that would train something else than it seems."""
+    def _check_arguments(self):
+        """Stop on arguments that would be without effect, or with a wrong one."""
+        if self.compute_loss_func is not None:
+            raise ValueError(
+                "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
+                f"Override `compute_loss` in a subclass of {type(self).__name__}."
+            )
+        if isinstance(self.model, torch._dynamo.OptimizedModule):
+            raise ValueError(
+                "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
+                "is, and `torch_compile=True` to the training arguments."
+            )
+        if inspect.isroutine(self.data_collator) or isinstance(self.data_collator, functools.partial):
+            logger.warning(
+                "`data_collator` is a function, which is not told of new epochs: if it calls a collator of an "
+                "objective, every epoch has the same noise. Make it a class with a method `set_epoch(epoch)`."
+            )
+        halves = {p.dtype for p in self.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
+        if halves:
+            logger.warning(
+                f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
+                "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
+            )
         if self.args.n_gpu > 1 and not self.args.average_tokens_across_devices:
             raise ValueError(
                 "Under `nn.DataParallel`, `average_tokens_across_devices=False` would multiply the loss by the number "
                 "of devices. Leave it at True, or start one process per GPU by `accelerate launch`."
             )
+
+    def _check_parts(self):
+        """Stop on a model, a tokenizer and a collator that do not fit each other."""
         model = self.accelerator.unwrap_model(self.model)
-        for tokenizer in (self.processing_class, getattr(self.data_collator, "tokenizer", None)):
-            if isinstance(tokenizer, PreTrainedTokenizerBase):
-                check_sentence_tokens(model, tokenizer)
+        tokenizers = (self.processing_class, getattr(self.data_collator, "tokenizer", None))
+        tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
+        for tokenizer in tokenizers:
+            check_sentence_tokens(model, tokenizer)
+        if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
+            raise ValueError(
+                "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one "
+                "tokenizer for the data, the collator, the model and the trainer."
+            )
         for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
             if isinstance(self.data_collator, collator) and has_sentence_tokens(model.config) != needs_depth:
                 objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
@@ -249,16 +290,17 @@ class DepthTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         """
-        As [`Seq2SeqTrainer.prediction_step`]. Without `compute_metrics` it returns no logits, which would pile up, and
-        adds the un-shuffling scores of the batch to the sums of the evaluation.
+        As [`Seq2SeqTrainer.prediction_step`], with the weighted loss. Without `compute_metrics` it returns no logits,
+        which would pile up. With `predict_with_generate`, the un-shuffling scores of the batch are added to the sums
+        of the evaluation.
         """
-        if self.compute_metrics is not None:
-            inputs = {name: value for name, value in inputs.items() if name != "num_cut_tokens"}
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys, **gen_kwargs)
+        if self.compute_metrics is not None and not self.args.predict_with_generate:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
 
         loss = self._loss(model, inputs, ignore_keys)
         scores_order = has_sentence_tokens(self.model.config)
-        if self.args.predict_with_generate and (scores_order or self._returns_generated):
+        returns_generated = self._returns_generated or self.compute_metrics is not None
+        if self.args.predict_with_generate and (scores_order or returns_generated):
             inputs = self._prepare_inputs(inputs)
             generated = self._generated_ids(model, inputs, ignore_keys, **gen_kwargs)
             if scores_order:
@@ -267,7 +309,7 @@ class DepthTrainer(Seq2SeqTrainer):
                     tensors = (tensor.cpu() for tensor in tensors)
                 scores = order_statistics(*tensors, self.model.config)
                 self._order_sums += self.accelerator.gather_for_metrics(scores).sum(0)
-            if self._returns_generated:
+            if returns_generated:
                 return loss, generated, inputs["labels"]
         return loss, None, None
 

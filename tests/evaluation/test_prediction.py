@@ -2,7 +2,7 @@ import tempfile
 
 import torch
 from absl.testing import parameterized
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from helpers import tiny_tokenizer
 from hf_depth import TaskPredictor
@@ -75,11 +75,22 @@ class TaskPredictorTest(parameterized.TestCase):
 
     def test_wrong_input_is_named(self):
         predictor = self.predictor()
+        with self.assertRaisesRegex(ValueError, "Example 1 has no column 'sentence2'. The columns are: 'sentence1'"):
+            predictor([{"sentence1": "A.", "sentence2": "B."}, {"sentence1": "Call me Ishmael."}])
+        with self.assertRaisesRegex(ValueError, "no column 'sentence2'"):
+            predictor(Dataset.from_dict({"sentence1": ["A."]}))
         with self.assertRaisesRegex(ValueError, "'sentence2' must hold text"):
-            predictor([{"sentence1": "Call me Ishmael."}])
+            predictor([{"sentence1": "A.", "sentence2": None}])
+        with self.assertRaisesRegex(ValueError, "Example 0 must be a dictionary with the columns 'sentence1', 'sent"):
+            predictor(["A. B."])
+        with self.assertRaisesRegex(ValueError, "got DatasetDict"):
+            predictor(DatasetDict(train=Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})))
+        with self.assertRaisesRegex(ValueError, "`num_beams`: nothing is generated"):
+            self.predictor(prediction_mode="score_labels")(list(rte_rows(1)), num_beams=2)
         with self.assertRaisesRegex(ValueError, r"predictor\(\[example\]\)"):
             predictor({"sentence1": "A.", "sentence2": "B."})
         self.assertEmpty(predictor([]))
+        self.assertLen(predictor(iter([{"sentence1": "A.", "sentence2": "B."}])), 1)
         self.assertLen(predictor(Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})), 1)
 
     @parameterized.parameters(

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import Seq2SeqTrainingArguments
 
 import tiny_training
-from helpers import process_environment, tiny_tokenizer
+from helpers import SENTENCES, process_environment, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
@@ -20,7 +20,9 @@ from hf_depth import (
     DepthObjective,
     DepthTrainer,
     DepthTrainingArguments,
+    add_sentence_tokens,
     load_model,
+    train_tokenizer,
 )
 from tiny_training import TrainingTestCase, parameters, rows, tiny_model, trainer
 
@@ -244,6 +246,31 @@ class EvaluationTest(TrainingTestCase):
         )
 
 
+class MetricsTest(TrainingTestCase):
+    @parameterized.product(kind=("depth", "t5"), generate=(False, True))
+    def test_metrics_of_the_user_come_beside_ours(self, kind, generate):
+        arguments = {"sentence_loss_coefficient": 5.0, "predict_with_generate": generate, "generation_max_length": 9}
+        expected = trainer(kind, self.folder, **arguments).evaluate()
+        run, seen = trainer(kind, self.folder, **arguments), []
+
+        def compute_metrics(prediction):
+            seen.append(prediction)
+            return {"mine": 1.0}
+
+        run.compute_metrics = compute_metrics
+        metrics = run.evaluate()
+        self.assertEqual(metrics["eval_mine"], 1.0)
+        for name, value in expected.items():
+            if not any(part in name for part in ("time", "per_second", "order")):
+                self.assertAlmostEqual(metrics[name], value, delta=1e-5, msg=name)
+        self.assertEqual("eval_order_exact" in metrics, generate and kind == "depth")
+        (prediction,) = seen
+        self.assertLen(prediction.label_ids, 7)
+        if generate:
+            self.assertEqual(prediction.predictions.ndim, 2)  # ids, not logits
+            self.assertLen(prediction.predictions, 7)
+
+
 class PartsTest(TrainingTestCase):
     """A model, a tokenizer and a collator that do not fit would train something else without any other sign."""
 
@@ -280,8 +307,45 @@ class PartsTest(TrainingTestCase):
             DepthTrainer(
                 model=tiny_model("depth"),
                 args=DepthTrainingArguments(self.folder, use_cpu=True),
+                data_collator=DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True)),
                 processing_class=tiny_tokenizer(),
             )
+
+    def test_one_vocabulary_serves_collator_and_trainer(self):
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        texts = [*SENTENCES, *(sentence.swapcase() for sentence in SENTENCES)]
+        other = add_sentence_tokens(train_tokenizer(texts, vocab_size=len(tokenizer) - 21))
+        self.assertLen(other, len(tokenizer))
+        with self.assertRaisesRegex(ValueError, "different vocabularies"):
+            DepthTrainer(
+                model=tiny_model("depth"),
+                args=DepthTrainingArguments(self.folder, use_cpu=True),
+                data_collator=DataCollatorForDepth(tokenizer),
+                processing_class=other,
+            )
+
+    def test_a_collator_must_be_given(self):
+        with self.assertRaisesRegex(ValueError, "`data_collator` is missing.*objective.collator"):
+            DepthTrainer(model=tiny_model("t5"), args=DepthTrainingArguments(self.folder, use_cpu=True))
+
+    def test_a_compiled_model_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "torch_compile=True"):
+            self.trainer(torch.compile(tiny_model("depth")))
+
+    def test_a_loss_that_would_never_be_called_is_refused(self):
+        collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
+        with self.assertRaisesRegex(ValueError, "`compute_loss_func` would never be called"):
+            DepthTrainer(tiny_model("depth"), arguments, collator, compute_loss_func=lambda *args, **kwargs: 0)
+
+    @parameterized.parameters(
+        ({"model": tiny_model("depth").bfloat16()}, "torch.bfloat16.*bf16=True"),
+        ({"collator": lambda tokenizer: DataCollatorForDepth(tokenizer).__call__}, "the same noise.*set_epoch"),
+    )
+    def test_what_may_be_meant_is_reported(self, parts, message):
+        with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+            self.trainer(**{"model": tiny_model("depth")} | parts)
+        self.assertRegex(logs.output[0], message)
 
     @parameterized.parameters(
         ("depth", DataCollatorForT5SpanCorruption, "DepthObjective"),
@@ -293,7 +357,7 @@ class PartsTest(TrainingTestCase):
 
     def test_arguments_of_another_class_are_refused(self):
         with self.assertRaisesRegex(TypeError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
-            DepthTrainer(model=tiny_model("t5"), args=Seq2SeqTrainingArguments(self.folder, use_cpu=True))
+            DepthTrainer(tiny_model("t5"), Seq2SeqTrainingArguments(self.folder, use_cpu=True))
 
     def test_data_parallel_that_would_scale_the_loss_is_refused(self):
         with mock.patch.object(DepthTrainingArguments, "n_gpu", 2):
