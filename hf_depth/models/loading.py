@@ -81,8 +81,9 @@ def load_model(
 
     Raises:
         `ValueError`: if the checkpoint or the configuration is of another architecture, if the weights of the
-            checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH model, if
-            `vocab_size` is smaller than the tokenizer, or if another of `config_changes` is unknown or impossible.
+            checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH model or others
+            than those of a DEPTH checkpoint, if `vocab_size` is smaller than the tokenizer, or if another of
+            `config_changes` is unknown or impossible.
 
     Example:
 
@@ -109,6 +110,8 @@ def load_model(
     config, model_class = _config(source, model_type, tokenizer, config_changes)
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
+        if source_type == model_type == "depth":
+            _check_sentence_ids_are_kept(name_or_config, source, config)
         return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
     if config.vocab_size < len(tokenizer):
         if "vocab_size" in config_changes:
@@ -236,6 +239,18 @@ def _check_size_is_kept(source, changes):
             raise ValueError(
                 f"`{name}` is {changes[name]}, but the checkpoint has {before[name]}, and its weights fit no other. "
                 "Leave the argument out, or pass `None` or a configuration for a model from scratch."
+            )
+
+
+def _check_sentence_ids_are_kept(name_or_path, source, config):
+    """Raise if a DEPTH checkpoint was trained with other sentence tokens than those of the tokenizer, in `config`."""
+    for name in SENTENCE_FIELDS:
+        trained, found = getattr(source, name), getattr(config, name)
+        if trained != found:
+            raise ValueError(
+                f"`{name}` of {name_or_path} is {trained}, but that of the tokenizer is {found}: the model would look "
+                "for its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
+                f"that was saved beside the model: `load_tokenizer({str(name_or_path)!r})`."
             )
 
 

@@ -272,6 +272,34 @@ class WeightsTest(LoadingTestCase):
         torch.testing.assert_close(model.shared.weight, original.shared.weight, rtol=0, atol=0)
 
 
+class SentenceTokensTest(LoadingTestCase):
+    def setUp(self):
+        super().setUp()
+        self.model = load_model(None, TOKENIZER, **TINY)
+        self.model.save_pretrained(self.folder)
+        TOKENIZER.save_pretrained(self.folder)
+
+    @parameterized.parameters(("first_sentence_token_id", 501, 500), ("num_sentence_tokens", 7, 20))
+    def test_a_depth_checkpoint_needs_the_sentence_tokens_that_it_was_trained_with(self, name, found, trained):
+        other = tiny_tokenizer()
+        if name == "first_sentence_token_id":
+            other.add_tokens(["<other>"])
+        add_sentence_tokens(other, 7 if name == "num_sentence_tokens" else 20)
+        for model_type in (None, "depth"):
+            with self.assertRaisesRegex(
+                ValueError,
+                rf"`{name}` of {self.folder} is {trained}, .* tokenizer is {found}: .*load_tokenizer\('{self.folder}",
+            ):
+                load_model(self.folder, other, model_type=model_type)
+        # A model from scratch, and a T5, have nothing to lose.
+        self.assertEqual(getattr(load_model(self.model.config, other).config, name), found)
+        self.assertIs(type(load_model(self.folder, other, model_type="t5")), T5ForConditionalGeneration)
+
+    def test_the_tokenizer_beside_a_depth_checkpoint_fits_it(self):
+        twin = load_model(self.folder, load_tokenizer(self.folder))
+        self.assertTrue(torch.equal(twin.shared.weight, self.model.shared.weight))
+
+
 class ConfigurationTest(LoadingTestCase):
     def test_a_model_from_scratch_is_a_small_t5_v1_1_of_the_tokenizer(self):
         model = load_model(None, TOKENIZER, **{**TINY, "num_layers": 1})
