@@ -62,11 +62,16 @@ class DepthEncoderOutput(BaseModelOutput):
 
     @classmethod
     def from_tuple(cls, values: tuple) -> "DepthEncoderOutput":
-        """From the `to_tuple()` of this class, which ends in the sentence mask, or of a plain [`BaseModelOutput`]."""
-        *values, last = values
-        if values and isinstance(last, torch.Tensor):
-            return cls(*values, *[None] * (3 - len(values)), last)
-        return cls(*values, last)
+        """
+        From the `to_tuple()` of this class, which ends in the sentence mask, or of a plain [`BaseModelOutput`]. Any
+        other tensor behind the hidden states, such as an attention mask of integers, is no sentence mask.
+        """
+        last_hidden_state, *others = values
+        sentence_mask = None
+        if others and isinstance(others[-1], torch.Tensor):
+            last = others.pop()
+            sentence_mask = last if last.dtype == torch.bool else None
+        return cls(last_hidden_state, *others[:2], sentence_mask=sentence_mask)
 
 
 @dataclass
