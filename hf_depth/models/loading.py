@@ -9,7 +9,12 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from ..data.tokenization import eosen_token_id, sentence_token_ids
 from ..suggestions import suggestion
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
-from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, UMT5ForConditionalGeneration
+from .modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+    check_loaded_weights,
+)
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -270,28 +275,12 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
         output_loading_info=True,
         **hub,
     )
-    _check_weights(name_or_path, loading_info)
+    check_loaded_weights(name_or_path, loading_info)
     if too_small:
         model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
         for part in (model, model.encoder, model.decoder):  # each has a copy of its own
             part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
     return model
-
-
-def _check_weights(name_or_path, loading_info):
-    """Raise unless the checkpoint has exactly the weights of the model."""
-    problems = []
-    for kind in ("missing", "unexpected", "mismatched"):
-        keys = sorted(key if isinstance(key, str) else key[0] for key in loading_info[f"{kind}_keys"])
-        if keys:
-            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
-    if problems:
-        raise ValueError(
-            f"The weights of {name_or_path} are not those of the model that its config.json describes ("
-            f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
-            "output head."
-        )
 
 
 def _rounded_up(size: int) -> int:
