@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import eosen_token_id, sentence_token_ids
 from ..suggestions import suggestion
@@ -85,10 +86,10 @@ def load_model(
         [`UMT5ForConditionalGeneration`].
 
     Raises:
-        `ValueError`: if the checkpoint or the configuration is of another architecture, if the weights of the
-            checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH model or others
-            than those of a DEPTH checkpoint, if `vocab_size` is smaller than the tokenizer, or if another of
-            `config_changes` is unknown or impossible.
+        `ValueError`: if the checkpoint or the configuration is of another architecture or a PEFT adapter, if the
+            weights of the checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH
+            model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller than the tokenizer, or if
+            another of `config_changes` is unknown or impossible.
 
     Example:
 
@@ -137,8 +138,19 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
     Args:
         name_or_path: folder or name on the Hub.
         hub_arguments: for `AutoConfig.from_pretrained`.
+
+    Raises:
+        `ValueError`: if there is a PEFT adapter without a model.
     """
-    config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    except (OSError, ValueError) as error:
+        if find_adapter_config_file(name_or_path, **hub_arguments) is None:
+            raise
+        raise ValueError(
+            f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
+            f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
+        ) from error
     if config.model_type == "umt5":
         fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
         if fields.get("tie_word_embeddings") is False:
@@ -157,7 +169,7 @@ def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any)
     Raises:
         `ValueError`: if it is none of them.
     """
-    return config_model_type(AutoConfig.from_pretrained(name_or_path, **hub_arguments))
+    return config_model_type(load_config(name_or_path, **hub_arguments))
 
 
 def config_model_type(config: PreTrainedConfig) -> str:

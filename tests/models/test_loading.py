@@ -173,6 +173,18 @@ class FamilyTest(LoadingTestCase):
         load_model(self.folder, TOKENIZER, model_type="depth").save_pretrained(self.folder)
         self.assertEqual(checkpoint_model_type(self.folder), "depth")
 
+    def test_a_peft_adapter_is_named_with_the_way_to_load_it(self):
+        self.saved()
+        Path(self.folder, "config.json").rename(Path(self.folder, "adapter_config.json"))
+        for load in (lambda: load_model(self.folder, PLAIN), lambda: checkpoint_model_type(self.folder)):
+            with self.assertRaisesRegex(
+                ValueError,
+                rf"{self.folder} is a PEFT adapter.*`load_model`.*from_pretrained\(model, '{self.folder}'\)",
+            ):
+                load()
+        with TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "Unrecognized model"):
+            load_model(empty, PLAIN)
+
     @parameterized.product(
         name=("LongT5", "SwitchTransformers", "Pix2Struct", "Bert", "Bart"), model_type=("depth", "t5", None)
     )
