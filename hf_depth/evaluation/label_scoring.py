@@ -158,9 +158,8 @@ def _check_decoder_is_free(model: PreTrainedModel) -> None:
     peft_config = getattr(model, "active_peft_config", None)
     if getattr(peft_config, "is_prompt_learning", False) and peft_config.peft_type not in ENCODER_PROMPTS:
         raise ValueError(
-            f"`score_labels` cannot score by a PEFT model with {peft_config.peft_type}, as in prefix tuning: its "
-            "virtual tokens precede the decoder's, and labels that share a sequence cannot attend to them. Use LoRA "
-            "or prompt tuning, or generate the labels."
+            "`score_labels` cannot score by a PEFT model with virtual tokens in front of the decoder's (prefix tuning): "
+            "labels that share a sequence cannot attend to them. Use LoRA or prompt tuning, or generate the labels."
         )
 
 
