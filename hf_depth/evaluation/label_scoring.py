@@ -158,7 +158,7 @@ def _check_decoder_is_free(model: PreTrainedModel) -> None:
     peft_config = getattr(model, "active_peft_config", None)
     if getattr(peft_config, "is_prompt_learning", False) and peft_config.peft_type not in ENCODER_PROMPTS:
         raise ValueError(
-            "`score_labels` cannot score by a PEFT model with virtual tokens in front of the decoder's (prefix tuning): "
+            "`score_labels` cannot score by a PEFT model with virtual tokens before the decoder's (prefix tuning): "
             "labels that share a sequence cannot attend to them. Use LoRA or prompt tuning, or generate the labels."
         )
 
