@@ -26,6 +26,8 @@ from ..models.modeling_depth import (
 MAX_LOGITS, MAX_CPU_LOGITS = 2**26, 2**23
 # Tokens of labels in one decoder sequence: their attention to each other grows with the square.
 MAX_ROW_LENGTH = 512
+# Kinds of PEFT prompts that stand in front of the encoder input only.
+ENCODER_PROMPTS = ("PROMPT_TUNING", "P_TUNING")
 
 
 @torch.no_grad()
@@ -58,8 +60,10 @@ def score_labels(
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
 
     Raises:
-        `ValueError`: if `label_ids` is not as described.
+        `ValueError`: if `label_ids` is not as described, or if the model is one of PEFT's prefix tuning, whose
+            virtual tokens precede those of the decoder.
     """
+    _check_decoder_is_free(model)
     _check_label_ids(label_ids, model.config.eos_token_id)
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
     lengths = (label_ids != -100).sum(dim=1)
@@ -147,6 +151,16 @@ def _groups(lengths: Sequence[int], row_length: int) -> Iterator[slice]:
             start, total = index, 0
         total += length
     yield slice(start, len(lengths))
+
+
+def _check_decoder_is_free(model: PreTrainedModel) -> None:
+    """Raise if PEFT puts virtual tokens in front of the decoder's, for which the mask of the labels has no room."""
+    peft_config = getattr(model, "active_peft_config", None)
+    if getattr(peft_config, "is_prompt_learning", False) and peft_config.peft_type not in ENCODER_PROMPTS:
+        raise ValueError(
+            "`score_labels` cannot score by a PEFT model with virtual tokens before the decoder's (prefix tuning): "
+            "labels that share a sequence cannot attend to them. Use LoRA or prompt tuning, or generate the labels."
+        )
 
 
 def _check_label_ids(label_ids: torch.LongTensor, eos_token_id: int) -> None:

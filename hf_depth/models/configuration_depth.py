@@ -79,7 +79,7 @@ class DepthConfig(T5Config):
                 f"The configuration is that of a {model_type!r}; a DEPTH model can be made of "
                 f"{', '.join(map(repr, T5_MODEL_TYPES))} (among them ByT5 and Flan-T5)."
             )
-        config_dict = dict(config_dict)
+        config_dict = config_dict | {"model_type": cls.model_type}
         if model_type == "mt5":  # never scales the decoder's output, whatever `tie_word_embeddings` says
             config_dict["tie_word_embeddings"] = False
         elif model_type == "umt5":

@@ -5,11 +5,17 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import eosen_token_id, sentence_token_ids
 from ..suggestions import suggestion
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
-from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, UMT5ForConditionalGeneration
+from .modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+    check_loaded_weights,
+)
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -80,9 +86,10 @@ def load_model(
         [`UMT5ForConditionalGeneration`].
 
     Raises:
-        `ValueError`: if the checkpoint or the configuration is of another architecture, if the weights of the
-            checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH model, if
-            `vocab_size` is smaller than the tokenizer, or if another of `config_changes` is unknown or impossible.
+        `ValueError`: if the checkpoint or the configuration is of another architecture or a PEFT adapter, if the
+            weights of the checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH
+            model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller than the tokenizer, or if
+            another of `config_changes` is unknown or impossible.
 
     Example:
 
@@ -109,6 +116,8 @@ def load_model(
     config, model_class = _config(source, model_type, tokenizer, config_changes)
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
+        if source_type == model_type == "depth":
+            _check_sentence_ids_are_kept(name_or_config, source, config)
         return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
     if config.vocab_size < len(tokenizer):
         if "vocab_size" in config_changes:
@@ -129,8 +138,19 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
     Args:
         name_or_path: folder or name on the Hub.
         hub_arguments: for `AutoConfig.from_pretrained`.
+
+    Raises:
+        `ValueError`: if there is a PEFT adapter without a model.
     """
-    config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
+    except (OSError, ValueError) as error:
+        if find_adapter_config_file(name_or_path, **hub_arguments) is None:
+            raise
+        raise ValueError(
+            f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
+            f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
+        ) from error
     if config.model_type == "umt5":
         fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
         if fields.get("tie_word_embeddings") is False:
@@ -149,7 +169,7 @@ def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any)
     Raises:
         `ValueError`: if it is none of them.
     """
-    return config_model_type(AutoConfig.from_pretrained(name_or_path, **hub_arguments))
+    return config_model_type(load_config(name_or_path, **hub_arguments))
 
 
 def config_model_type(config: PreTrainedConfig) -> str:
@@ -239,6 +259,18 @@ def _check_size_is_kept(source, changes):
             )
 
 
+def _check_sentence_ids_are_kept(name_or_path, source, config):
+    """Raise if a DEPTH checkpoint was trained with other sentence tokens than those of the tokenizer, in `config`."""
+    for name in SENTENCE_FIELDS:
+        trained, found = getattr(source, name), getattr(config, name)
+        if trained != found:
+            raise ValueError(
+                f"`{name}` of {name_or_path} is {trained}, but that of the tokenizer is {found}: the model would look "
+                "for its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
+                f"that was saved beside the model: `load_tokenizer({str(name_or_path)!r})`."
+            )
+
+
 def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implementation, hub):
     """The model of a checkpoint, with rows added to the embeddings where the tokenizer has more tokens."""
     sentence_ids = {name: getattr(config, name) for name in SENTENCE_FIELDS if hasattr(config, name)}
@@ -255,28 +287,12 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
         output_loading_info=True,
         **hub,
     )
-    _check_weights(name_or_path, loading_info)
+    check_loaded_weights(name_or_path, loading_info)
     if too_small:
         model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
         for part in (model, model.encoder, model.decoder):  # each has a copy of its own
             part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
     return model
-
-
-def _check_weights(name_or_path, loading_info):
-    """Raise unless the checkpoint has exactly the weights of the model."""
-    problems = []
-    for kind in ("missing", "unexpected", "mismatched"):
-        keys = sorted(key if isinstance(key, str) else key[0] for key in loading_info[f"{kind}_keys"])
-        if keys:
-            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
-    if problems:
-        raise ValueError(
-            f"The weights of {name_or_path} are not those of the model that its config.json describes ("
-            f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
-            "output head."
-        )
 
 
 def _rounded_up(size: int) -> int:

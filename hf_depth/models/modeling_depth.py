@@ -4,14 +4,14 @@ DEPTH: T5 with sentence tokens and hierarchical attention (arXiv 2405.07788).
 Imports only torch, transformers and the configuration beside it: the Hub ships these two files as custom code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
-from transformers import Cache, PreTrainedConfig, T5Config, UMT5Config
+from transformers import Cache, PreTrainedConfig, PreTrainedModel, T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
 from transformers.masking_utils import (
@@ -62,11 +62,16 @@ class DepthEncoderOutput(BaseModelOutput):
 
     @classmethod
     def from_tuple(cls, values: tuple) -> "DepthEncoderOutput":
-        """From the `to_tuple()` of this class, which ends in the sentence mask, or of a plain [`BaseModelOutput`]."""
-        *values, last = values
-        if values and isinstance(last, torch.Tensor):
-            return cls(*values, *[None] * (3 - len(values)), last)
-        return cls(*values, last)
+        """
+        From the `to_tuple()` of this class, which ends in the sentence mask, or of a plain [`BaseModelOutput`]. Any
+        other tensor behind the hidden states, such as an attention mask of integers, is no sentence mask.
+        """
+        last_hidden_state, *others = values
+        sentence_mask = None
+        if others and isinstance(others[-1], torch.Tensor):
+            last = others.pop()
+            sentence_mask = last if last.dtype == torch.bool else None
+        return cls(last_hidden_state, *others[:2], sentence_mask=sentence_mask)
 
 
 @dataclass
@@ -116,6 +121,12 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     """
 
     def __init__(self, config: T5Config):
+        if config.model_type != self.config_class.model_type:  # a field that a file of another kind has set
+            raise ValueError(
+                f"{type(self).__name__} is the class of {self.config_class.model_type!r} models, but the "
+                f"configuration is that of a {config.model_type!r}. `hf_depth.load_model(name, tokenizer, "
+                "model_type=...)` reads T5, mT5, UMT5, ByT5, Flan-T5 and DEPTH checkpoints."
+            )
         if getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = config.pad_token_id  # as in all T5 checkpoints
         if not config.scale_decoder_outputs:
@@ -127,6 +138,28 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         for module in self.modules():
             if type(module) is T5Attention:  # a new module would draw its weights anew
                 module.__class__ = DepthAttention
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> PreTrainedModel | tuple[PreTrainedModel, dict[str, Any]]:
+        """
+        As in all models of transformers, except that missing and unexpected weights are an error, not a warning. With
+        `output_loading_info=True` they are left to the caller.
+
+        Raises:
+            `ValueError`: if the checkpoint is of another kind of model, or if its weights are not those of the model.
+        """
+        returns_info = kwargs.pop("output_loading_info", False)
+        model, loading_info = super().from_pretrained(
+            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
+        )
+        if returns_info:
+            return model, loading_info
+        # Quantized weights have keys of their own, and of an adapter only its own keys are reported.
+        if not hasattr(model, "hf_quantizer") and not model._hf_peft_config_loaded:
+            check_loaded_weights(pretrained_model_name_or_path, loading_info, kinds=("missing", "unexpected"))
+        return model
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
@@ -357,11 +390,13 @@ class DepthEncoder(DepthStack):
 
 class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
     """
-    UMT5, a T5 with a relative position bias in every layer, with the repairs of [`T5ForConditionalGeneration`]; it
-    saves and loads as the class of transformers does.
+    UMT5, a T5 with a relative position bias in every layer, with the repairs of [`T5ForConditionalGeneration`].
 
-    Transformers 5 takes each UMT5 for one with a tied and scaled head. Those that Google published are not: their
-    `config.json` says `tie_word_embeddings=False`, which [`load_model`] honors by `scale_decoder_outputs=False`.
+    Those that Google published have an output head of their own: their `config.json` says `tie_word_embeddings=False`,
+    which [`load_model`] honors by `scale_decoder_outputs=False`. Saved again, such a model has the same field and both
+    matrices. The class of transformers 4 computes the same logits from it; that of transformers 5, which sets
+    `tie_word_embeddings=True` whatever the file says, multiplies them by `d_model ** -0.5`: the order of the tokens
+    (greedy decoding) is the same, their probabilities are not. With a tied head all compute the same.
     """
 
     config_class = UMT5Config
@@ -401,9 +436,9 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
     config_class = DepthConfig
 
     def __init__(self, config: DepthConfig):
-        _check_sentence_token_ids(config, config.vocab_size)
         checkpointing = getattr(config, "gradient_checkpointing", False)
         super().__init__(config)
+        _check_sentence_token_ids(config, config.vocab_size)
         self._replace_stacks(DepthEncoder, DepthStack, checkpointing)
 
     def resize_token_embeddings(
@@ -439,40 +474,17 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
-        As [`T5ForConditionalGeneration.forward`], with two more arguments.
+        As [`T5ForConditionalGeneration.forward`], with two more arguments. 4-D attention masks are used as they are.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
-                Token ids of the encoder input, in which the sentence tokens are found.
-            attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
-                Non-zero on tokens that are not padding. A 4-D mask is used as it is.
-            decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
-                Token ids of the decoder input. Defaults to `labels`, shifted to the right.
-            decoder_attention_mask (`torch.Tensor` of shape `(batch_size, decoded_length)`, *optional*):
-                Non-zero on tokens of the decoder that are not padding, those in `past_key_values` included. A 4-D mask
-                is used as it is.
             encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
                 What `model.encoder` returned. Any other output needs `input_ids` or `sentence_mask` beside it.
-            past_key_values ([`EncoderDecoderCache`], *optional*):
-                Keys and values of earlier decoder tokens.
-            inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
-                Embeddings instead of `input_ids`; needs `sentence_mask`.
-            decoder_inputs_embeds (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`, *optional*):
-                Embeddings instead of `decoder_input_ids`; needs `decoder_sentence_mask`.
-            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
-                Target ids; -100 is ignored.
-            use_cache (`bool`, *optional*):
-                Whether to return `past_key_values`. Defaults to `False` beside `labels`, else to the configuration's.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*):
-                What the summed loss is divided by. Defaults to the number of labels in this batch.
             sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
                 `True` where the encoder input is a sentence token; needed only where neither `input_ids` nor the
                 output of `model.encoder` is given.
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
                 `True` where the decoder input is a sentence token, for all tokens so far, those in `past_key_values`
                 included. Needed only with a filled cache or `decoder_inputs_embeds`; `generate()` passes it.
-            kwargs:
-                `output_attentions`, `output_hidden_states` and `return_dict`, as in all models of transformers.
 
         Returns:
             [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
@@ -609,6 +621,34 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = _pad_to(sentence_mask, cache.get_mask_sizes(input_ids.shape[1], 0)[0])
         inputs["decoder_sentence_mask"] = sentence_mask
         return inputs
+
+
+def check_loaded_weights(
+    name_or_path: Any, loading_info: dict[str, Any], kinds: Sequence[str] = ("missing", "unexpected", "mismatched")
+) -> None:
+    """
+    Check that a checkpoint has exactly the weights of the model.
+
+    Args:
+        name_or_path (`str` or `os.PathLike`): of the checkpoint.
+        loading_info (`dict`): what `from_pretrained(..., output_loading_info=True)` returns beside the model.
+        kinds (`Sequence[str]`, *optional*): of keys to look at.
+
+    Raises:
+        `ValueError`: if there are any such keys.
+    """
+    problems = []
+    for kind in kinds:
+        keys = sorted(key if isinstance(key, str) else key[0] for key in loading_info[f"{kind}_keys"])
+        if keys:
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    if problems:
+        raise ValueError(
+            f"The weights of {name_or_path} are not those of the model that its config.json describes ("
+            f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
+            "output head."
+        )
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

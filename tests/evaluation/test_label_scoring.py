@@ -1,5 +1,6 @@
 """Scores of labels equal those of one forward pass per label, whatever the model, the attention and the batch."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -167,6 +168,19 @@ class ScoresTest(parameterized.TestCase):
         batch = random_batch(seed=9)
         scores = score_labels(model_of("t5"), batch["input_ids"], batch["attention_mask"], LABELS)
         self.assertFalse(scores.requires_grad)
+
+    @parameterized.parameters(("PREFIX_TUNING", True, True), ("PROMPT_TUNING", True, False), ("LORA", False, False))
+    def test_virtual_tokens_of_the_decoder_are_refused(self, peft_type, is_prompt_learning, is_refused):
+        model, batch = model_of("t5"), random_batch(seed=0)
+        arguments = (batch["input_ids"], batch["attention_mask"], LABELS)
+        expected = score_labels(model, *arguments)
+        # What a `PeftModel` has; peft itself is no requirement.
+        model.active_peft_config = SimpleNamespace(peft_type=peft_type, is_prompt_learning=is_prompt_learning)
+        if is_refused:
+            with self.assertRaisesRegex(ValueError, r"PEFT model with virtual tokens .* \(prefix tuning\)"):
+                score_labels(model, *arguments)
+        else:
+            torch.testing.assert_close(score_labels(model, *arguments), expected)
 
     @parameterized.named_parameters(
         ("without_end", [[5, 6, 1], [5, 6, 7]], r"Label 1 .* must end in `</s>` \(1\)"),

@@ -152,6 +152,9 @@ class FamilyTest(LoadingTestCase):
             model.save_pretrained(again)
             self.assertFalse(config_values(load_config(again))["tie_word_embeddings"])
             twin = load_model(again, tokenizer).eval()
+            if model_type == "t5":  # the class of transformers 5 scales them down once more
+                stock = AutoModelForSeq2SeqLM.from_pretrained(again).eval()
+                torch.testing.assert_close(logits(stock, batch) * SIZE["d_model"] ** 0.5, logits(model, batch))
         torch.testing.assert_close(logits(twin, batch), logits(model, batch), rtol=0, atol=0)
 
     @parameterized.parameters(*FAMILIES)
@@ -169,6 +172,18 @@ class FamilyTest(LoadingTestCase):
             self.assertIsInstance(load_model(self.folder, PLAIN), T5ForConditionalGeneration)
         load_model(self.folder, TOKENIZER, model_type="depth").save_pretrained(self.folder)
         self.assertEqual(checkpoint_model_type(self.folder), "depth")
+
+    def test_a_peft_adapter_is_named_with_the_way_to_load_it(self):
+        self.saved()
+        Path(self.folder, "config.json").rename(Path(self.folder, "adapter_config.json"))
+        for load in (lambda: load_model(self.folder, PLAIN), lambda: checkpoint_model_type(self.folder)):
+            with self.assertRaisesRegex(
+                ValueError,
+                rf"{self.folder} is a PEFT adapter.*`load_model`.*from_pretrained\(model, '{self.folder}'\)",
+            ):
+                load()
+        with TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "Unrecognized model"):
+            load_model(empty, PLAIN)
 
     @parameterized.product(
         name=("LongT5", "SwitchTransformers", "Pix2Struct", "Bert", "Bart"), model_type=("depth", "t5", None)
@@ -270,6 +285,103 @@ class WeightsTest(LoadingTestCase):
         model = load_model(self.folder, TOKENIZER, model_type=model_type)
         self.assertEqual(model.config.vocab_size, 777)
         torch.testing.assert_close(model.shared.weight, original.shared.weight, rtol=0, atol=0)
+
+
+class FromPretrainedTest(LoadingTestCase):
+    """`from_pretrained` of the classes themselves."""
+
+    IDS = {"first_sentence_token_id": 20, "eosen_token_id": 40}  # within the rows of a tiny T5
+
+    @parameterized.product(
+        model=((T5ForConditionalGeneration, "UMT5"), (UMT5ForConditionalGeneration, "T5")),
+        kind=("the other", "MT5", "LongT5", "SwitchTransformers", "Bart", "Depth"),
+    )
+    def test_a_t5_or_umt5_class_refuses_the_files_of_every_other_kind(self, model, kind):
+        model_class, other = model
+        kind = other if kind == "the other" else kind
+        config = DepthConfig() if kind == "Depth" else getattr(transformers, f"{kind}Config")()
+        config.save_pretrained(self.folder)
+        save_file({}, Path(self.folder, "model.safetensors"), metadata={"format": "pt"})
+        message = f"of a {config.model_type!r}. `hf_depth.load_model"
+        for options in ({}, {"config": config}):
+            with self.assertRaisesRegex(ValueError, message):
+                model_class.from_pretrained(self.folder, **options)
+
+    def test_the_depth_class_refuses_a_configuration_without_sentence_tokens(self):
+        with self.assertRaisesRegex(ValueError, "class of 'depth' models, but the configuration is that of a 't5'"):
+            DepthForConditionalGeneration(T5Config(**SIZE))
+
+    def test_a_depth_configuration_made_of_another_file_is_a_depth_configuration(self):
+        for family in FAMILIES:
+            FAMILIES[family][1](**SIZE).save_pretrained(self.folder)
+            self.assertEqual(DepthConfig.from_pretrained(self.folder).model_type, "depth")
+
+    @parameterized.product(
+        model_class=(DepthForConditionalGeneration, T5ForConditionalGeneration),
+        kind=("missing", "unexpected", "encoder alone"),
+    )
+    def test_other_weights_are_refused_unless_the_caller_asks_for_their_names(self, model_class, kind):
+        ids = self.IDS if model_class is DepthForConditionalGeneration else {}
+        self.saved()
+        name = WeightsTest.BIAS
+        if kind == "missing":
+            self.edit_weights(lambda weights: weights.pop(name))
+        elif kind == "unexpected":
+            name = name.replace("block.0", "block.1")
+            self.edit_weights(lambda weights: weights.update({name: torch.zeros(32, 2)}))
+        else:
+            name, kind = "decoder.final_layer_norm.weight", "missing"
+            transformers.T5EncoderModel(T5Config(**SIZE)).save_pretrained(self.folder)
+        with self.assertRaisesRegex(ValueError, rf"weights of {self.folder} are not .*\({kind}: \w+coder\."):
+            model_class.from_pretrained(self.folder, **ids)
+        model, info = model_class.from_pretrained(self.folder, output_loading_info=True, **ids)
+        self.assertIs(type(model), model_class)
+        self.assertIn(name, info[f"{kind}_keys"])
+
+    @parameterized.parameters(DepthForConditionalGeneration, T5ForConditionalGeneration)
+    def test_sharded_and_dispatched_files_and_resized_embeddings_load(self, model_class):
+        ids = self.IDS if model_class is DepthForConditionalGeneration else {}
+        original = self.saved()
+        original.save_pretrained(self.folder, max_shard_size="10KB")
+        self.assertNotEmpty(list(Path(self.folder).glob("model-00002-of-*.safetensors")))
+        Path(self.folder, "model.safetensors").unlink()
+        batch = random_batch(5, sentence_tokens=0.0)
+        batch["input_ids"], batch["labels"] = batch["input_ids"].clamp(max=19), batch["labels"].clamp(max=19)
+        for options in ({}, {"device_map": "cpu"}, {"low_cpu_mem_usage": True}):
+            model = model_class.from_pretrained(self.folder, **ids, **options)
+            torch.testing.assert_close(logits(model, batch), logits(original, batch), rtol=1e-5, atol=1e-5)
+        with self.assertRaisesRegex(RuntimeError, "ignore_mismatched_sizes"):
+            model_class.from_pretrained(self.folder, **ids, vocab_size=64)
+        model = model_class.from_pretrained(self.folder, **ids, vocab_size=64, ignore_mismatched_sizes=True)
+        self.assertLen(model.shared.weight, 64)
+
+
+class SentenceTokensTest(LoadingTestCase):
+    def setUp(self):
+        super().setUp()
+        self.model = load_model(None, TOKENIZER, **TINY)
+        self.model.save_pretrained(self.folder)
+        TOKENIZER.save_pretrained(self.folder)
+
+    @parameterized.parameters(("first_sentence_token_id", 501, 500), ("num_sentence_tokens", 7, 20))
+    def test_a_depth_checkpoint_needs_the_sentence_tokens_that_it_was_trained_with(self, name, found, trained):
+        other = tiny_tokenizer()
+        if name == "first_sentence_token_id":
+            other.add_tokens(["<other>"])
+        add_sentence_tokens(other, 7 if name == "num_sentence_tokens" else 20)
+        for model_type in (None, "depth"):
+            with self.assertRaisesRegex(
+                ValueError,
+                rf"`{name}` of {self.folder} is {trained}, .* tokenizer is {found}: .*load_tokenizer\('{self.folder}",
+            ):
+                load_model(self.folder, other, model_type=model_type)
+        # A model from scratch, and a T5, have nothing to lose.
+        self.assertEqual(getattr(load_model(self.model.config, other).config, name), found)
+        self.assertIs(type(load_model(self.folder, other, model_type="t5")), T5ForConditionalGeneration)
+
+    def test_the_tokenizer_beside_a_depth_checkpoint_fits_it(self):
+        twin = load_model(self.folder, load_tokenizer(self.folder))
+        self.assertTrue(torch.equal(twin.shared.weight, self.model.shared.weight))
 
 
 class ConfigurationTest(LoadingTestCase):

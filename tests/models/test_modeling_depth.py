@@ -418,6 +418,18 @@ class GivenStatesTest(parameterized.TestCase):
         else:
             torch.testing.assert_close(model(**batch).logits, expected)
 
+    @parameterized.parameters(torch.long, torch.int32, torch.float32)
+    def test_another_mask_in_a_tuple_of_the_encoder_is_no_sentence_mask(self, dtype):
+        model, batch = tiny_model(attn_implementation="eager"), random_batch(6)
+        expected = model(**batch).logits
+        input_ids, mask = batch.pop("input_ids"), batch["attention_mask"].to(dtype)
+        options = {"output_hidden_states": True, "output_attentions": True}
+        whole = model.encoder(input_ids, mask, **options, return_dict=False)
+        for given in ((whole[0], mask), (*whole[:3], mask)):
+            with self.assertRaisesRegex(ValueError, "`encoder_outputs` does not .* `input_ids` or `sentence_mask`"):
+                model(**batch, encoder_outputs=given)
+            torch.testing.assert_close(model(input_ids, **batch, encoder_outputs=given).logits, expected)
+
     def test_no_input_at_all_is_refused_as_in_t5(self):
         with self.assertRaisesRegex(ValueError, "exactly one of input_ids or inputs_embeds"):
             tiny_model()()
