@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
 from ..suggestions import listed
+from .rows import check_class_order
 from .spec import TaskSpec
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")
@@ -79,7 +80,8 @@ class TaskDataset(torch.utils.data.Dataset):
             The classes of the training examples, whose most frequent one is the majority class.
 
     Raises:
-        `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`.
+        `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`, or their label column is a
+            `ClassLabel` with other numbers than the task's.
 
     >>> from hf_depth import TaskDataset, get_task
     >>> rows = Dataset.from_dict({"sentence1": ["A.", "B."], "sentence2": ["C.", "D."], "label": [0, -1]})
@@ -104,6 +106,7 @@ class TaskDataset(torch.utils.data.Dataset):
                 f"({self.split}), but has {len(self.prepared)} examples with the columns "
                 f"{listed(self.prepared.column_names)}. {HOW_TO_PREPARE}"
             )
+        check_class_order(self.rows, self.spec)
         columns = self.prepared.with_format("arrow")[:]
         lengths, target_lengths = (pc.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
         self.order = np.argsort(-lengths, kind="stable")
