@@ -1,7 +1,7 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_m
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
-from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset
+from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, TokenCounts, count_tokens
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
 from .model_card import fine_tuning_card
@@ -28,6 +28,9 @@ from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 
 EvaluationData = TaskDataset | Mapping[str, TaskDataset]
+
+
+NO_TOKEN = -1  # an id that no token has
 
 
 class TaskTrainer(DepthTrainer):
@@ -126,9 +129,7 @@ class TaskTrainer(DepthTrainer):
                 "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
                 "`TaskSplits.train_dataset()`."
             )
-        first = next(iter(dataset), None)
-        if first is not None:
-            self._check_example("train_dataset", first)
+        self._check_examples("train_dataset", dataset)
 
     def _check_evaluation_data(self, datasets: EvaluationData) -> None:
         named = datasets if isinstance(datasets, Mapping) else {"": datasets}
@@ -140,30 +141,35 @@ class TaskTrainer(DepthTrainer):
                     "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it of "
                     "files, `TaskDataset(task, split, examples, prepared)` of data sets."
                 )
-            if len(dataset):
-                self._check_example(argument, dataset[0])
+            self._check_examples(argument, dataset.prepared)
         check_prediction_mode([dataset.spec for dataset in named.values()], self.args.prediction_mode)
 
-    def _check_example(self, argument: str, example: Mapping[str, Any]) -> None:
-        """Stop if an example is not prepared as the model needs it."""
-        if "input_ids" not in example:
-            raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(example)}. {HOW_TO_PREPARE}")
-        token_ids = [int(token_id) for token_id in example["input_ids"]]
-        if len(token_ids) < 2:
-            return  # nothing but `</s>`: an example without text
-        first = self.processing_class.get_vocab().get(SENTENCE_TOKENS[0])
-        there, needed = first in token_ids, has_sentence_tokens(self.model.config)
-        if needed and not there:
+    def _check_examples(self, argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
+        """Stop if examples are not prepared as the model needs them."""
+        first = next(iter(dataset), None)
+        if first is None:
+            return
+        if "input_ids" not in first:
+            raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
+        counts = count_tokens(dataset, self.processing_class.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
+        if counts.greatest_id >= len(self.processing_class):
             raise ValueError(
-                f"`{argument}` was prepared without sentence tokens, but the model is a DEPTH model, which reads "
-                "them. Prepare it by `TaskSplits.prepare(tokenizer)` or `TaskPreprocessor(tokenizer, task)` with the "
-                "tokenizer of the model (`add_sentence_tokens(tokenizer)` adds the tokens) and without "
-                "`sentence_tokens=False`."
+                f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer "
+                f"{self.processing_class.name_or_path!r} has {len(self.processing_class)} tokens: the examples were "
+                "prepared with another one. Prepare them with the `processing_class` of the trainer."
             )
-        if there and not needed:
+        without = counts.with_text - counts.with_token
+        if without and has_sentence_tokens(self.model.config):
             raise ValueError(
-                f"`{argument}` was prepared with sentence tokens, but the model is a T5, which knows none. Prepare it "
-                "with `sentence_tokens=False`, or train a DEPTH model."
+                f"`{argument}` was prepared without sentence tokens{_how_many(without, counts)}, but the model is a "
+                "DEPTH model, which reads them. Prepare it by `TaskSplits.prepare(tokenizer)` or "
+                "`TaskPreprocessor(tokenizer, task)` with the tokenizer of the model "
+                "(`add_sentence_tokens(tokenizer)` adds the tokens) and without `sentence_tokens=False`."
+            )
+        if counts.with_token and not has_sentence_tokens(self.model.config):
+            raise ValueError(
+                f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
+                "is a T5, which knows none. Prepare it with `sentence_tokens=False`, or train a DEPTH model."
             )
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
@@ -319,3 +325,7 @@ class TaskTrainer(DepthTrainer):
             results = [evaluation.result for evaluation in self.evaluations.values()]
             text = fine_tuning_card(name, self.model.config.model_type, results, self.card)
             Path(self.args.output_dir, "README.md").write_text(text, encoding="utf-8")
+
+
+def _how_many(number: int, counts: TokenCounts) -> str:
+    return "" if number == counts.with_text else f" in {number:,} of {counts.with_text:,} examples"

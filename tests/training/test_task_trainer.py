@@ -9,11 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 
 import tiny_tasks
 from helpers import SENTENCES, process_environment, tiny_tokenizer
-from hf_depth import DataCollatorForTasks, DepthTrainingArguments, TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth import (
+    DataCollatorForTasks,
+    DepthTrainingArguments,
+    TaskDataset,
+    TaskPreprocessor,
+    TaskTrainer,
+    TaskTrainingArguments,
+    get_task,
+)
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
@@ -250,6 +258,37 @@ class ArgumentsTest(TestCase):
         message = "without sentence tokens, .* a DEPTH model" if kind == "depth" else "with sentence tokens, .* a T5"
         with self.assertRaisesRegex(ValueError, f"`{argument}` was prepared {message}"):
             self.build(kind, **{argument: wrong})
+
+    @parameterized.product(kind=KINDS, argument=["train_dataset", "eval_dataset"])
+    def test_each_example_agrees_with_the_model_on_sentence_tokens(self, kind, argument):
+        rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
+        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[1]], "num_cut_tokens": [0]})
+        both = [no_text.cast(prepared(rows, kind).features), prepared(rows, kind), prepared(rows.select([1]), other)]
+        mixed = concatenate_datasets([part.with_format(None) for part in both])
+        many = concatenate_datasets([rows.select([0]), rows, rows.select([1])])
+        right = mixed.select(range(5))
+        if argument == "eval_dataset":
+            right = TaskDataset(RTE, "validation", many.select(range(5)), right)
+            mixed = TaskDataset(RTE, "validation", many, mixed)
+        self.build(kind, **{argument: right})
+        with self.assertRaisesRegex(
+            ValueError, f"`{argument}` was prepared with.* sentence tokens in 1 of 5 examples, but"
+        ):
+            self.build(kind, **{argument: mixed})
+
+    def test_examples_that_are_prepared_when_they_are_read_are_checked_too(self):
+        rows = rte_rows(4)
+        preprocessor = TaskPreprocessor(tiny_tokenizer(sentence_tokens=True), RTE)
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, max_steps=1)
+        transformed = rows.with_transform(preprocessor)
+        for dataset in (
+            transformed,
+            [transformed[i] for i in range(4)],
+            prepared(rows, "depth").to_iterable_dataset(),
+        ):
+            self.build("depth", train_dataset=dataset, args=arguments)
+            with self.assertRaisesRegex(ValueError, "`train_dataset` was prepared with sentence tokens, but"):
+                self.build("t5", train_dataset=dataset, args=arguments)
 
     def test_data_sets_of_an_evaluation_are_checked_too(self):
         trained = self.build()
