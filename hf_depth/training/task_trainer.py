@@ -142,6 +142,7 @@ class TaskTrainer(DepthTrainer):
                     "files, `TaskDataset(task, split, examples, prepared)` of data sets."
                 )
             self._check_examples(argument, dataset.prepared)
+            self._check_targets(argument, dataset)
         check_prediction_mode([dataset.spec for dataset in named.values()], self.args.prediction_mode)
 
     def _check_examples(self, argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
@@ -170,6 +171,22 @@ class TaskTrainer(DepthTrainer):
             raise ValueError(
                 f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
                 "is a T5, which knows none. Prepare it with `sentence_tokens=False`, or train a DEPTH model."
+            )
+
+    def _check_targets(self, argument: str, dataset: TaskDataset) -> None:
+        """Stop if the tokenizer reads a target as another label than the example has."""
+        spec, index = dataset.spec, dataset.first_labeled
+        expected = spec.targets(dataset.rows[index]) if spec.labels is not None and index is not None else []
+        if not expected:
+            return
+        ids = [int(token_id) for token_id in dataset.prepared[index]["labels"] if token_id >= 0]
+        read = self.processing_class.decode(ids, skip_special_tokens=True)
+        if spec.parse(read) != spec.parse(expected[0]):
+            raise ValueError(
+                f"`{argument}`: the tokenizer {self.processing_class.name_or_path!r} reads the target of example "
+                f"{index} of {spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}: the "
+                "examples were prepared with another tokenizer. Prepare them with the `processing_class` of the "
+                "trainer."
             )
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ class ArgumentsTest(TestCase):
     @parameterized.product(kind=KINDS, argument=["train_dataset", "eval_dataset"])
     def test_each_example_agrees_with_the_model_on_sentence_tokens(self, kind, argument):
         rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
-        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[1]], "num_cut_tokens": [0]})
+        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[]], "num_cut_tokens": [0]})
         both = [no_text.cast(prepared(rows, kind).features), prepared(rows, kind), prepared(rows.select([1]), other)]
         mixed = concatenate_datasets([part.with_format(None) for part in both])
         many = concatenate_datasets([rows.select([0]), rows, rows.select([1])])
@@ -289,6 +289,37 @@ class ArgumentsTest(TestCase):
             self.build("depth", train_dataset=dataset, args=arguments)
             with self.assertRaisesRegex(ValueError, "`train_dataset` was prepared with sentence tokens, but"):
                 self.build("t5", train_dataset=dataset, args=arguments)
+
+    @parameterized.product(argument=["train_dataset", "eval_dataset"], column=["input_ids", "labels"])
+    def test_ids_that_the_tokenizer_has_not_are_refused(self, argument, column):
+        rows, size = rte_rows(4), len(tiny_tokenizer(sentence_tokens=True))
+        examples = prepared(rows, "t5").with_format(None).to_list()
+        examples[3][column][0] = size
+        changed = Dataset.from_list(examples)
+        if argument == "eval_dataset":
+            changed = TaskDataset(RTE, "validation", rows, changed)
+        message = f"`{argument}` holds the token id {size}, but the tokenizer .* has {size} tokens"
+        with self.assertRaisesRegex(ValueError, message):
+            self.build(**{argument: changed})
+
+    def test_evaluation_data_of_another_tokenizer_of_the_same_size_is_refused(self):
+        rows, tokenizer = rte_rows(4), tiny_tokenizer(sentence_tokens=True)
+        unlabeled = rows.remove_columns("label").add_column("label", [-1, -1, 0, 1])
+
+        def changed(ids: list[int]) -> list[int]:
+            return [token_id + 1 if 100 < token_id < 200 else token_id for token_id in ids]
+
+        for examples, first in ((rows, 0), (unlabeled, 2)):
+            right = prepared(examples, "t5").with_format(None)
+            wrong = right.map(lambda row: {"labels": changed(row["labels"])})
+            self.assertNotEqual(right["labels"][:], wrong["labels"][:])
+            self.build(eval_dataset=TaskDataset(RTE, "validation", examples, right), processing_class=tokenizer)
+            message = (
+                f"`eval_dataset`: the tokenizer {tokenizer.name_or_path!r} reads the target of example {first} of "
+                f"glue/rte .validation. as .* but its label is '{RTE.labels[examples[first]['label']]}'"
+            )
+            with self.assertRaisesRegex(ValueError, message):
+                self.build(eval_dataset=TaskDataset(RTE, "validation", examples, wrong), processing_class=tokenizer)
 
     def test_data_sets_of_an_evaluation_are_checked_too(self):
         trained = self.build()
