@@ -53,12 +53,13 @@ class TaskTrainer(DepthTrainer):
             As `TaskSplits.eval_dataset` gives it. The keys of several stand in the names of their metrics:
             `eval_accuracy`, `eval_rte_accuracy`.
         processing_class (`PreTrainedTokenizerBase`): the tokenizer that the examples were prepared with.
-        kwargs: the other arguments of [`DepthTrainer`].
+        kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
 
     Raises:
         `TypeError`: if `args` or a data set is of another class, or there is no tokenizer.
         `ValueError`: if examples are not prepared, or not as the model needs them (with sentence tokens for a DEPTH
-            model, without for a T5), or labels are to be scored for a free-form task.
+            model, without for a T5), or with another tokenizer; if labels are to be scored for a free-form task; for
+            `compute_metrics`, `preprocess_logits_for_metrics`, `compute_loss_func` and `remove_unused_columns=True`.
 
     >>> import tempfile
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
@@ -110,6 +111,7 @@ class TaskTrainer(DepthTrainer):
             processing_class=processing_class,
             **kwargs,
         )
+        self._check_arguments(kwargs)
         if train_dataset is not None:
             self._check_training_data(train_dataset)
         if eval_dataset is not None:
@@ -120,6 +122,22 @@ class TaskTrainer(DepthTrainer):
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
+
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
+        instead = {
+            "compute_metrics": "The metrics are those of the task: `metric_names`.",
+            "preprocess_logits_for_metrics": "The metrics are those of the task, of generated text or scored labels.",
+            "compute_loss_func": "The loss is that of `DepthTrainer`: override `compute_loss`.",
+        }
+        for name, advice in instead.items():
+            if arguments.get(name) is not None:
+                raise ValueError(f"`{name}` is not supported by TaskTrainer. {advice}")
+        if self.args.remove_unused_columns:
+            raise ValueError(
+                "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
+                "it at False: the collator takes what the model needs."
+            )
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 

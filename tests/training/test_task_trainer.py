@@ -321,6 +321,23 @@ class ArgumentsTest(TestCase):
             with self.assertRaisesRegex(ValueError, message):
                 self.build(eval_dataset=TaskDataset(RTE, "validation", examples, wrong), processing_class=tokenizer)
 
+    @parameterized.parameters(
+        ("compute_metrics", "`compute_metrics` is not .*those of the task: `metric_names`"),
+        ("preprocess_logits_for_metrics", "`preprocess_logits_for_metrics` is not .*those of the task"),
+        ("compute_loss_func", "`compute_loss_func` is not .*override `compute_loss`"),
+    )
+    def test_functions_in_the_place_of_metrics_and_loss_are_refused(self, name, message):
+        self.build(**{name: None})
+        with self.assertRaisesRegex(ValueError, message):
+            self.build(**{name: lambda *_: {}})
+
+    def test_columns_that_evaluation_needs_are_kept(self):
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, remove_unused_columns=True)
+        with self.assertRaisesRegex(
+            ValueError, "`remove_unused_columns=True` would remove `index`.*Leave it at False"
+        ):
+            self.build(args=arguments)
+
     def test_data_sets_of_an_evaluation_are_checked_too(self):
         trained = self.build()
         for evaluate in (trained.evaluate, trained.evaluate_tasks, trained.predict):
