@@ -1,5 +1,6 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ from .model_card import fine_tuning_card
 from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 EvaluationData = TaskDataset | Mapping[str, TaskDataset]
 
@@ -277,6 +280,8 @@ class TaskTrainer(DepthTrainer):
         self._label_ids = None
         if dataset.spec.labels is not None:
             self._label_ids = encode_labels(self.processing_class, list(dataset.spec.labels.values()))
+        if dataset.key not in self.evaluations:
+            self._report_short_generation(dataset)
         try:
             output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
@@ -329,6 +334,18 @@ class TaskTrainer(DepthTrainer):
             length = generation_length(self._task_dataset.spec, self._label_ids)
         arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
         return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
+
+    def _report_short_generation(self, dataset: TaskDataset) -> None:
+        arguments = self._generation_arguments()
+        if self._label_ids is None or self._scores_labels() or "max_new_tokens" in arguments:
+            return
+        needed = generation_length(dataset.spec, self._label_ids)
+        if arguments["max_length"] < needed:
+            logger.warning(
+                f"{dataset.spec.full_name} ({dataset.split}): text is generated up to `generation_max_length` "
+                f"{arguments['max_length']}, but the longest label takes {needed} tokens with the start token and "
+                "`</s>`: what is cut off is unparseable. Raise it, or leave it out."
+            )
 
     def _evaluation_metrics(self):
         """The exact loss; the accuracies of the tokens would be those of teacher forcing."""

@@ -25,6 +25,7 @@ from hf_depth import (
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
+from hf_depth.training import task_trainer
 from hf_depth.training.checkpoints import best_checkpoint, is_finished, last_complete_checkpoint
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
 from tiny_training import parameters, tiny_model
@@ -195,6 +196,22 @@ class EvaluationTest(TestCase):
             evaluated.evaluate_tasks(task_dataset(tests, "t5", "test"))
             self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.texts, 3)
             self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.texts, 5)
+
+    def test_generation_that_is_too_short_for_a_label_is_reported_once(self):
+        needed = 1 + encode_labels(tiny_tokenizer(True), list(RTE.labels.values())).shape[1]
+        with self.assertLogs(task_trainer.logger, "WARNING") as logs:
+            evaluated = self.trainer(generation_max_length=needed - 1)
+            for _ in range(2):
+                evaluated.evaluate()
+        self.assertLen(logs.output, 1)
+        message = f"`generation_max_length` {needed - 1}, but the longest label takes {needed} tokens"
+        self.assertRegex(logs.output[0], f"glue/rte .validation.: .*{message}")
+        with self.assertLogs(task_trainer.logger, "WARNING"):
+            self.trainer().evaluate(max_length=needed - 1)
+        with self.assertNoLogs(task_trainer.logger, "WARNING"):
+            for arguments in ({}, {"generation_max_length": needed}):
+                self.trainer(**arguments).evaluate()
+            self.trainer(generation_max_length=2, prediction_mode="score_labels").evaluate()
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
