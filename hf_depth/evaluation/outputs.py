@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
-from .metrics import METRICS
 from .plots import plot_confusion_matrix
-from .scoring import TaskEvaluation, TaskResult
+from .scoring import TaskEvaluation, TaskResult, get_metric
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +94,7 @@ def _predictions(spec, rows, texts, predicted_ids, scores) -> Iterator[dict]:
             line["scores"] = dict(zip(spec.labels.values(), map(float, scores[index]), strict=True))
         if spec.labels is None:
             references = spec.targets(row)
-            (right,) = METRICS["exact_match"].row_scores([texts[index]], [references])
+            (right,) = get_metric("exact_match").row_scores([texts[index]], [references])
             line |= {"references": references, "correct": bool(right) if references else None}
         else:
             predicted, label = int(predicted_ids[index]), spec.label_id(row)
@@ -200,7 +199,7 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
         for name in result.spec.metric_names:
             if name in result.metrics:
                 keys = (name, f"majority_{name}", f"chance_{name}", "unparsed_fraction")
-                digits = 4 if METRICS[name].scale == 1 else 2
+                digits = 4 if get_metric(name).scale == 1 else 2
                 texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
                 lines.append([result.spec.full_name, result.split, name, *texts])
     if not any(line[-1] for line in lines):  # labels were scored, or there are none

@@ -5,16 +5,30 @@ guessing. How an unparseable prediction counts is told in `evaluation.metrics`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
 
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
-from .metrics import METRICS
+
+if TYPE_CHECKING:
+    from .metrics import TaskMetric
 
 GROUP_COLUMNS = ("category", "task")
+
+
+def get_metric(name: str) -> "type[TaskMetric]":
+    """
+    A metric of `evaluation.metrics.METRICS`.
+
+    Args:
+        name: one of `tasks.checks.METRIC_NAMES`.
+    """
+    from .metrics import METRICS  # brings evaluate and scipy.stats, which take half a second to import
+
+    return METRICS[name]
 
 
 def compute_task_metrics(
@@ -89,7 +103,7 @@ def majority_class(label_ids: Iterable[int]) -> int:
 
 def optimized_score(spec: TaskSpec, metrics: Mapping[str, float]) -> float:
     """The task's `metric_to_optimize`, with 1 for the best score whatever its scale, for means over several tasks."""
-    return metrics[spec.metric_to_optimize] / METRICS[spec.metric_to_optimize].scale
+    return metrics[spec.metric_to_optimize] / get_metric(spec.metric_to_optimize).scale
 
 
 def _check_predictions(spec, number, texts, predicted_ids) -> None:
@@ -114,7 +128,7 @@ def _references(spec: TaskSpec, rows: Sequence[Example]) -> tuple[np.ndarray, np
 
 
 def _score(spec: TaskSpec, name: str, predicted_ids, reference_ids, reference_values) -> float:
-    metric = METRICS[name]
+    metric = get_metric(name)
     if metric.kind == "ids":
         predictions, references, kwargs = predicted_ids, reference_ids, {"num_labels": spec.num_labels}
     elif metric.kind == "values":
@@ -136,7 +150,7 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
     weights = np.repeat(counts / spec.num_labels, spec.num_labels)
     baselines = {}
     for name in spec.metric_names:
-        metric = METRICS[name]
+        metric = get_metric(name)
         if metric.kind == "values":
             baselines |= {f"majority_{name}": 0.0, f"chance_{name}": 0.0}
         elif metric.kind == "ids":
@@ -160,9 +174,8 @@ def _free_form_metrics(spec: TaskSpec, rows, texts, group_columns) -> dict[str, 
         for index, row in enumerate(rows):
             if row[column]:
                 members.setdefault("_" + _key(row[column]), []).append(index)
-    scores = {
-        name: METRICS[name].scale * np.array(METRICS[name].row_scores(texts, references)) for name in spec.metric_names
-    }
+    metrics = {name: get_metric(name) for name in spec.metric_names}
+    scores = {name: metric.scale * np.array(metric.row_scores(texts, references)) for name, metric in metrics.items()}
     return {
         name + suffix: float(scores[name][chosen].mean())
         for suffix, chosen in members.items()

@@ -1,17 +1,22 @@
 """What a trainer takes of a task: [`TaskDataset`] to evaluate on, and the collator of prepared examples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
 from ..suggestions import listed
+from .rows import check_class_order
 from .spec import TaskSpec
+
+EXAMPLES_TO_CHECK = 100  # of data sets other than `datasets.Dataset`, which may prepare each example when it is read
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")
 
@@ -79,7 +84,8 @@ class TaskDataset(torch.utils.data.Dataset):
             The classes of the training examples, whose most frequent one is the majority class.
 
     Raises:
-        `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`.
+        `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`, or their label column is a
+            `ClassLabel` with other numbers than the task's.
 
     >>> from hf_depth import TaskDataset, get_task
     >>> rows = Dataset.from_dict({"sentence1": ["A.", "B."], "sentence2": ["C.", "D."], "label": [0, -1]})
@@ -104,10 +110,12 @@ class TaskDataset(torch.utils.data.Dataset):
                 f"({self.split}), but has {len(self.prepared)} examples with the columns "
                 f"{listed(self.prepared.column_names)}. {HOW_TO_PREPARE}"
             )
+        check_class_order(self.rows, self.spec)
         columns = self.prepared.with_format("arrow")[:]
         lengths, target_lengths = (pc.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
         self.order = np.argsort(-lengths, kind="stable")
         self.has_targets = bool((target_lengths > 0).any())
+        self.first_labeled = int(np.argmax(target_lengths > 0)) if self.has_targets else None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -124,6 +132,56 @@ class TaskDataset(torch.utils.data.Dataset):
         if self.has_targets:
             example["labels"] = labels if len(labels) else [-100]
         return example
+
+
+@dataclass
+class TokenCounts:
+    """
+    What the ids of prepared examples say about how they were prepared.
+
+    Attributes:
+        with_text (`int`): examples of more than `</s>`.
+        with_token (`int`): those of them in which a token occurs.
+        greatest_id (`int`): of inputs and targets; -1 if there is none.
+    """
+
+    with_text: int = 0
+    with_token: int = 0
+    greatest_id: int = -1
+
+
+def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenCounts:
+    """
+    Look through prepared examples: all of a `datasets.Dataset`, the first of any other data set.
+
+    Args:
+        examples (`Iterable[Mapping[str, Any]]`): with `input_ids` and perhaps `labels`.
+        token_id (`int`): the token to look for in `input_ids`.
+
+    >>> count_tokens([{"input_ids": [5, 9, 1]}, {"input_ids": [1]}, {"input_ids": [6, 1]}], token_id=9)
+    TokenCounts(with_text=2, with_token=1, greatest_id=9)
+    """
+    counts = TokenCounts()
+    for table in _id_tables(examples):
+        input_ids = table["input_ids"].combine_chunks()
+        is_token = pc.equal(pc.list_flatten(input_ids), token_id)
+        counts.with_token += pc.count_distinct(pc.filter(pc.list_parent_indices(input_ids), is_token)).as_py()
+        counts.with_text += pc.sum(pc.greater(pc.list_value_length(input_ids), 1)).as_py()
+        greatest = [pc.max(pc.list_flatten(column)).as_py() for column in table.columns]
+        counts.greatest_id = max([counts.greatest_id, *(number for number in greatest if number is not None)])
+    return counts
+
+
+def _id_tables(examples: Iterable[Mapping[str, Any]]) -> Iterator[pa.Table]:
+    names = ("input_ids", "labels")
+    # With a transform of the user's, what is stored are other examples.
+    if isinstance(examples, Dataset) and examples.format["type"] != "custom":
+        columns = [name for name in names if name in examples.column_names]
+        yield from examples.select_columns(columns).with_format("arrow").iter(batch_size=10_000)
+        return
+    first = list(islice(iter(examples), EXAMPLES_TO_CHECK))
+    if first:
+        yield pa.table({name: [_as_list(one[name]) for one in first] for name in names if name in first[0]})
 
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:

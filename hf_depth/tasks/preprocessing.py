@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.sentences import get_sentence_splitter
 from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, layout_document, sentence_token_ids
+from .rows import check_class_order
 from .spec import TaskSpec
 
 # Part of the fingerprint of prepared data: raise it when the same example may give other ids.
@@ -213,7 +214,11 @@ def prepare_task(
 
     Returns:
         `Dataset`: with the columns `input_ids`, `labels` and `num_cut_tokens`.
+
+    Raises:
+        `ValueError`: if the label column is a `ClassLabel` with other numbers than the task's.
     """
+    check_class_order(rows, preprocessor.spec)
     return rows.map(
         preprocessor,
         batched=True,

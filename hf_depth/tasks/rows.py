@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.compute as pc
-from datasets import Dataset, Features, List, Value
+from datasets import ClassLabel, Dataset, Features, List, Value
 
-from ..suggestions import suggestion
-from .spec import UNLABELED, TaskSpec, is_unlabeled, whole_number
+from ..suggestions import listed, suggestion
+from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,8 @@ def check_rows(
     Bring examples into the columns of their task and check each of them.
 
     Args:
-        dataset: examples with the columns of the task, or the `column_aliases` of these. A list of texts is joined.
+        dataset: examples with the columns of the task, or the `column_aliases` of these. A list of texts is joined. A
+            label column that is a `ClassLabel` is read by its names, if these are the task's labels or their numbers.
         spec: the task.
         place: where the examples come from, for errors.
         needs_labels: whether an unlabeled example is an error. Else the column may be missing; then all are unlabeled.
@@ -35,7 +36,8 @@ def check_rows(
         the list of references. `idx` is the one of the data, or else the place of the example.
 
     Raises:
-        `ValueError`: naming the place, the row and the column, and what is accepted.
+        `ValueError`: naming the place, the row and the column, and what is accepted; or if only some of the names of a
+            `ClassLabel` are labels of the task.
     """
     dataset = _rename(dataset, spec)
     _check_columns(dataset, spec, place, needs_labels)
@@ -44,7 +46,8 @@ def check_rows(
     else:
         label = Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
-    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, _has_row_numbers(dataset))
+    names = _class_names(dataset, spec, place)
+    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, _has_row_numbers(dataset), names)
     rows = dataset.map(
         checker,
         batched=True,
@@ -81,6 +84,26 @@ def read_class(spec: TaskSpec, label: Any) -> int:
     return label_id
 
 
+def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
+    """
+    Check that a label column which is a `ClassLabel`, and which [`check_rows`] has not read, has the task's numbers.
+
+    Args:
+        dataset: examples in the columns of the task.
+        spec: the task.
+
+    Raises:
+        `ValueError`: if a number of it is that of another class of the task.
+    """
+    feature = dataset.features.get(spec.label_column_name)
+    for number, name in enumerate(getattr(feature, "names", None) or ()):
+        if spec.parse(name) not in (number, UNPARSED):
+            raise ValueError(
+                f"The column {spec.label_column_name!r} is a ClassLabel in which {number} is {name!r}, but in the "
+                f"task {spec.name!r} it is {spec.labels.get(number)!r}. `TaskSplits.from_datasets` reads the names."
+            )
+
+
 @dataclass
 class _RowChecker:
     """A function for `datasets.map`."""
@@ -90,6 +113,7 @@ class _RowChecker:
     needs_labels: bool
     allow_empty_texts: bool
     has_row_numbers: bool
+    class_names: list[str] | None
 
     def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
         spec = self.spec
@@ -112,6 +136,8 @@ class _RowChecker:
         return text or ""
 
     def _label(self, label: Any, index: int) -> int | float | list[str]:
+        if self.class_names is not None and not is_unlabeled(label):
+            label = self.class_names[label]
         spec, row = self.spec, {self.spec.label_column_name: label}
         try:
             if spec.labels is None:
@@ -159,6 +185,43 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
                 f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
                 "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
             )
+
+
+def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:
+    """
+    The names by which to read a label column that is a `ClassLabel`, whose numbers may be in another order than those
+    of the task; `None` for any other column, and where the names say nothing about the task's labels.
+    """
+    column = spec.label_column_name
+    feature = dataset.features.get(column)
+    if not isinstance(feature, ClassLabel) or feature.names is None:
+        return None
+    names = [name for name in feature.names if not is_unlabeled(name)]
+    foreign = [name for name in names if spec.parse(name) == UNPARSED]
+    if not spec.is_classification or not foreign:
+        return feature.names
+    if len(foreign) < len(names):
+        raise ValueError(
+            f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, of which "
+            f"{listed(foreign)} are no labels of the task {spec.name!r}. These are: {listed(spec.labels.values())}. "
+            "Rename the classes, or change the task's `labels`."
+        )
+    if all(whole_number(name) in spec.labels for name in names):
+        return feature.names
+    assumed = [f"{number} ({name!r}) is {_class_text(spec, number)}" for number, name in enumerate(feature.names)]
+    logger.warning(
+        f"{place}: the column {column!r} is a ClassLabel whose names are no labels of the task {spec.name!r}. Its "
+        f"numbers are taken for those of the task: {', '.join(assumed)}. If this is wrong, rename the classes."
+    )
+    return None
+
+
+def _class_text(spec: TaskSpec, number: int) -> str:
+    """The label that a number in the data stands for, for reports."""
+    try:
+        return repr(spec.labels[read_class(spec, number)])
+    except ValueError:
+        return "none of its labels"
 
 
 def _has_row_numbers(dataset: Dataset) -> bool:

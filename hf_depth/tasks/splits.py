@@ -253,11 +253,13 @@ class TaskSplits:
             max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
 
         Raises:
+            `TypeError`: if `datasets` is no mapping, or one of them is no `datasets.Dataset`.
             `ValueError`: if a split, a column or a label is none of the task's, or a text is empty.
         """
         (spec,) = _as_specs(task)
         spec = _with_lengths(spec, {"max_source_length": max_source_length, "max_target_length": max_target_length})
         known = [split for split in (spec.train_split, *spec.validation_splits, *spec.test_splits) if split]
+        _check_datasets(datasets)
         examples = {}
         for split, dataset in datasets.items():
             if split not in known:
@@ -298,8 +300,14 @@ class TaskSplits:
             `TaskSplits`: itself.
 
         Raises:
+            `TypeError`: if `tokenizer` is no tokenizer.
             `ValueError`: see [`TaskPreprocessor`].
         """
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise TypeError(
+                f"`tokenizer` must be a tokenizer of transformers, got {type(tokenizer).__name__}: {tokenizer!r:.80}. "
+                "`load_tokenizer(name_or_path)` loads one."
+            )
         self._tokenizer = tokenizer
         self.statistics = {}
         for part in self.parts:
@@ -466,6 +474,21 @@ class _Selection:
             logger.warning(f"{message}.")
             return
         raise ValueError(f"{message}: name `{file}`, a `dataset_dir` that holds them, or leave out `{flag}`.")
+
+
+def _check_datasets(datasets: Any) -> None:
+    """Stop on anything but data sets by the names of their splits."""
+    if not isinstance(datasets, Mapping):
+        raise TypeError(
+            f"`datasets` must map the names of splits to data sets, got {type(datasets).__name__}: write "
+            "`{'train': dataset}`."
+        )
+    for split, dataset in datasets.items():
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"`datasets[{split!r}]` must be a `datasets.Dataset`, got {type(dataset).__name__}. "
+                "`Dataset.from_list` makes one of a list of examples, `Dataset.from_generator` of a stream."
+            )
 
 
 def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec]:

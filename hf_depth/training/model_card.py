@@ -13,9 +13,8 @@ import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from transformers import PreTrainedModel, TrainingArguments
 
-from ..evaluation.metrics import METRICS
 from ..evaluation.outputs import results_table
-from ..evaluation.scoring import TaskResult
+from ..evaluation.scoring import TaskResult, get_metric
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.splits import TaskSplits
 from .training_args import TaskTrainingArguments
@@ -193,7 +192,7 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
             dataset_name=result.spec.full_name,
             dataset_config=result.spec.config_name if result.spec.path in datasets else None,
             dataset_split=result.split,
-            metric_type=METRICS[name].hub_name or name,
+            metric_type=get_metric(name).hub_name or name,
             metric_name=name,
             metric_value=round(float(result.metrics[name]), 6),
         )

@@ -1,7 +1,8 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_m
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
-from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset
+from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, TokenCounts, count_tokens
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
 from .model_card import fine_tuning_card
@@ -27,7 +28,12 @@ from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
 
+logger = logging.getLogger(__name__)
+
 EvaluationData = TaskDataset | Mapping[str, TaskDataset]
+
+
+NO_TOKEN = -1  # an id that no token has
 
 
 class TaskTrainer(DepthTrainer):
@@ -50,12 +56,13 @@ class TaskTrainer(DepthTrainer):
             As `TaskSplits.eval_dataset` gives it. The keys of several stand in the names of their metrics:
             `eval_accuracy`, `eval_rte_accuracy`.
         processing_class (`PreTrainedTokenizerBase`): the tokenizer that the examples were prepared with.
-        kwargs: the other arguments of [`DepthTrainer`].
+        kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
 
     Raises:
         `TypeError`: if `args` or a data set is of another class, or there is no tokenizer.
         `ValueError`: if examples are not prepared, or not as the model needs them (with sentence tokens for a DEPTH
-            model, without for a T5), or labels are to be scored for a free-form task.
+            model, without for a T5), or with another tokenizer; if labels are to be scored for a free-form task; for
+            `compute_metrics`, `preprocess_logits_for_metrics`, `compute_loss_func` and `remove_unused_columns=True`.
 
     >>> import tempfile
     >>> from hf_depth import T5ForConditionalGeneration, TaskSplits, TaskTrainer, TaskTrainingArguments
@@ -107,6 +114,7 @@ class TaskTrainer(DepthTrainer):
             processing_class=processing_class,
             **kwargs,
         )
+        self._check_arguments(kwargs)
         if train_dataset is not None:
             self._check_training_data(train_dataset)
         if eval_dataset is not None:
@@ -118,6 +126,21 @@ class TaskTrainer(DepthTrainer):
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
 
+    def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
+        instead = {
+            "compute_metrics": "The metrics are those of the task: `metric_names`.",
+            "preprocess_logits_for_metrics": "The metrics are those of the task, of generated text or scored labels.",
+        }
+        for name, advice in instead.items():
+            if arguments.get(name) is not None:
+                raise ValueError(f"`{name}` is not supported by TaskTrainer. {advice}")
+        if self.args.remove_unused_columns:
+            raise ValueError(
+                "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
+                "it at False: the collator takes what the model needs."
+            )
+
     # ---- Data -------------------------------------------------------------------------------------------------------
 
     def _check_training_data(self, dataset: Any) -> None:
@@ -126,9 +149,7 @@ class TaskTrainer(DepthTrainer):
                 "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
                 "`TaskSplits.train_dataset()`."
             )
-        first = next(iter(dataset), None)
-        if first is not None:
-            self._check_example("train_dataset", first)
+        self._check_examples("train_dataset", dataset)
 
     def _check_evaluation_data(self, datasets: EvaluationData) -> None:
         named = datasets if isinstance(datasets, Mapping) else {"": datasets}
@@ -140,30 +161,52 @@ class TaskTrainer(DepthTrainer):
                     "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it of "
                     "files, `TaskDataset(task, split, examples, prepared)` of data sets."
                 )
-            if len(dataset):
-                self._check_example(argument, dataset[0])
+            self._check_examples(argument, dataset.prepared)
+            self._check_targets(argument, dataset)
         check_prediction_mode([dataset.spec for dataset in named.values()], self.args.prediction_mode)
 
-    def _check_example(self, argument: str, example: Mapping[str, Any]) -> None:
-        """Stop if an example is not prepared as the model needs it."""
-        if "input_ids" not in example:
-            raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(example)}. {HOW_TO_PREPARE}")
-        token_ids = [int(token_id) for token_id in example["input_ids"]]
-        if len(token_ids) < 2:
-            return  # nothing but `</s>`: an example without text
-        first = self.processing_class.get_vocab().get(SENTENCE_TOKENS[0])
-        there, needed = first in token_ids, has_sentence_tokens(self.model.config)
-        if needed and not there:
+    def _check_examples(self, argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
+        """Stop if examples are not prepared as the model needs them."""
+        first = next(iter(dataset), None)
+        if first is None:
+            return
+        if "input_ids" not in first:
+            raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
+        counts = count_tokens(dataset, self.processing_class.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
+        if counts.greatest_id >= len(self.processing_class):
             raise ValueError(
-                f"`{argument}` was prepared without sentence tokens, but the model is a DEPTH model, which reads "
-                "them. Prepare it by `TaskSplits.prepare(tokenizer)` or `TaskPreprocessor(tokenizer, task)` with the "
-                "tokenizer of the model (`add_sentence_tokens(tokenizer)` adds the tokens) and without "
-                "`sentence_tokens=False`."
+                f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer "
+                f"{self.processing_class.name_or_path!r} has {len(self.processing_class)} tokens: the examples were "
+                "prepared with another one. Prepare them with the `processing_class` of the trainer."
             )
-        if there and not needed:
+        without = counts.with_text - counts.with_token
+        if without and has_sentence_tokens(self.model.config):
             raise ValueError(
-                f"`{argument}` was prepared with sentence tokens, but the model is a T5, which knows none. Prepare it "
-                "with `sentence_tokens=False`, or train a DEPTH model."
+                f"`{argument}` was prepared without sentence tokens{_how_many(without, counts)}, but the model is a "
+                "DEPTH model, which reads them. Prepare it by `TaskSplits.prepare(tokenizer)` or "
+                "`TaskPreprocessor(tokenizer, task)` with the tokenizer of the model "
+                "(`add_sentence_tokens(tokenizer)` adds the tokens) and without `sentence_tokens=False`."
+            )
+        if counts.with_token and not has_sentence_tokens(self.model.config):
+            raise ValueError(
+                f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
+                "is a T5, which knows none. Prepare it with `sentence_tokens=False`, or train a DEPTH model."
+            )
+
+    def _check_targets(self, argument: str, dataset: TaskDataset) -> None:
+        """Stop if the tokenizer reads a target as another label than the example has."""
+        spec, index = dataset.spec, dataset.first_labeled
+        expected = spec.targets(dataset.rows[index]) if spec.labels is not None and index is not None else []
+        if not expected:
+            return
+        ids = [int(token_id) for token_id in dataset.prepared[index]["labels"] if token_id >= 0]
+        read = self.processing_class.decode(ids, skip_special_tokens=True)
+        if spec.parse(read) != spec.parse(expected[0]):
+            raise ValueError(
+                f"`{argument}`: the tokenizer {self.processing_class.name_or_path!r} reads the target of example "
+                f"{index} of {spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}: the "
+                "examples were prepared with another tokenizer. Prepare them with the `processing_class` of the "
+                "trainer."
             )
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
@@ -236,6 +279,8 @@ class TaskTrainer(DepthTrainer):
         self._label_ids = None
         if dataset.spec.labels is not None:
             self._label_ids = encode_labels(self.processing_class, list(dataset.spec.labels.values()))
+        if dataset.key not in self.evaluations:
+            self._report_short_generation(dataset)
         try:
             output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         finally:
@@ -289,6 +334,18 @@ class TaskTrainer(DepthTrainer):
         arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
         return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
 
+    def _report_short_generation(self, dataset: TaskDataset) -> None:
+        arguments = self._generation_arguments()
+        if self._label_ids is None or self._scores_labels() or "max_new_tokens" in arguments:
+            return
+        needed = generation_length(dataset.spec, self._label_ids)
+        if arguments["max_length"] < needed:
+            logger.warning(
+                f"{dataset.spec.full_name} ({dataset.split}): text is generated up to `generation_max_length` "
+                f"{arguments['max_length']}, but the longest label takes {needed} tokens with the start token and "
+                "`</s>`: what is cut off is unparseable. Raise it, or leave it out."
+            )
+
     def _evaluation_metrics(self):
         """The exact loss; the accuracies of the tokens would be those of teacher forcing."""
         return {name: value for name, value in summarize(self._eval_sums).items() if name == "loss"}
@@ -319,3 +376,7 @@ class TaskTrainer(DepthTrainer):
             results = [evaluation.result for evaluation in self.evaluations.values()]
             text = fine_tuning_card(name, self.model.config.model_type, results, self.card)
             Path(self.args.output_dir, "README.md").write_text(text, encoding="utf-8")
+
+
+def _how_many(number: int, counts: TokenCounts) -> str:
+    return "" if number == counts.with_text else f" in {number:,} of {counts.with_text:,} examples"

@@ -106,7 +106,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if data_collator is None:
             raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
         super().__init__(model, args, data_collator, *more, **kwargs)
-        self._check_arguments()
+        self._check_settings()
         self._check_parts()
         self.card = card
         if self.args.generation_max_length is None:
@@ -125,7 +125,7 @@ class DepthTrainer(Seq2SeqTrainer):
         self._log_clock = None
         self._last_good_step = 0
 
-    def _check_arguments(self):
+    def _check_settings(self):
         """Stop on arguments that would be without effect, or with a wrong one."""
         if self.compute_loss_func is not None:
             raise ValueError(

@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth import DataCollatorForTasks, TaskDataset
-from hf_depth.tasks.dataset import name_datasets
+from hf_depth.tasks.dataset import count_tokens, name_datasets
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -75,3 +75,13 @@ class TaskDatasetTest(parameterized.TestCase):
         self.assertIs(name_datasets([one]), one)
         self.assertEqual(list(name_datasets([one, other])), ["a", "b"])
         self.assertEqual(list(name_datasets([one, other, questions])), ["rte_a", "rte_b", "questions"])
+
+    def test_tokens_are_counted_in_all_examples_whatever_their_format_and_order(self):
+        ids = [[9, 9, 1], [1], [4, 1], [], [9, 1]] * 7
+        data = Dataset.from_dict({"input_ids": ids, "labels": [[12, -100], []] + [[3]] * 33})
+        expected = [21, 14, 12]
+        for examples in (data, data.with_format("numpy"), data.select(range(34, -1, -1)), list(data)):
+            counts = count_tokens(examples, 9)
+            self.assertEqual([counts.with_text, counts.with_token, counts.greatest_id], expected)
+        empty = count_tokens(data.select([]), 9)
+        self.assertEqual([empty.with_text, empty.with_token, empty.greatest_id], [0, 0, -1])

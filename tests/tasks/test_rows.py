@@ -1,16 +1,22 @@
 """Examples get the columns of their task, and each is checked."""
 
+from unittest import mock
+
 from absl.testing import parameterized
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from helpers import tiny_tokenizer
+from hf_depth import TaskDataset
 from hf_depth.evaluation.scoring import compute_task_metrics
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import as_task, get_task
-from hf_depth.tasks.rows import read_class
-from hf_depth.tasks.spec import UNLABELED
+from hf_depth.tasks.rows import check_rows, read_class
+from hf_depth.tasks.rows import logger as rows_logger
+from hf_depth.tasks.spec import UNLABELED, TaskSpec
 from tiny_tasks import (
     ENTRY,
+    RTE,
     RTE_EXAMPLES,
     UNLABELED_EXAMPLES,
     WRITERS,
@@ -123,6 +129,104 @@ class BadExamplesTest(TaskFilesTestCase):
     def test_a_reference_that_is_no_text_names_file_row_and_column(self, answers):
         rows = [{"question": "One?", "answers": answers}]
         self.assert_rows_refused("row 0 .*: the column 'answers' must hold a text or a list", rows, task=FREE_FORM)
+
+
+def class_label_rows(names: list[str], labels: list[int], task: str | TaskSpec = "rte") -> Dataset:
+    task = get_task(task) if isinstance(task, str) else task
+    texts = {column: ["A."] * len(labels) for column in task.text_column_name}
+    features = Features({**dict.fromkeys(texts, Value("string")), "label": ClassLabel(names=names)})
+    return Dataset.from_dict({**texts, "label": labels}, features=features)
+
+
+class ClassLabelTest(TaskFilesTestCase):
+    """A `ClassLabel` has numbers of its own."""
+
+    def checked(self, names, labels, task="rte", **arguments) -> list:
+        spec = get_task(task) if isinstance(task, str) else task
+        return check_rows(class_label_rows(names, labels, spec), spec, "here", **arguments)["label"][:]
+
+    @parameterized.parameters(
+        (["not_entailment", "entailment"], [1, 0, 1]),
+        ([" not_entailment ", "entailment"], [1, 0, 1]),
+        (["entailment", "not_entailment"], [0, 1, 0]),
+        (["1", "0"], [1, 0, 1]),
+        (["0", "1"], [0, 1, 0]),
+    )
+    def test_names_that_are_labels_of_the_task_or_their_numbers_tell_the_class(self, names, expected):
+        with self.assertNoLogs(rows_logger, "WARNING"):
+            self.assertEqual(self.checked(names, [0, 1, 0]), expected)
+
+    def test_names_may_be_some_of_the_labels_and_stand_for_unlabeled_examples(self):
+        self.assertEqual(
+            self.checked(["-1", "contradiction", "neutral"], [2, 1, 0], "mnli", needs_labels=False), [1, 2, -1]
+        )
+        self.assertEqual(self.checked(["not_entailment", "entailment"], [-1, 0], needs_labels=False), [-1, 1])
+
+    def test_files_and_data_sets_of_the_hub_are_read_by_the_names_too(self):
+        rows = class_label_rows(["not_entailment", "entailment"], [1, 0])
+        path = str(self.folder / "a.parquet")
+        rows.to_parquet(path)
+        self.assertEqual([row["label"] for row in self.load("rte", train_file=path)["train"]], [0, 1])
+        hub = DatasetDict(train=rows, validation=rows)
+        with mock.patch("hf_depth.tasks.sources.load_dataset", return_value=hub):
+            self.assertEqual([row["label"] for row in self.load("rte")["validation"]], [0, 1])
+
+    def test_names_of_which_some_are_labels_of_the_task_are_refused(self):
+        message = (
+            "here: the column 'label' is a ClassLabel with the names 'entailment', 'no', of which 'no' are no labels "
+            "of the task 'rte'. These are: 'entailment', 'not_entailment'"
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            self.checked(["entailment", "no"], [0, 0])
+
+    @parameterized.parameters((["LABEL_0", "LABEL_1"],), (["neg", "pos"],), (["1", "2"],))
+    def test_other_names_keep_their_numbers_with_a_warning_that_states_what_is_assumed(self, names):
+        with self.assertLogs(rows_logger, "WARNING") as logs:
+            self.assertEqual(self.checked(names, [0, 1]), [0, 1])
+        self.assertLen(logs.output, 1)
+        assumed = f"0 ('{names[0]}') is 'entailment', 1 ('{names[1]}') is 'not_entailment'."
+        self.assertIn(
+            f"here: the column 'label' is a ClassLabel whose names are no labels of the task 'rte'. Its "
+            f"numbers are taken for those of the task: {assumed}",
+            logs.output[0],
+        )
+
+    def test_where_the_labels_are_numbers_the_names_tell_them(self):
+        stars = as_task(ENTRY | {"labels": ["1", "2", "3"]}, "mine", "stars")
+        self.assertEqual(self.checked(["3", "1", "2"], [0, 1, 2], stars), [2, 0, 1])
+        with self.assertRaisesRegex(ValueError, "of which '0' are no labels of the task 'stars'"):
+            self.checked(["0", "1", "2"], [0, 1, 2], stars)
+        self.assertEqual(self.checked(["3.8", "0.25"], [0, 1], "stsb"), [3.8, 0.25])
+
+    def test_examples_that_nothing_has_read_are_refused_where_their_numbers_mean_other_classes(self):
+        swapped, same = (class_label_rows(names, [0, 1]) for names in (list(RTE.labels.values())[::-1], ["a", "b"]))
+        preprocessor = TaskPreprocessor(tiny_tokenizer(), RTE)
+        ids = prepare_task(same, preprocessor)
+        self.assertLen(TaskDataset(RTE, "validation", same, ids), 2)
+        message = (
+            "'label' is a ClassLabel in which 0 is 'not_entailment', but in the task 'rte' it is 'entailment'.*from_d"
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            prepare_task(swapped, preprocessor)
+        with self.assertRaisesRegex(ValueError, message):
+            TaskDataset(RTE, "validation", swapped, ids)
+
+    # Those of nyu-mll/glue.
+    @parameterized.parameters(
+        ("cola", ["unacceptable", "acceptable"]),
+        ("sst2", ["negative", "positive"]),
+        ("mrpc", ["not_equivalent", "equivalent"]),
+        ("qqp", ["not_duplicate", "duplicate"]),
+        ("mnli", ["entailment", "neutral", "contradiction"]),
+        ("qnli", ["entailment", "not_entailment"]),
+        ("rte", ["entailment", "not_entailment"]),
+        ("wnli", ["not_entailment", "entailment"]),
+        ("ax", ["entailment", "neutral", "contradiction"]),
+    )
+    def test_the_names_of_glue_on_the_hub_are_those_of_the_tasks(self, task, names):
+        numbers = [*range(len(names)), -1]
+        with self.assertNoLogs(rows_logger, "WARNING"):
+            self.assertEqual(self.checked(names, numbers, task, needs_labels=False), numbers)
 
 
 class ReadClassTest(parameterized.TestCase):

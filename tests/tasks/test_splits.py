@@ -198,8 +198,25 @@ class FromDatasetsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             TaskSplits.from_datasets("rte", data)
 
+    @parameterized.parameters(
+        (rte_rows(2), "`datasets` must map the names of splits to data sets, got Dataset: write `{'train': dataset}`"),
+        (rte_rows(2).to_list(), "`datasets` must map .* got list"),
+        ({"train": rte_rows(2).to_list()}, r"`datasets\['train'\]` must be a `datasets.Dataset`, got list.*from_list"),
+        ({"train": rte_rows(2).to_iterable_dataset()}, "must be .* got IterableDataset.*`Dataset.from_generator`"),
+    )
+    def test_what_is_no_data_set_by_its_split_is_refused_with_the_remedy(self, data, message):
+        with self.assertRaisesRegex(TypeError, message):
+            TaskSplits.from_datasets("rte", data)
+
 
 class PrepareTest(SplitsTestCase):
+    @parameterized.parameters("t5-small", None)
+    def test_what_is_no_tokenizer_is_refused_with_the_remedy(self, tokenizer):
+        splits = TaskSplits.from_datasets("rte", {"train": rte_rows(2)})
+        message = f"`tokenizer` must be a tokenizer .*got {type(tokenizer).__name__}: {tokenizer!r}. `load_tokenizer"
+        with self.assertRaisesRegex(TypeError, message):
+            splits.prepare(tokenizer)
+
     @parameterized.parameters((None, "depth"), (True, "depth"), (False, "t5"))
     def test_examples_become_the_ids_of_the_preprocessor(self, sentence_tokens, kind):
         splits = self.load_rte().prepare(TOKENIZER, sentence_tokens=sentence_tokens)

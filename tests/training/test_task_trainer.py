@@ -9,14 +9,23 @@ from pathlib import Path
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 
 import tiny_tasks
 from helpers import SENTENCES, process_environment, tiny_tokenizer
-from hf_depth import DataCollatorForTasks, DepthTrainingArguments, TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth import (
+    DataCollatorForTasks,
+    DepthTrainingArguments,
+    TaskDataset,
+    TaskPreprocessor,
+    TaskTrainer,
+    TaskTrainingArguments,
+    get_task,
+)
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
+from hf_depth.training import task_trainer
 from hf_depth.training.checkpoints import best_checkpoint, is_finished, last_complete_checkpoint
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
 from tiny_training import parameters, tiny_model
@@ -188,6 +197,22 @@ class EvaluationTest(TestCase):
             self.assertLen(evaluated.evaluations["glue", "rte", "test"].predictions.texts, 3)
             self.assertLen(evaluated.evaluations["glue", "rte", "validation"].predictions.texts, 5)
 
+    def test_generation_that_is_too_short_for_a_label_is_reported_once(self):
+        needed = 1 + encode_labels(tiny_tokenizer(True), list(RTE.labels.values())).shape[1]
+        with self.assertLogs(task_trainer.logger, "WARNING") as logs:
+            evaluated = self.trainer(generation_max_length=needed - 1)
+            for _ in range(2):
+                evaluated.evaluate()
+        self.assertLen(logs.output, 1)
+        message = f"`generation_max_length` {needed - 1}, but the longest label takes {needed} tokens"
+        self.assertRegex(logs.output[0], f"glue/rte .validation.: .*{message}")
+        with self.assertLogs(task_trainer.logger, "WARNING"):
+            self.trainer().evaluate(max_length=needed - 1)
+        with self.assertNoLogs(task_trainer.logger, "WARNING"):
+            for arguments in ({}, {"generation_max_length": needed}):
+                self.trainer(**arguments).evaluate()
+            self.trainer(generation_max_length=2, prediction_mode="score_labels").evaluate()
+
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
         self.assertEmpty([name for name in metrics if "reconstruction" in name or "sentence" in name])
@@ -250,6 +275,85 @@ class ArgumentsTest(TestCase):
         message = "without sentence tokens, .* a DEPTH model" if kind == "depth" else "with sentence tokens, .* a T5"
         with self.assertRaisesRegex(ValueError, f"`{argument}` was prepared {message}"):
             self.build(kind, **{argument: wrong})
+
+    @parameterized.product(kind=KINDS, argument=["train_dataset", "eval_dataset"])
+    def test_each_example_agrees_with_the_model_on_sentence_tokens(self, kind, argument):
+        rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
+        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[]], "num_cut_tokens": [0]})
+        both = [no_text.cast(prepared(rows, kind).features), prepared(rows, kind), prepared(rows.select([1]), other)]
+        mixed = concatenate_datasets([part.with_format(None) for part in both])
+        many = concatenate_datasets([rows.select([0]), rows, rows.select([1])])
+        right = mixed.select(range(5))
+        if argument == "eval_dataset":
+            right = TaskDataset(RTE, "validation", many.select(range(5)), right)
+            mixed = TaskDataset(RTE, "validation", many, mixed)
+        self.build(kind, **{argument: right})
+        with self.assertRaisesRegex(
+            ValueError, f"`{argument}` was prepared with.* sentence tokens in 1 of 5 examples, but"
+        ):
+            self.build(kind, **{argument: mixed})
+
+    def test_examples_that_are_prepared_when_they_are_read_are_checked_too(self):
+        rows = rte_rows(4)
+        preprocessor = TaskPreprocessor(tiny_tokenizer(sentence_tokens=True), RTE)
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, max_steps=1)
+        transformed = rows.with_transform(preprocessor)
+        for dataset in (
+            transformed,
+            [transformed[i] for i in range(4)],
+            prepared(rows, "depth").to_iterable_dataset(),
+        ):
+            self.build("depth", train_dataset=dataset, args=arguments)
+            with self.assertRaisesRegex(ValueError, "`train_dataset` was prepared with sentence tokens, but"):
+                self.build("t5", train_dataset=dataset, args=arguments)
+
+    @parameterized.product(argument=["train_dataset", "eval_dataset"], column=["input_ids", "labels"])
+    def test_ids_that_the_tokenizer_has_not_are_refused(self, argument, column):
+        rows, size = rte_rows(4), len(tiny_tokenizer(sentence_tokens=True))
+        examples = prepared(rows, "t5").with_format(None).to_list()
+        examples[3][column][0] = size
+        changed = Dataset.from_list(examples)
+        if argument == "eval_dataset":
+            changed = TaskDataset(RTE, "validation", rows, changed)
+        message = f"`{argument}` holds the token id {size}, but the tokenizer .* has {size} tokens"
+        with self.assertRaisesRegex(ValueError, message):
+            self.build(**{argument: changed})
+
+    def test_evaluation_data_of_another_tokenizer_of_the_same_size_is_refused(self):
+        rows, tokenizer = rte_rows(4), tiny_tokenizer(sentence_tokens=True)
+        unlabeled = rows.remove_columns("label").add_column("label", [-1, -1, 0, 1])
+
+        def changed(ids: list[int]) -> list[int]:
+            return [token_id + 1 if 100 < token_id < 200 else token_id for token_id in ids]
+
+        for examples, first in ((rows, 0), (unlabeled, 2)):
+            right = prepared(examples, "t5").with_format(None)
+            wrong = right.map(lambda row: {"labels": changed(row["labels"])})
+            self.assertNotEqual(right["labels"][:], wrong["labels"][:])
+            self.build(eval_dataset=TaskDataset(RTE, "validation", examples, right), processing_class=tokenizer)
+            message = (
+                f"`eval_dataset`: the tokenizer {tokenizer.name_or_path!r} reads the target of example {first} of "
+                f"glue/rte .validation. as .* but its label is '{RTE.labels[examples[first]['label']]}'"
+            )
+            with self.assertRaisesRegex(ValueError, message):
+                self.build(eval_dataset=TaskDataset(RTE, "validation", examples, wrong), processing_class=tokenizer)
+
+    @parameterized.parameters(
+        ("compute_metrics", "`compute_metrics` is not .*those of the task: `metric_names`"),
+        ("preprocess_logits_for_metrics", "`preprocess_logits_for_metrics` is not .*those of the task"),
+        ("compute_loss_func", "`compute_loss_func` would never be called.*Override `compute_loss`"),
+    )
+    def test_functions_in_the_place_of_metrics_and_loss_are_refused(self, name, message):
+        self.build(**{name: None})
+        with self.assertRaisesRegex(ValueError, message):
+            self.build(**{name: lambda *_: {}})
+
+    def test_columns_that_evaluation_needs_are_kept(self):
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, remove_unused_columns=True)
+        with self.assertRaisesRegex(
+            ValueError, "`remove_unused_columns=True` would remove `index`.*Leave it at False"
+        ):
+            self.build(args=arguments)
 
     def test_data_sets_of_an_evaluation_are_checked_too(self):
         trained = self.build()
