@@ -132,7 +132,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
                 f"Override `compute_loss` in a subclass of {type(self).__name__}."
             )
-        if isinstance(self.model, torch._dynamo.OptimizedModule):
+        if hasattr(self.model, "_orig_mod"):  # of `torch.compile`, whose class takes seconds to import
             raise ValueError(
                 "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
                 "is, and `torch_compile=True` to the training arguments."
