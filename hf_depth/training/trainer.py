@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import is_compiled_module
 from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
@@ -132,7 +133,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
                 f"Override `compute_loss` in a subclass of {type(self).__name__}."
             )
-        if hasattr(self.model, "_orig_mod"):  # of `torch.compile`, whose class takes seconds to import
+        if is_compiled_module(self.model):
             raise ValueError(
                 "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
                 "is, and `torch_compile=True` to the training arguments."
