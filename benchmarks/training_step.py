@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, T5Config
 
 from hf_depth.models.configuration_depth import DepthConfig
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
@@ -105,24 +105,19 @@ def main() -> None:
     args = parse_args()
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
-    config = DepthConfig(
-        vocab_size=args.vocab_size,
-        first_sentence_token_id=args.vocab_size - 28,
-        eosen_token_id=args.vocab_size - 8,
-        d_model=args.d_model,
-        d_kv=args.d_kv,
-        d_ff=args.d_ff,
-        num_heads=args.num_heads,
-        num_layers=args.num_layers,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-        # Flex attention does not support dropout.
-        dropout_rate=0.0 if args.attn_implementation == "flex_attention" else 0.1,
-    )
-    config._attn_implementation = args.attn_implementation
-    depth_batch, t5_batch = make_batches(args, config)
+    size = {name: getattr(args, name) for name in ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")}
+    # Flex attention does not support dropout.
+    size["dropout_rate"] = 0.0 if args.attn_implementation == "flex_attention" else 0.1
+    size |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    sentence_ids = {"first_sentence_token_id": args.vocab_size - 28, "eosen_token_id": args.vocab_size - 8}
+    t5_config, depth_config = T5Config(**size), DepthConfig(**size, **sentence_ids)
+    depth_batch, t5_batch = make_batches(args, depth_config)
     runs = []
-    for model_class, batch in ((T5ForConditionalGeneration, t5_batch), (DepthForConditionalGeneration, depth_batch)):
+    for model_class, config, batch in (
+        (T5ForConditionalGeneration, t5_config, t5_batch),
+        (DepthForConditionalGeneration, depth_config, depth_batch),
+    ):
+        config._attn_implementation = args.attn_implementation
         model = model_class(config).to(args.device).train()
         runs.append((model, torch.optim.AdamW(model.parameters(), lr=1e-4), batch))
 
