@@ -167,10 +167,12 @@ class TaskPredictor:
         predictions: list[dict[str, Any]] = [{} for _ in range(len(examples))]
         was_training = self.model.training
         self.model.eval()
-        for places, batch in self._batches(examples):
-            for place, prediction in zip(places, self._predict(batch, return_scores, generate_kwargs), strict=True):
-                predictions[place] = prediction
-        self.model.train(was_training)
+        try:
+            for places, batch in self._batches(examples):
+                for place, prediction in zip(places, self._predict(batch, return_scores, generate_kwargs), strict=True):
+                    predictions[place] = prediction
+        finally:
+            self.model.train(was_training)
         return predictions
 
     def _check_columns(self, examples: list[Mapping[str, Any]] | Dataset) -> None:

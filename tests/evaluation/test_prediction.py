@@ -113,6 +113,9 @@ class TaskPredictorTest(parameterized.TestCase):
         model.train()
         self.assertEqual(predictor(rows, return_scores=True), predictor(rows, return_scores=True))
         self.assertTrue(model.training)
+        with self.assertRaises(ValueError):
+            predictor([{"sentence1": "A.", "sentence2": None}])
+        self.assertTrue(model.training)
 
     def test_a_tokenizer_of_another_model_is_refused(self):
         with self.assertRaisesRegex(ValueError, "sentence tokens"):
