@@ -169,7 +169,8 @@ class TaskPredictor:
         self.model.eval()
         try:
             for places, batch in self._batches(examples):
-                for place, prediction in zip(places, self._predict(batch, return_scores, generate_kwargs), strict=True):
+                predicted = self._predict(batch, return_scores, generate_kwargs)
+                for place, prediction in zip(places, predicted, strict=True):
                     predictions[place] = prediction
         finally:
             self.model.train(was_training)
