@@ -20,7 +20,7 @@ from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids
 logger = logging.getLogger(__name__)
 
 # Part of the fingerprint of prepared data: raise it when the same text may give other examples.
-EXAMPLES_VERSION = 1
+EXAMPLES_VERSION = 2
 
 
 @dataclass
@@ -91,9 +91,11 @@ class DepthPreprocessor:
     """
     Cuts documents into windows of whole consecutive sentences for [`DataCollatorForDepth`].
 
-    A window takes sentences as long as every corruption of it fits into both maximum lengths and there are enough
-    sentence tokens. A sentence that does not fit into a window by itself is cut between tokens, and each part is an
-    example of its own. Nothing is lost.
+    A document that fits is one window: each corruption of it stays within both maximum lengths, and there are enough
+    sentence tokens. Another is cut into groups of equally many sentences, as many as fit on average, and a group that
+    does not fit is halved until its parts do. (So the lengths of the sentences of a window do not show their order, as
+    they would if windows were filled one after the other.) A sentence that does not fit into a window by itself is cut
+    between tokens, and each part is an example of its own. Nothing is lost.
 
     Called with a batch of documents, it returns the columns `input_ids` (int32 arrays of shape `(length,)`: the tokens
     of all sentences, no special tokens), `sentence_lengths` (int32 arrays of shape `(num_sentences,)`: tokens of each
@@ -170,31 +172,58 @@ class DepthPreprocessor:
 
     def _windows(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """Yield the sentences of each window and how many tokens in it belong to cut sentences."""
-        window, num_tokens = [], 0
-        for sentence, is_cut in self._parts(sentences):
-            # The window as it would be with this sentence; `capacities[n - 1]` is for n sentences.
-            is_full = len(window) == len(self.capacities) or num_tokens + len(sentence) > self.capacities[len(window)]
-            if window and (is_full or is_cut):
-                yield window, 0
-                window, num_tokens = [], 0
-            if is_cut:
-                # By itself: at the head of a window, the rest of a sentence would show that it is the first one.
-                yield [sentence], len(sentence)
-            else:
-                window.append(sentence)
-                num_tokens += len(sentence)
-        if window or not sentences:
-            yield window, 0
-
-    def _parts(self, sentences: list[list[int]]) -> Iterator[tuple[list[int], bool]]:
-        """Yield each sentence and False, or, if it is longer than a window, its parts and True."""
         longest = self.capacities[0]
-        for sentence in sentences:
-            if len(sentence) <= longest:
-                yield sentence, False
-            else:
-                for start in range(0, len(sentence), longest):
-                    yield sentence[start : start + longest], True
+        start = 0  # of the sentences since the last one that had to be cut
+        for end, sentence in enumerate(sentences):
+            if len(sentence) > longest:
+                yield from self._groups(sentences[start:end])
+                # By themselves: at the head of a window, the rest of a sentence would show that it is the first one.
+                for cut in range(0, len(sentence), longest):
+                    part = sentence[cut : cut + longest]
+                    yield [part], len(part)
+                start = end + 1
+        yield from self._groups(sentences[start:])
+        if not sentences:
+            yield [], 0
+
+    def _groups(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
+        """
+        Yield windows of sentences none of which has to be cut.
+
+        If windows were filled one after the other, each would begin with the sentence that was too long for the one
+        before: first sentences would be longer than others, and lengths would show the order of the sentences. So the
+        places where a window begins and ends may depend on lengths only through sums over whole windows or over groups
+        that contain them: any order of the sentences of a window would have given the same windows.
+        """
+        number = self._number_that_fits_on_average(sentences)
+        for group in _equal_parts(sentences, -(-len(sentences) // number)):
+            yield from self._halves(group)
+
+    def _number_that_fits_on_average(self, sentences: list[list[int]]) -> int:
+        """How many of these sentences would fit into a window if all were of their mean length, at least two."""
+        num_tokens = sum(map(len, sentences))
+        if self._fits(len(sentences), num_tokens):
+            return max(len(sentences), 1)
+        number = min(2, len(self.capacities))  # one sentence has no order to learn
+        while number < len(self.capacities) and self._fits(number + 1, (number + 1) * num_tokens / len(sentences)):
+            number += 1
+        return number
+
+    def _halves(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
+        if len(sentences) == 1 or self._fits(len(sentences), sum(map(len, sentences))):
+            yield sentences, 0
+        else:
+            for half in _equal_parts(sentences, 2):
+                yield from self._halves(half)
+
+    def _fits(self, num_sentences: int, num_tokens: float) -> bool:
+        return num_sentences <= len(self.capacities) and num_tokens <= self.capacities[num_sentences - 1]
+
+
+def _equal_parts(sentences: list[list[int]], number: int) -> Iterator[list[list[int]]]:
+    """Cut a list into as many parts, whose sizes differ by one at most."""
+    for part in range(number):
+        yield sentences[part * len(sentences) // number : (part + 1) * len(sentences) // number]
 
 
 def check_enough_sentinels(num_spans: int, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -6,7 +6,9 @@ DEPTH reads, shuffles and restores sentences; where a sentence ends is decided h
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import accumulate
 
 import nupunkt
 import sentencex
@@ -23,6 +25,9 @@ SENTENCEX_LANGUAGES = frozenset(
 # input, so that it gets as little text at once as possible.
 _CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
 
+# White space before a full stop. sentencex (1.0.32) takes its last byte for a character, and panics on "A\u00a0.".
+_WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
+
 
 @dataclass(frozen=True)
 class SentenceSplitter:
@@ -32,9 +37,18 @@ class SentenceSplitter:
 
     Args:
         language (`str`, defaults to `"en"`): ISO 639-1 code.
+
+    Attributes:
+        version (`str`): the library with the rules and its version. It makes part of the fingerprint of what
+            `datasets.map` prepares: after an upgrade text is split anew.
     """
 
     language: str = "en"
+    version: str = field(init=False)
+
+    def __post_init__(self):
+        library = "nupunkt" if self.language == "en" else "sentencex"
+        object.__setattr__(self, "version", f"{library} {version(library)}")
 
     def __call__(self, text: str) -> list[str]:
         """
@@ -48,8 +62,22 @@ class SentenceSplitter:
             return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
         blocks = (text[start:end] for start, end in iter_blocks(text, paragraph_breaks=True, line_breaks=True))
         paragraphs = (paragraph for block in blocks for paragraph in _CLOSED_LINE.split(block))
-        sentences = (sentence for paragraph in paragraphs for sentence in sentencex.segment(self.language, paragraph))
+        sentences = (sentence for paragraph in paragraphs for sentence in self._segment(paragraph))
         return [stripped for sentence in sentences if (stripped := sentence.strip())]
+
+    def _segment(self, paragraph: str) -> list[str]:
+        """The sentences by sentencex, with the white space between them."""
+        try:
+            segments = sentencex.segment(self.language, _WIDE_SPACE_BEFORE_STOP.sub(" ", paragraph))
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of Rust; no `Exception`, and nowhere to be imported
+                raise
+            raise ValueError(
+                f"sentencex cannot split the {self.language!r} text {paragraph!r:.200}: {error}. Remove what is "
+                "unusual in it, and report it to https://github.com/wikimedia/sentencex."
+            ) from None
+        ends = accumulate(map(len, segments))
+        return [paragraph[end - len(segment) : end] for segment, end in zip(segments, ends, strict=True)]
 
 
 def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:

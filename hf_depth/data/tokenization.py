@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tokenizers
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
 
@@ -234,7 +235,8 @@ class TextEncoder:
 
     A literal `<extra_id_3>`, `<sent_2>`, `</s>` or `<pad>` in a text is encoded as the characters that it consists of.
     All other text gets the ids that the tokenizer itself gives it. An encoder holds the vocabulary and nothing else of
-    the tokenizer (no name, no path, no padding), so that equal vocabularies have one fingerprint for `datasets.map`.
+    the tokenizer (no name, no path, no padding), so that equal vocabularies have one fingerprint for `datasets.map`,
+    until the tokenizers library is upgraded.
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. The encoder does not know tokens that are added
@@ -256,6 +258,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = _without_special_tokens(tokenizer.backend_tokenizer) if tokenizer.is_fast else tokenizer
+        self.version = tokenizers.__version__
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """

@@ -42,6 +42,23 @@ def flat(sequences) -> list[int]:
     return [int(token_id) for sequence in sequences for token_id in sequence]
 
 
+def window_lengths(preprocessor: DepthPreprocessor, lengths) -> list[list[int]]:
+    """The lengths of the sentences of each window of a document whose sentences have these lengths."""
+    return [[len(sentence) for sentence in window] for window, _ in preprocessor._windows([[7] * n for n in lengths])]
+
+
+def filled_windows(capacities: list[int], lengths: list[int]) -> list[list[int]]:
+    """Windows that take sentences one after the other as long as they fit."""
+    windows = [[]]
+    for length in lengths:
+        window = [*windows[-1], length]
+        if windows[-1] and (len(window) > len(capacities) or sum(window) > capacities[len(window) - 1]):
+            windows.append([length])
+        else:
+            windows[-1] = window
+    return windows
+
+
 class SpanCorruptionPreprocessorTest(parameterized.TestCase):
     @given(documents, st.integers(3, 80))
     def test_windows_join_to_the_document_and_are_full_but_the_last(self, texts, raw_length):
@@ -72,7 +89,7 @@ class SpanCorruptionPreprocessorTest(parameterized.TestCase):
 
 class DepthPreprocessorTest(parameterized.TestCase):
     @given(documents, st.integers(12, 200), st.integers(12, 200), st.integers(1, 20))
-    def test_windows_lose_nothing_fit_and_could_not_take_another_sentence(self, texts, source, target, max_sentences):
+    def test_windows_lose_nothing_and_fit(self, texts, source, target, max_sentences):
         preprocessor = depth_preprocessor(source, target, max_sentences)
         longest = preprocessor.capacities[0]
         for text in texts:
@@ -80,18 +97,49 @@ class DepthPreprocessorTest(parameterized.TestCase):
             self.assertEqual(flat(columns["input_ids"]), ENCODER([text])[0])
             if not text:
                 continue
-            counts = [(len(ids), len(lengths), cut) for ids, lengths, cut in zip(*columns.values(), strict=True)]
-            for num_tokens, num_sentences, _ in counts:
-                self.assertLessEqual(num_sentences, max_sentences)
-                needed = depth_input_and_target_lengths(num_tokens, num_sentences, *NOISE)
+            for ids, lengths in zip(columns["input_ids"], columns["sentence_lengths"], strict=True):
+                self.assertLessEqual(len(lengths), max_sentences)
+                needed = depth_input_and_target_lengths(len(ids), len(lengths), *NOISE)
                 self.assertTrue(needed[0] <= source and needed[1] <= target)
-            following = [(lengths[0], cut) for _, lengths, cut in zip(*columns.values(), strict=True)][1:]
-            for (num_tokens, num_sentences, cut), (first, next_cut) in zip(counts, following, strict=False):
-                needed = depth_input_and_target_lengths(num_tokens + first, num_sentences + 1, *NOISE)
-                is_full = num_sentences == max_sentences or needed[0] > source or needed[1] > target
-                self.assertTrue(is_full or cut or next_cut)  # parts of a cut sentence stand by themselves
             parts = [part for sentence in get_sentence_splitter()(text) for part in self.parts(sentence, longest)]
             self.assertEqual(flat(columns["sentence_lengths"]), parts)
+
+    @given(st.lists(st.integers(1, 70), max_size=40), st.integers(1, 20), st.randoms())
+    def test_any_order_of_the_sentences_of_a_window_gives_the_same_windows(self, lengths, max_sentences, random):
+        preprocessor = depth_preprocessor(max_sentences=max_sentences)
+        windows = window_lengths(preprocessor, lengths)
+        shuffled = [random.sample(window, len(window)) for window in windows]
+        self.assertEqual(window_lengths(preprocessor, sum(shuffled, [])), shuffled)
+
+    @parameterized.parameters(2, 3, 4, 5)
+    def test_lengths_of_independent_sentences_do_not_show_their_order(self, num_sentences):
+        """The longest sentence is equally often the first, second, …"""
+        rng = np.random.default_rng(num_sentences)
+        preprocessor = depth_preprocessor(max_sentences=num_sentences)
+        counts = np.zeros(num_sentences)
+        for _ in range(3000):
+            lengths = 1 + rng.gamma(2.0, 5.0, rng.integers(2, 40)).astype(int)
+            for window in window_lengths(preprocessor, lengths):
+                if len(window) == num_sentences:
+                    counts[rng.permutation(np.flatnonzero(np.equal(window, max(window))))[0]] += 1
+        error = np.sqrt(counts.sum() * (1 - 1 / num_sentences) / num_sentences)
+        self.assertGreater(counts.min(), 1000)
+        self.assertLess(np.abs(counts - counts.mean()).max(), 4 * error)
+
+    @parameterized.parameters(4, 5, 20)
+    def test_windows_are_not_many_more_than_if_filled_one_after_the_other(self, max_sentences):
+        rng = np.random.default_rng(0)
+        preprocessor = depth_preprocessor(max_sentences=max_sentences)
+        numbers = np.zeros(2)
+        for _ in range(500):
+            lengths = (1 + rng.gamma(2.0, 7.0, 40).astype(int)).tolist()
+            filled = filled_windows(preprocessor.capacities, lengths)
+            numbers += len(window_lengths(preprocessor, lengths)), len(filled)
+        self.assertLess(numbers[0], 1.3 * numbers[1])
+
+    @given(st.lists(st.integers(1, 8), min_size=1, max_size=4))
+    def test_a_document_that_fits_is_one_window(self, lengths):
+        self.assertEqual(window_lengths(depth_preprocessor(), lengths), [lengths])
 
     def parts(self, sentence: str, longest: int) -> list[int]:
         """The lengths of a sentence's parts when it is cut wherever a window is full."""

@@ -1,4 +1,5 @@
 import pickle
+from unittest import mock
 
 from absl.testing import parameterized
 from datasets.fingerprint import Hasher
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import SENTENCES
-from hf_depth.data.sentences import get_sentence_splitter
+from hf_depth.data.sentences import SENTENCEX_LANGUAGES, get_sentence_splitter
 from hf_depth.data.tokenization import SENTENCE_TOKENS
 
 SPECIAL_TOKENS = [*SENTENCE_TOKENS, "<eosen>", "</s>", "<pad>", "<unk>", "<extra_id_0>"]
@@ -48,6 +49,29 @@ class SentenceSplitterTest(parameterized.TestCase):
             sentences = get_sentence_splitter(language)(text)
             self.assertEqual("".join("".join(sentences).split()), "".join(text.split()))
             self.assertEqual(sentences, [sentence.strip() for sentence in sentences if sentence.strip()])
+
+    @parameterized.product(language=sorted(SENTENCEX_LANGUAGES), space=["\u00a0", "\u2028", "\u202f\n", " \u00a0"])
+    def test_a_wide_space_between_a_capital_and_a_full_stop_is_kept(self, language, space):
+        text = f"Ab\u00a0cd A{space}. B"
+        sentences = get_sentence_splitter(language)(text)
+        self.assertEqual("".join("".join(sentences).split()), "".join(text.split()))
+        self.assertIn("Ab\u00a0cd", sentences[0])  # as it is in the text
+
+    def test_text_on_which_the_library_fails_is_named(self):
+        class PanicException(BaseException):
+            pass
+
+        with mock.patch("sentencex.segment", side_effect=PanicException("byte index 3")):
+            with self.assertRaisesRegex(ValueError, "cannot split the 'de' text 'Er kam.': byte index 3"):
+                get_sentence_splitter("de")("Er kam.")
+        with mock.patch("sentencex.segment", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            get_sentence_splitter("de")("Er kam.")
+
+    @parameterized.parameters("en", "de")
+    def test_another_version_of_the_rules_has_another_fingerprint(self, language):
+        fingerprint = Hasher.hash(get_sentence_splitter(language))
+        with mock.patch("hf_depth.data.sentences.version", lambda library: "0.0"):
+            self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
 
     def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):
         splitter = get_sentence_splitter("de")

@@ -166,6 +166,7 @@ def load(
         "documents": _documents(documents, options.text_column, files.cache_dir, seed),
         "options": options,
         "seed": seed,
+        "splitter": get_sentence_splitter(options.sentence_language),
     }
     features = {name: Value("string") for name in spec.text_column_name}
     features |= {spec.label_column_name: Value("int64"), "document": Value("string"), "split": Value("string")}
@@ -217,11 +218,14 @@ def _documents(
 
 
 def _rows(
-    spec: TaskSpec, documents: Mapping[str, Dataset], options: DiscourseOptions, seed: int
+    spec: TaskSpec,
+    documents: Mapping[str, Dataset],
+    options: DiscourseOptions,
+    seed: int,
+    splitter: Callable[[str], list[str]],
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of all splits, those of a split together."""
     num_sentences = DISCOURSE_TASKS[spec.config_name].num_sentences
-    splitter = get_sentence_splitter(options.sentence_language)
     counts = {split: Counter(documents=len(documents[split])) for split in documents}
     seen: set[str] = set()
     sentences = {
