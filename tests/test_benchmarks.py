@@ -14,6 +14,7 @@ COMMANDS = {
     "collators": ("--batch_size 2 --rounds 1", "DEPTH"),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
+    "order_baselines": ("--max_length 96", "ranker on words"),
     "preparation": ("--runs 1 --megabytes 0.01", "DEPTH"),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
 }
