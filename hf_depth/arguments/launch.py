@@ -12,16 +12,18 @@ DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
 
 def check_launch(training_args: TrainingArguments) -> None:
     """
-    Stop if several processes were launched that would each train alone.
+    Stop if several processes were launched that would each train alone, or if nothing would be sharded by FSDP.
 
     `accelerate launch --multi_gpu` on a machine without GPUs starts several processes, each of which trains alone as
-    rank 0 and writes to the same `output_dir`, unless `--use_cpu true` is given to the script.
+    rank 0 and writes to the same `output_dir`, unless `--use_cpu true` is given to the script. With a configuration of
+    FSDP, accelerate (1.15) trains on CPUs by plain data parallelism, each process with the whole model.
 
     Args:
         training_args (`transformers.TrainingArguments`): its `world_size` is that of the launched processes.
 
     Raises:
-        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1.
+        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1; or if
+            FSDP is configured, by accelerate or by `--fsdp`, on a CPU.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
@@ -29,6 +31,13 @@ def check_launch(training_args: TrainingArguments) -> None:
             f"{launched} processes were launched (WORLD_SIZE={launched}), but this one trains alone, so all of them "
             f"would write to {training_args.output_dir}. On CPUs add `--use_cpu true` to the script's arguments; "
             "for GPUs check that each process sees one (CUDA_VISIBLE_DEVICES)."
+        )
+    uses_fsdp = training_args.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if uses_fsdp and training_args.device.type == "cpu":
+        raise RuntimeError(
+            "FSDP is configured, but on CPUs accelerate shards nothing: each process would hold the whole model. Use "
+            "GPUs, or launch with `--config_file examples/accelerate/ddp_cpu.yaml`, which says what would run, or by "
+            "zero2.yaml or zero3.yaml beside it, which do shard on CPUs."
         )
 
 

@@ -10,17 +10,29 @@ from transformers import Seq2SeqTrainingArguments
 from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
 
 
+def arguments(world_size, device="cpu", fsdp=None):
+    """What `check_launch` reads."""
+    return SimpleNamespace(world_size=world_size, output_dir="runs/1", device=SimpleNamespace(type=device), fsdp=fsdp)
+
+
 class CheckLaunchTest(parameterized.TestCase):
     @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
     def test_processes_of_one_group_pass(self, launched, world_size):
         environment = {} if launched is None else {"WORLD_SIZE": launched}
         with mock.patch.dict("os.environ", environment):
-            check_launch(SimpleNamespace(world_size=world_size, output_dir="runs/1"))
+            check_launch(arguments(world_size=world_size))
 
     def test_processes_that_train_alone_are_stopped(self):
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
             with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
-                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
+                check_launch(arguments(world_size=1))
+
+    @parameterized.parameters(({"ACCELERATE_USE_FSDP": "true"}, {}), ({}, {"fsdp": True}))
+    def test_fsdp_on_a_cpu_is_refused(self, environment, changes):
+        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"} | environment):
+            check_launch(arguments(world_size=2, device="cuda", **changes))
+            with self.assertRaisesRegex(RuntimeError, "FSDP.*CPUs.*ddp_cpu.yaml.*zero3.yaml"):
+                check_launch(arguments(world_size=2, **changes))
 
 
 class SetUpTest(parameterized.TestCase):
