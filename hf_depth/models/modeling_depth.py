@@ -173,6 +173,12 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             tied = HFT5ForConditionalGeneration._tied_weights_keys
             self._tied_weights_keys = {key: tied[key] for key in tied if key != "lm_head.weight"}
         super().__init__(config)
+        if any(hasattr(parameter, "ds_id") for parameter in self.parameters()):  # DeepSpeed's mark of a part
+            raise ValueError(
+                f"A {type(self).__name__} that is built inside of `deepspeed.zero.Init()` would start from wrong "
+                "weights: they are initialized after they were partitioned. Build it outside, and then call "
+                "`deepspeed.zero.Init(module=model)`; `load_model` does so under ZeRO-3."
+            )
         # T5Config forces True; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
         for module in self.modules():

@@ -531,5 +531,18 @@ class ZeRO3Test(LoadingTestCase):
             with self.zero3(), self.assertRaisesRegex(ValueError, "unexpected: pooler.weight"):
                 load()
 
+    def test_a_model_built_of_parts_is_refused(self):
+        original = torch.nn.Linear.__init__
+
+        def partitioned(linear, *args, **kwargs):
+            original(linear, *args, **kwargs)
+            linear.weight.ds_id = 0
+
+        with (
+            mock.patch.object(torch.nn.Linear, "__init__", partitioned),
+            self.assertRaisesRegex(ValueError, r"inside of `deepspeed.zero.Init\(\)`.*`load_model`"),
+        ):
+            T5ForConditionalGeneration(T5Config(**SIZE))
+
     def from_pretrained(self):
         return T5ForConditionalGeneration.from_pretrained(self.folder)
