@@ -8,11 +8,13 @@ from transformers import TrainingArguments
 from .model_args import ModelArguments
 
 DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
+RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process that was started by a launcher or by MPI
 
 
 def check_launch(training_args: TrainingArguments) -> None:
     """
-    Stop if several processes were launched that would each train alone, or if nothing would be sharded by FSDP.
+    Stop if several processes were launched that would each train alone, if nothing would be sharded by FSDP, or if
+    DeepSpeed would find no launcher.
 
     `accelerate launch --multi_gpu` on a machine without GPUs starts several processes, each of which trains alone as
     rank 0 and writes to the same `output_dir`, unless `--use_cpu true` is given to the script. With a configuration of
@@ -22,8 +24,9 @@ def check_launch(training_args: TrainingArguments) -> None:
         training_args (`transformers.TrainingArguments`): its `world_size` is that of the launched processes.
 
     Raises:
-        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1; or if
-            FSDP is configured, by accelerate or by `--fsdp`, on a CPU.
+        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1; if FSDP
+            is configured, by accelerate or by `--fsdp`, on a CPU; or if `--deepspeed` is given to a script that was
+            started by `python`.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
@@ -38,6 +41,11 @@ def check_launch(training_args: TrainingArguments) -> None:
             "FSDP is configured, but on CPUs accelerate shards nothing: each process would hold the whole model. Use "
             "GPUs, or launch with `--config_file examples/accelerate/ddp_cpu.yaml`, which says what would run, or by "
             "zero2.yaml or zero3.yaml beside it, which do shard on CPUs."
+        )
+    if training_args.deepspeed and not os.environ.keys() & RANK_VARIABLES:
+        raise RuntimeError(
+            "`--deepspeed` needs a launcher, for a single process too: start the script by `torchrun "
+            "--nproc_per_node 1`, or by `accelerate launch --config_file examples/accelerate/zero2.yaml` without it."
         )
 
 

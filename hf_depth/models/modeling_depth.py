@@ -135,7 +135,7 @@ def partition_parameters(model: PreTrainedModel) -> None:
     deepspeed = importlib.import_module("deepspeed")
     # Started by torchrun on a CPU, DeepSpeed does not know of the other processes yet, and would refuse the batch size
     # of all of them.
-    deepspeed.init_distributed(auto_mpi_discovery=False)
+    deepspeed.init_distributed()
     deepspeed.zero.Init(module=model, config_dict_or_path=hf_deepspeed.deepspeed_config())
 
 

@@ -10,9 +10,10 @@ from transformers import Seq2SeqTrainingArguments
 from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
 
 
-def arguments(world_size, device="cpu", fsdp=None):
+def arguments(world_size, device="cpu", **changes):
     """What `check_launch` reads."""
-    return SimpleNamespace(world_size=world_size, output_dir="runs/1", device=SimpleNamespace(type=device), fsdp=fsdp)
+    others = {"output_dir": "runs/1", "fsdp": None, "deepspeed": None} | changes
+    return SimpleNamespace(world_size=world_size, device=SimpleNamespace(type=device), **others)
 
 
 class CheckLaunchTest(parameterized.TestCase):
@@ -34,6 +35,15 @@ class CheckLaunchTest(parameterized.TestCase):
             with self.assertRaisesRegex(RuntimeError, "FSDP.*CPUs.*ddp_cpu.yaml.*zero3.yaml"):
                 check_launch(arguments(world_size=2, **changes))
 
+    @parameterized.parameters("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    def test_deepspeed_without_a_launcher_is_refused(self, variable):
+        with mock.patch.dict("os.environ", {variable: "0"}):
+            check_launch(arguments(world_size=1, deepspeed="zero3.json"))
+        with mock.patch.dict("os.environ"):
+            os.environ.pop("RANK", None)
+            with self.assertRaisesRegex(RuntimeError, "`--deepspeed` needs a launcher.*torchrun"):
+                check_launch(arguments(world_size=1, deepspeed="zero3.json"))
+
 
 class SetUpTest(parameterized.TestCase):
     def test_a_run_must_have_a_folder_of_its_own(self):
@@ -46,7 +56,7 @@ class SetUpTest(parameterized.TestCase):
         ({}, "runs/rte"),
     )
     def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
-        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1)
+        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1, deepspeed=None)
         with mock.patch.dict(os.environ, environment):
             set_up(arguments)
         self.assertEqual(arguments.output_dir, expected)

@@ -487,7 +487,7 @@ class ZeRO3Test(LoadingTestCase):
     def zero3(self):
         config = mock.Mock(is_zero3=lambda: True, config={"train_batch_size": 8})  # only weakly referred to
         deepspeed = SimpleNamespace(
-            init_distributed=lambda **kwargs: None,
+            init_distributed=lambda: None,
             zero=SimpleNamespace(Init=lambda module, config_dict_or_path: self.partitioned.append(module)),
         )
         with (
