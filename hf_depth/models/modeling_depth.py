@@ -136,7 +136,11 @@ def partition_parameters(model: PreTrainedModel) -> None:
     # Started by torchrun on a CPU, DeepSpeed does not know of the other processes yet, and would refuse the batch size
     # of all of them.
     deepspeed.init_distributed()
-    deepspeed.zero.Init(module=model, config_dict_or_path=hf_deepspeed.deepspeed_config())
+    config = hf_deepspeed.deepspeed_config()
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if config.get(name, {}).get("enabled") is True:
+            model.to(dtype)  # DeepSpeed computes in the type that the parts have, and keeps a float32 copy of its own
+    deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
 
 class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):

@@ -484,8 +484,10 @@ class ZeRO3Test(LoadingTestCase):
         self.partitioned = []
 
     @contextlib.contextmanager
-    def zero3(self):
-        config = mock.Mock(is_zero3=lambda: True, config={"train_batch_size": 8})  # only weakly referred to
+    def zero3(self, **settings):
+        config = mock.Mock(
+            is_zero3=lambda: True, config={"train_batch_size": 8, **settings}
+        )  # only weakly referred to
         deepspeed = SimpleNamespace(
             init_distributed=lambda: None,
             zero=SimpleNamespace(Init=lambda module, config_dict_or_path: self.partitioned.append(module)),
@@ -513,6 +515,12 @@ class ZeRO3Test(LoadingTestCase):
     def test_a_model_from_scratch_is_that_of_a_single_process(self, config):
         arguments = {"model_type": "depth", **TINY} if config is None else {}
         self.assert_partitioned_as_in_one_process(lambda: load_model(config, TOKENIZER, **arguments))
+
+    @parameterized.parameters(("bf16", torch.bfloat16), ("fp16", torch.float16))
+    def test_the_parts_have_the_type_that_is_computed_in(self, name, dtype):
+        with self.zero3(**{name: {"enabled": True}}):
+            model = load_model(None, TOKENIZER, **TINY)
+        self.assertEqual({parameter.dtype for parameter in model.parameters()}, {dtype})
 
     @parameterized.parameters("t5", "depth")
     def test_added_rows_are_those_of_a_single_process(self, model_type):
