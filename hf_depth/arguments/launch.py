@@ -8,20 +8,25 @@ from transformers import TrainingArguments
 from .model_args import ModelArguments
 
 DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
+RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process that was started by a launcher or by MPI
 
 
 def check_launch(training_args: TrainingArguments) -> None:
     """
-    Stop if several processes were launched that would each train alone.
+    Stop if several processes were launched that would each train alone, if nothing would be sharded by FSDP, or if
+    DeepSpeed would find no launcher.
 
     `accelerate launch --multi_gpu` on a machine without GPUs starts several processes, each of which trains alone as
-    rank 0 and writes to the same `output_dir`, unless `--use_cpu true` is given to the script.
+    rank 0 and writes to the same `output_dir`, unless `--use_cpu true` is given to the script. With a configuration of
+    FSDP, accelerate (1.15) trains on CPUs by plain data parallelism, each process with the whole model.
 
     Args:
         training_args (`transformers.TrainingArguments`): its `world_size` is that of the launched processes.
 
     Raises:
-        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1.
+        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1; if FSDP
+            is configured, by accelerate or by `--fsdp`, on a CPU; or if `--deepspeed` is given to a script that was
+            started by `python`.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
@@ -29,6 +34,18 @@ def check_launch(training_args: TrainingArguments) -> None:
             f"{launched} processes were launched (WORLD_SIZE={launched}), but this one trains alone, so all of them "
             f"would write to {training_args.output_dir}. On CPUs add `--use_cpu true` to the script's arguments; "
             "for GPUs check that each process sees one (CUDA_VISIBLE_DEVICES)."
+        )
+    uses_fsdp = training_args.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    if uses_fsdp and training_args.device.type == "cpu":
+        raise RuntimeError(
+            "FSDP is configured, but on CPUs accelerate shards nothing: each process would hold the whole model. Use "
+            "GPUs, or launch with `--config_file examples/accelerate/ddp_cpu.yaml`, which says what would run, or by "
+            "zero2.yaml or zero3.yaml beside it, which do shard on CPUs."
+        )
+    if training_args.deepspeed and not os.environ.keys() & RANK_VARIABLES:
+        raise RuntimeError(
+            "`--deepspeed` needs a launcher, for a single process too: start the script by `torchrun "
+            "--nproc_per_node 1`, or by `accelerate launch --config_file examples/accelerate/zero2.yaml` without it."
         )
 
 

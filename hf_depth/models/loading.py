@@ -15,6 +15,8 @@ from .modeling_depth import (
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
     check_loaded_weights,
+    partition_parameters,
+    whole_parameters,
 )
 
 MODEL_TYPES = {
@@ -278,20 +280,22 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
     if too_small and sentence_ids:
         # The sentence tokens get their rows below; until then any ids do.
         config.update({"first_sentence_token_id": 0, "eosen_token_id": 0})
-    model, loading_info = model_class.from_pretrained(
-        name_or_path,
-        config=config,
-        dtype=torch.float32,
-        attn_implementation=attn_implementation,
-        ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
-        output_loading_info=True,
-        **hub,
-    )
-    check_loaded_weights(name_or_path, loading_info)
-    if too_small:
-        model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
-        for part in (model, model.encoder, model.decoder):  # each has a copy of its own
-            part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
+    with whole_parameters():
+        model, loading_info = model_class.from_pretrained(
+            name_or_path,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=attn_implementation,
+            ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
+            output_loading_info=True,
+            **hub,
+        )
+        check_loaded_weights(name_or_path, loading_info)
+        if too_small:
+            model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
+            for part in (model, model.encoder, model.decoder):  # each has a copy of its own
+                part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
+    partition_parameters(model)
     return model
 
 

@@ -4,7 +4,9 @@ DEPTH: T5 with sentence tokens and hierarchical attention (arXiv 2405.07788).
 Imports only torch, transformers and the configuration beside it: the Hub ships these two files as custom code.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import Cache, PreTrainedConfig, PreTrainedModel, T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
+from transformers.integrations import deepspeed as hf_deepspeed
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     and_masks,
@@ -99,6 +102,47 @@ class InitializedAsT5:
         return False
 
 
+@contextlib.contextmanager
+def whole_parameters() -> Iterator[None]:
+    """
+    Under DeepSpeed ZeRO-3, models are built, loaded and resized here as in a single process: each process holds the
+    whole model, on the CPU, until [`partition_parameters`].
+
+    Transformers (5.23) has `deepspeed.zero.Init` partition each parameter as soon as it is there, and initializes
+    afterwards: with other random numbers than those of a single process, for classes outside of transformers by the
+    rule that [`InitializedAsT5`] lifts elsewhere, and without a look at weights that a checkpoint lacks or has too
+    many of.
+    """
+    if not hf_deepspeed.is_deepspeed_zero3_enabled():
+        yield
+        return
+    config = hf_deepspeed._hf_deepspeed_config_weak_ref()
+    hf_deepspeed.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        hf_deepspeed.set_hf_deepspeed_config(config)
+
+
+def partition_parameters(model: PreTrainedModel) -> None:
+    """
+    Under DeepSpeed ZeRO-3, leave each process its part of the parameters: those of the first process, which are sent
+    to the others one by one. Else, and inside of [`whole_parameters`], nothing happens.
+    """
+    if not hf_deepspeed.is_deepspeed_zero3_enabled():
+        return
+    # By its name: whoever loads this file from the Hub would need each package that it imports.
+    deepspeed = importlib.import_module("deepspeed")
+    # Started by torchrun on a CPU, DeepSpeed does not know of the other processes yet, and would refuse the batch size
+    # of all of them.
+    deepspeed.init_distributed()
+    config = hf_deepspeed.deepspeed_config()
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if config.get(name, {}).get("enabled") is True:
+            model.to(dtype)  # DeepSpeed computes in the type that the parts have, and keeps a float32 copy of its own
+    deepspeed.zero.Init(module=model, config_dict_or_path=config)
+
+
 class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     """
     The T5 of transformers with four repairs; it saves and loads as the original class does.
@@ -133,11 +177,24 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             tied = HFT5ForConditionalGeneration._tied_weights_keys
             self._tied_weights_keys = {key: tied[key] for key in tied if key != "lm_head.weight"}
         super().__init__(config)
+        if any(hasattr(parameter, "ds_id") for parameter in self.parameters()):  # DeepSpeed's mark of a part
+            raise ValueError(
+                f"A {type(self).__name__} that is built inside of `deepspeed.zero.Init()` would start from wrong "
+                "weights: they are initialized after they were partitioned. Build it outside, and then call "
+                "`deepspeed.zero.Init(module=model)`; `load_model` does so under ZeRO-3."
+            )
         # T5Config forces True; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
         for module in self.modules():
             if type(module) is T5Attention:  # a new module would draw its weights anew
                 module.__class__ = DepthAttention
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
+        with whole_parameters():
+            model = super()._from_config(config, **kwargs)
+        partition_parameters(model)
+        return model
 
     @classmethod
     def from_pretrained(
@@ -151,9 +208,11 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             `ValueError`: if the checkpoint is of another kind of model, or if its weights are not those of the model.
         """
         returns_info = kwargs.pop("output_loading_info", False)
-        model, loading_info = super().from_pretrained(
-            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
-        )
+        with whole_parameters():
+            model, loading_info = super().from_pretrained(
+                pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
+            )
+        partition_parameters(model)
         if returns_info:
             return model, loading_info
         # Quantized weights have keys of their own, and of an adapter only its own keys are reported.

@@ -25,6 +25,7 @@ from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorr
 from ..data.tokenization import check_sentence_tokens
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
 from .callbacks import CollatorEpochCallback
+from .fsdp import gather_in_generation, share_embedding
 from .model_card import CardContent, model_card
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
 from .training_args import DepthTrainingArguments
@@ -109,6 +110,8 @@ class DepthTrainer(Seq2SeqTrainer):
         super().__init__(model, args, data_collator, *more, **kwargs)
         self._check_settings()
         self._check_parts()
+        if self.is_fsdp_enabled:
+            share_embedding(self.model)
         self.card = card
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.
@@ -323,6 +326,7 @@ class DepthTrainer(Seq2SeqTrainer):
         Generated ids (B, G). The labels are left out: otherwise [`Seq2SeqTrainer.prediction_step`] would run a second
         forward pass for their loss.
         """
+        gather_in_generation(self.model)
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
 

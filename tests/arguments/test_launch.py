@@ -10,17 +10,39 @@ from transformers import Seq2SeqTrainingArguments
 from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
 
 
+def arguments(world_size, device="cpu", **changes):
+    """What `check_launch` reads."""
+    others = {"output_dir": "runs/1", "fsdp": None, "deepspeed": None} | changes
+    return SimpleNamespace(world_size=world_size, device=SimpleNamespace(type=device), **others)
+
+
 class CheckLaunchTest(parameterized.TestCase):
     @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
     def test_processes_of_one_group_pass(self, launched, world_size):
         environment = {} if launched is None else {"WORLD_SIZE": launched}
         with mock.patch.dict("os.environ", environment):
-            check_launch(SimpleNamespace(world_size=world_size, output_dir="runs/1"))
+            check_launch(arguments(world_size=world_size))
 
     def test_processes_that_train_alone_are_stopped(self):
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
             with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
-                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
+                check_launch(arguments(world_size=1))
+
+    @parameterized.parameters(({"ACCELERATE_USE_FSDP": "true"}, {}), ({}, {"fsdp": True}))
+    def test_fsdp_on_a_cpu_is_refused(self, environment, changes):
+        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"} | environment):
+            check_launch(arguments(world_size=2, device="cuda", **changes))
+            with self.assertRaisesRegex(RuntimeError, "FSDP.*CPUs.*ddp_cpu.yaml.*zero3.yaml"):
+                check_launch(arguments(world_size=2, **changes))
+
+    @parameterized.parameters("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    def test_deepspeed_without_a_launcher_is_refused(self, variable):
+        with mock.patch.dict("os.environ", {variable: "0"}):
+            check_launch(arguments(world_size=1, deepspeed="zero3.json"))
+        with mock.patch.dict("os.environ"):
+            os.environ.pop("RANK", None)
+            with self.assertRaisesRegex(RuntimeError, "`--deepspeed` needs a launcher.*torchrun"):
+                check_launch(arguments(world_size=1, deepspeed="zero3.json"))
 
 
 class SetUpTest(parameterized.TestCase):
@@ -34,7 +56,7 @@ class SetUpTest(parameterized.TestCase):
         ({}, "runs/rte"),
     )
     def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
-        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1)
+        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1, deepspeed=None)
         with mock.patch.dict(os.environ, environment):
             set_up(arguments)
         self.assertEqual(arguments.output_dir, expected)

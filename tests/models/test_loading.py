@@ -1,14 +1,19 @@
 """Laws of `load_model`: the model fits the tokenizer, is what the checkpoint was, or is refused with a reason."""
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from unittest import mock
 
 import torch
 import transformers
 from absl.testing import parameterized
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, ByT5Tokenizer, MT5Config, T5Config, UMT5Config
+from transformers.integrations import deepspeed as hf_deepspeed
 
 from helpers import tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
@@ -469,3 +474,83 @@ class ConfigurationTest(LoadingTestCase):
     def test_the_configuration_of_transformers_is_read_as_it_is(self):
         self.saved("flan-t5")
         self.assertEqual(load_config(self.folder).to_dict(), AutoConfig.from_pretrained(self.folder).to_dict())
+
+
+class ZeRO3Test(LoadingTestCase):
+    """With a stand-in for DeepSpeed: what it partitions is the model of a single process."""
+
+    def setUp(self):
+        super().setUp()
+        self.partitioned = []
+
+    @contextlib.contextmanager
+    def zero3(self, **settings):
+        config = mock.Mock(
+            is_zero3=lambda: True, config={"train_batch_size": 8, **settings}
+        )  # only weakly referred to
+        deepspeed = SimpleNamespace(
+            init_distributed=lambda: None,
+            zero=SimpleNamespace(Init=lambda module, config_dict_or_path: self.partitioned.append(module)),
+        )
+        with (
+            mock.patch.dict(sys.modules, deepspeed=deepspeed),
+            mock.patch.object(hf_deepspeed, "_hf_deepspeed_config_weak_ref", lambda: config),
+        ):
+            yield
+            self.assertIs(hf_deepspeed._hf_deepspeed_config_weak_ref(), config)
+
+    def assert_partitioned_as_in_one_process(self, make):
+        torch.manual_seed(0)
+        expected = dict(make().named_parameters())
+        torch.manual_seed(0)
+        with self.zero3():
+            model = make()
+        self.assertLen(self.partitioned, 1)
+        self.assertIs(self.partitioned[0], model)
+        self.assertEqual([name for name, _ in model.named_parameters()], list(expected))
+        for name, parameter in model.named_parameters():
+            self.assertTrue(torch.equal(parameter, expected[name]), name)
+
+    @parameterized.parameters((None,), (T5Config(**SIZE | V1_1),), (UMT5Config(**SIZE | GATED),))
+    def test_a_model_from_scratch_is_that_of_a_single_process(self, config):
+        arguments = {"model_type": "depth", **TINY} if config is None else {}
+        self.assert_partitioned_as_in_one_process(lambda: load_model(config, TOKENIZER, **arguments))
+
+    @parameterized.parameters(("bf16", torch.bfloat16), ("fp16", torch.float16))
+    def test_the_parts_have_the_type_that_is_computed_in(self, name, dtype):
+        with self.zero3(**{name: {"enabled": True}}):
+            model = load_model(None, TOKENIZER, **TINY)
+        self.assertEqual({parameter.dtype for parameter in model.parameters()}, {dtype})
+
+    @parameterized.parameters("t5", "depth")
+    def test_added_rows_are_those_of_a_single_process(self, model_type):
+        self.saved(vocab_size=len(PLAIN))
+        self.assert_partitioned_as_in_one_process(lambda: load_model(self.folder, TOKENIZER, model_type=model_type))
+
+    def test_a_missing_head_is_a_copy_of_the_embedding(self):
+        self.saved("mt5")
+        self.edit_weights(lambda weights: weights.pop("lm_head.weight", None))
+        self.assert_partitioned_as_in_one_process(lambda: load_model(self.folder, PLAIN))
+
+    def test_weights_that_the_model_does_not_have_are_refused(self):
+        self.saved()
+        self.edit_weights(lambda weights: weights.update({"pooler.weight": torch.zeros(1)}))
+        for load in (lambda: load_model(self.folder, PLAIN), self.from_pretrained):
+            with self.zero3(), self.assertRaisesRegex(ValueError, "unexpected: pooler.weight"):
+                load()
+
+    def test_a_model_built_of_parts_is_refused(self):
+        original = torch.nn.Linear.__init__
+
+        def partitioned(linear, *args, **kwargs):
+            original(linear, *args, **kwargs)
+            linear.weight.ds_id = 0
+
+        with (
+            mock.patch.object(torch.nn.Linear, "__init__", partitioned),
+            self.assertRaisesRegex(ValueError, r"inside of `deepspeed.zero.Init\(\)`.*`load_model`"),
+        ):
+            T5ForConditionalGeneration(T5Config(**SIZE))
+
+    def from_pretrained(self):
+        return T5ForConditionalGeneration.from_pretrained(self.folder)
