@@ -47,6 +47,10 @@ class TaskArguments:
     max_predict_samples: int | None = field(
         default=None, metadata={"help": "Predict so many examples of a split only."}
     )
+    split_seed: int = field(
+        default=42,
+        metadata={"help": "Of splits and of the examples to evaluate on, which --seed does not change."},
+    )
     max_source_length: int | None = field(
         default=None, metadata={"help": "Longest input in tokens (default: the task's)."}
     )
@@ -71,6 +75,12 @@ class TaskArguments:
     max_examples_per_document: int | None = field(
         default=DiscourseOptions.max_examples_per_document,
         metadata={"help": "Discourse: examples of one document at most."},
+    )
+    test_split_percentage: float = field(
+        default=DiscourseOptions.test_split_percentage,
+        metadata={
+            "help": "Discourse: documents to test on, at most the --validation_split_percentage of pre-training."
+        },
     )
     add_task_definition: bool = field(
         default=NaturalInstructionsOptions.add_task_definition,
@@ -129,7 +139,7 @@ class TaskArguments:
         """
         files = ("train_file", "validation_file", "test_file", "dataset_dir")
         limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")
-        others = ("max_source_length", "max_target_length", "sentence_language")
+        others = ("max_source_length", "max_target_length", "sentence_language", "split_seed")
         loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]
         return {
             "tasks": tasks,

@@ -12,7 +12,8 @@ import numpy as np
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files, open_file
+from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files
+from ..data.readers import file_version, open_file
 from ..suggestions import listed, suggestion
 from .spec import TaskSpec
 
@@ -297,12 +298,6 @@ def named_generator(seed: int, *names: str) -> np.random.Generator:
     """A generator of random numbers that depends on the seed and the names alone, in every process."""
     digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest))
-
-
-def file_version(file: str | os.PathLike) -> tuple[int, int]:
-    """Size and time of a file: a changed file is read anew."""
-    status = Path(file).stat()
-    return status.st_size, status.st_mtime_ns
 
 
 def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec, version: tuple) -> Iterator[Mapping]:

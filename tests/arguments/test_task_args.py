@@ -26,7 +26,8 @@ class LoadingTest(parameterized.TestCase):
     def test_flags_that_are_options_of_the_tasks_loaders_reach_them(self):
         arguments = TaskArguments(max_examples_per_document=3, text_column="body", num_pos_examples=1)
         options = arguments.for_loading([get_task("sentence_ordering")])["options"]
-        self.assertEqual(options, {"text_column": "body", "sentence_language": "en", "max_examples_per_document": 3})
+        expected = {"text_column": "body", "sentence_language": "en", "max_examples_per_document": 3}
+        self.assertEqual(options, expected | {"test_split_percentage": 5})
         self.assertEqual(arguments.for_loading([get_task("natural_instructions")])["options"]["num_pos_examples"], 1)
         self.assertEmpty(arguments.for_loading([get_task("rte")])["options"])
 

@@ -70,12 +70,14 @@ class LoadTest(SplitsTestCase):
 
     def test_limits_take_random_subsets_in_the_order_of_the_data(self):
         chosen = []
-        for seed in (1, 1, 2):
-            splits = self.load_rte(20, max_train_samples=8, max_eval_samples=4, seed=seed)
+        for seed, split_seed in ((1, 1), (1, 1), (2, 1), (1, 2)):
+            splits = self.load_rte(20, max_train_samples=8, max_eval_samples=4, seed=seed, split_seed=split_seed)
             examples = splits.parts[0].examples
             chosen.append({split: rows["idx"][:] for split, rows in examples.items()})
         self.assertEqual(chosen[0], chosen[1])
-        self.assertNotEqual(chosen[0], chosen[2])
+        for seed, (changed, same) in {2: ("train", "validation"), 3: ("validation", "train")}.items():
+            self.assertNotEqual(chosen[0][changed], chosen[seed][changed])
+            self.assertEqual(chosen[0][same], chosen[seed][same])
         self.assertEqual([len(numbers) for numbers in chosen[0].values()], [8, 4])
         for numbers in chosen[0].values():
             self.assertEqual(numbers, sorted(numbers))
@@ -162,7 +164,7 @@ class LoadTest(SplitsTestCase):
         documents = [f"这是文档{i}里面的第一个句子啊。这是文档{i}里面的第二个句子啊。" for i in range(12)]
         file = self.write("train.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
         splits = self.load_splits("sentence_ordering", train_file=file, sentence_language="zh")
-        self.assertLen(splits.parts[0].examples["train"], 2 * 10)
+        self.assertEqual(sum(map(len, splits.parts[0].examples.values())), 2 * 12)
 
     def test_every_process_but_the_first_waits_while_data_is_made(self):
         waited = []
