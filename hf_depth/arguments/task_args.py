@@ -30,7 +30,8 @@ class TaskArguments:
     )
     excluded_datasets: list[str] | None = field(default=None, metadata={"help": "Tasks that `all` leaves out."})
     task_file: list[str] | None = field(
-        default=None, metadata={"help": "YAML files that describe tasks of your own; used if no others are named."}
+        default=None,
+        metadata={"help": "YAML files that describe tasks of your own, of which --dataset_name may name some."},
     )
     train_file: list[str] | None = field(
         default=None, metadata={"help": "Examples in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."}
@@ -175,11 +176,13 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
     Raises:
         `ValueError`: if they name none, or one that does not exist.
     """
-    own = [task for path in task_args.task_file or () for task in load_task_file(path)]
+    files = [load_task_file(path) for path in task_args.task_file or ()]
     if task_args.dataset_name:
         tasks = _named_tasks(task_args)
-    elif own:
-        tasks = own
+        # A file of which no task is named brings all of its tasks.
+        tasks += [task for own in files if not any(task in tasks for task in own) for task in own]
+    elif files:
+        tasks = [task for own in files for task in own]
     elif task_args.benchmark is not None and len(task_names(task_args.benchmark)) == 1:
         tasks = [get_task(name, task_args.benchmark) for name in task_names(task_args.benchmark)]
     else:

@@ -75,7 +75,7 @@ def load_files(
         if reader == "parquet":  # the only reader that does not unpack by itself
             manager = DownloadManager(download_config=DownloadConfig(cache_dir=cache_dir))
             files = [manager.extract(file) if file.endswith(".gz") else file for file in files]
-        # The builder looks for a byte order mark in the first file only.
+        # By itself, the builder takes a byte order mark away from the first file only.
         options = {"encoding": "utf-8-sig"} if reader == "json" and any(map(_has_mark, local_files)) else {}
         return load_dataset(
             reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options

@@ -32,11 +32,14 @@ class Loader:
         load (`Callable`): called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
         options (`type`, *optional*): the dataclass of its options.
         counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
+        reads_documents (`bool`, *optional*, defaults to `False`):
+            Whether files hold documents, from which several tasks can be made, instead of the examples of one task.
     """
 
     load: Callable[..., dict[str, Dataset]]
     options: type = NoOptions
     counts_tokens: bool = False
+    reads_documents: bool = False
 
     @property
     def option_names(self) -> list[str]:
@@ -50,7 +53,7 @@ LOADERS: dict[str, Loader] = {
     "natural_instructions": Loader(
         natural_instructions.load, natural_instructions.NaturalInstructionsOptions, counts_tokens=True
     ),
-    "discourse": Loader(discourse.load, discourse.DiscourseOptions),
+    "discourse": Loader(discourse.load, discourse.DiscourseOptions, reads_documents=True),
 }
 
 

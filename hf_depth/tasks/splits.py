@@ -519,6 +519,8 @@ def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskF
 
 
 def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> None:
+    if all(get_loader(task).reads_documents for task in tasks):
+        return
     for name in ("train_file", "validation_file", "test_file"):
         if getattr(files, name) and len(tasks) > 1:
             raise ValueError(

@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskDataset, TaskFiles, TaskSplits, get_task
+from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks import splits as splits_module
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
 from hf_depth.tasks.splits import mix_tasks, mixing_rates
@@ -116,6 +117,18 @@ class LoadTest(SplitsTestCase):
             ValueError, "`train_file` holds the examples of one task, but there are 2: rte, w"
         ):
             self.load_splits(["rte", "wnli"], train_file="a.jsonl")
+
+    def test_discourse_tasks_share_one_corpus(self):
+        texts = [" ".join(f"In text {i} this is sentence {j}." for j in range(9)) for i in range(60)]
+        file = self.write("train.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+        arguments = TaskArguments(benchmark="discourse", dataset_name=["all"], train_file=[file])
+        loading = arguments.for_loading(chosen_tasks(arguments), str(self.folder / "cache"))
+        splits = TaskSplits.load(**loading)
+        tested = [set(part.examples["test"]["document"]) for part in splits.parts]
+        self.assertLen(tested, 3)
+        self.assertEqual(tested, tested[:1] * 3)
+        with self.assertRaisesRegex(ValueError, "`train_file` holds the examples of one task, but there are 2"):
+            TaskSplits.load(["rte", "sentence_ordering"], train_file=file)
 
     def test_files_are_given_in_one_piece_or_by_name(self):
         files = TaskFiles(train_file=self.examples("a", 4), cache_dir=str(self.folder / "cache"))
