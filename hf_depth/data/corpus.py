@@ -140,7 +140,7 @@ def hold_out(
     >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})
     >>> splits = hold_out(documents, {"test": 5, "validation": 20})
     >>> {name: len(split) for name, split in splits.items()}
-    {'train': 7, 'test': 1, 'validation': 2}
+    {'train': 7, 'test': 2, 'validation': 1}
     """
     splits, lower, upper = {}, -1.0, 0.0
     for name, percentage in percentages.items():

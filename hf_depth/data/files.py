@@ -11,6 +11,7 @@ import glob
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".p
 
 # A file that is streamed is checked this far before training starts (bytes of text); otherwise to its end.
 STREAM_CHECK_SIZE = 64 << 20
+
+# Escaped surrogates in JSON, in pairs or alone; a backslash may itself be escaped.
+_SURROGATES = re.compile(rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..))")
 
 
 def file_names(files: Files) -> list[str]:
@@ -69,6 +73,9 @@ def load_files(
     if reader != "parquet":
         for file in local_files:
             check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
+    if reader == "json":
+        for file in local_files:
+            _check_json_list(argument, file)
     if reader in ROW_READERS:
         return _read_documents(argument, reader, files, streaming, cache_dir)
     try:
@@ -213,6 +220,34 @@ def _first_bad_json_line(files: list[str]) -> str | None:
                     json.loads(part if part.strip() else "{}")
                 except json.JSONDecodeError as error:
                     return f"{file}, line {number + error.lineno},"
+                line = _lone_surrogate_line(part)
+                if line:
+                    return f"{file}, line {number + line},"
+    return None
+
+
+def _check_json_list(argument: str, file: str) -> None:
+    """
+    Check a file that is one list in JSON, which the builder reads as a whole, for halves of surrogate pairs (`\\ud800`
+    alone), which it would drop.
+    """
+    with open_file(file) as content:
+        if not content.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+            return
+        content.seek(0)
+        line = _lone_surrogate_line(content.read())
+    if line:
+        raise ValueError(
+            f"`{argument}`: {file}, line {line}, holds half of a surrogate pair (such as \\ud800 alone), which is no "
+            "character. Repair the text."
+        )
+
+
+def _lone_surrogate_line(content: bytes) -> int | None:
+    """The line, from 1, of the first half of a surrogate pair in JSON."""
+    for match in _SURROGATES.finditer(content):
+        if match["half"]:
+            return 1 + content.count(b"\n", 0, match.start())
     return None
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import fsspec
 import pyarrow as pa
 from datasets import Dataset, DownloadConfig, DownloadManager, Features, IterableDataset, Value
 from datasets.builder import Key
 from datasets.exceptions import DatasetGenerationError
+from datasets.utils.file_utils import xopen
 
 from ..suggestions import listed
 
@@ -122,7 +122,10 @@ def _batches(rows: Iterable[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
 
 
 def open_file(file: str) -> io.BufferedIOBase:
-    """Open a file for reading bytes, unpacking it if its name ends in .gz."""
+    """Open a file, or an address with a protocol, for reading bytes, unpacking it if its name ends in .gz."""
+    if "://" in file:
+        content = xopen(file, "rb")
+        return gzip.open(content) if file.endswith(".gz") else content
     return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
 
 
@@ -139,7 +142,7 @@ def lines_of(file: str) -> Iterator[str]:
     Raises:
         `ValueError`: naming the file and the line that is not UTF-8.
     """
-    with fsspec.open(file, "rb", compression="infer") if "://" in file else open_file(file) as content:
+    with open_file(file) as content:
         for number, line in enumerate(content, start=1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")

@@ -157,6 +157,12 @@ class LoadFilesTest(CorpusTestCase):
         ("text.jsonl", '{"text": "a"}\n\n{"text": "b\n', "text.jsonl, line 3, as json"),
         ("text.json", '[{"text": "a"},\n {"text": 2 3}]', "text.json, line 2, as json"),
         ("text.jsonl", '{"text": "a"}\n{"text": 2}\n', "`train_file` .*text.jsonl.* row 1 holds 2 \\(int\\)"),
+        ("text.jsonl", '{"text": "a"}\n{"text": "\\ud800 b"}\n', "text.jsonl, line 2, as json: .* surrogate pair"),
+        (
+            "text.json",
+            '[{"text": "\\ud83d\\ude00 a"},\n{"text": "\\ude00"}]',
+            "text.json, line 2, holds half of a surr",
+        ),
         ("text.jsonl", '{"text": ["a"]}\n', "column 'text' must hold text, but its row 0 holds \\['a'\\] \\(list\\)"),
         ("text.csv", "title,body\nx,y\n", "no column 'text'. The columns are: 'title', 'body'. Name the one"),
         ("text.parquet", parquet([{"text": 1}]), "column 'text' must hold text"),
