@@ -43,7 +43,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     set_seed(training_args.seed)
 
     # ---- Text, tokenizer, objective ----
-    corpus = load_corpus(**corpus_args.for_loading(), seed=training_args.seed, cache_dir=model_args.cache_dir)
+    corpus = load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
     tokenizer = run.tokenizer or model_args.load_tokenizer()
     if tokenizer is None:
         texts = (document[corpus_args.text_column] for document in corpus["train"])

@@ -8,6 +8,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
+from ..data.corpus import HELD_OUT_PERCENTAGE
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
 
@@ -24,9 +25,11 @@ class CorpusArguments:
     validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for evaluation."})
     test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for --do_predict."})
     text_column: str = field(default="text", metadata={"help": "Column that holds the documents."})
-    validation_split_percentage: int = field(
-        default=5, metadata={"help": "Documents kept for evaluation when there is no validation data."}
+    validation_split_percentage: float = field(
+        default=HELD_OUT_PERCENTAGE,
+        metadata={"help": "Documents kept for evaluation when there is no validation data."},
     )
+    split_seed: int = field(default=42, metadata={"help": "Which documents these are; --seed has no part in it."})
     streaming: bool = field(default=False, metadata={"help": "Read the data while training; needs --max_steps."})
     shuffle_buffer_size: int = field(default=10_000, metadata={"help": "Examples to shuffle among when streaming."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
@@ -71,6 +74,7 @@ class CorpusArguments:
             "text_column",
             "streaming",
             "validation_split_percentage",
+            "split_seed",
         )
         return {name: getattr(self, name) for name in names}
 

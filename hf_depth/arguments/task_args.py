@@ -30,7 +30,8 @@ class TaskArguments:
     )
     excluded_datasets: list[str] | None = field(default=None, metadata={"help": "Tasks that `all` leaves out."})
     task_file: list[str] | None = field(
-        default=None, metadata={"help": "YAML files that describe tasks of your own; used if no others are named."}
+        default=None,
+        metadata={"help": "YAML files that describe tasks of your own, of which --dataset_name may name some."},
     )
     train_file: list[str] | None = field(
         default=None, metadata={"help": "Examples in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."}
@@ -46,6 +47,10 @@ class TaskArguments:
     )
     max_predict_samples: int | None = field(
         default=None, metadata={"help": "Predict so many examples of a split only."}
+    )
+    split_seed: int = field(
+        default=42,
+        metadata={"help": "Of splits and of the examples to evaluate on, which --seed does not change."},
     )
     max_source_length: int | None = field(
         default=None, metadata={"help": "Longest input in tokens (default: the task's)."}
@@ -71,6 +76,12 @@ class TaskArguments:
     max_examples_per_document: int | None = field(
         default=DiscourseOptions.max_examples_per_document,
         metadata={"help": "Discourse: examples of one document at most."},
+    )
+    test_split_percentage: float = field(
+        default=DiscourseOptions.test_split_percentage,
+        metadata={
+            "help": "Discourse: documents to test on, at most the --validation_split_percentage of pre-training."
+        },
     )
     add_task_definition: bool = field(
         default=NaturalInstructionsOptions.add_task_definition,
@@ -129,7 +140,7 @@ class TaskArguments:
         """
         files = ("train_file", "validation_file", "test_file", "dataset_dir")
         limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")
-        others = ("max_source_length", "max_target_length", "sentence_language")
+        others = ("max_source_length", "max_target_length", "sentence_language", "split_seed")
         loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]
         return {
             "tasks": tasks,
@@ -165,11 +176,13 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
     Raises:
         `ValueError`: if they name none, or one that does not exist.
     """
-    own = [task for path in task_args.task_file or () for task in load_task_file(path)]
+    files = [load_task_file(path) for path in task_args.task_file or ()]
     if task_args.dataset_name:
         tasks = _named_tasks(task_args)
-    elif own:
-        tasks = own
+        # A file of which no task is named brings all of its tasks.
+        tasks += [task for own in files if not any(task in tasks for task in own) for task in own]
+    elif files:
+        tasks = [task for own in files for task in own]
     elif task_args.benchmark is not None and len(task_names(task_args.benchmark)) == 1:
         tasks = [get_task(name, task_args.benchmark) for name in task_names(task_args.benchmark)]
     else:

@@ -2,6 +2,8 @@
 
 import hashlib
 import logging
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,8 +16,11 @@ logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 
+# Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
+HELD_OUT_PERCENTAGE = 5
+
 _TOO_FEW_DOCUMENTS = (
-    "There are too few documents to set one apart for validation. Add documents, name a `validation_file`, or set "
+    "There are too few documents to set one apart for {}. Add documents, name a `validation_file`, or set "
     "`validation_split_percentage` to 0. (In a text file, blank lines separate documents.)"
 )
 
@@ -28,8 +33,8 @@ def load_corpus(
     test_file: Files = None,
     text_column: str = "text",
     streaming: bool = False,
-    validation_split_percentage: float = 5,
-    seed: int = 42,
+    validation_split_percentage: float = HELD_OUT_PERCENTAGE,
+    split_seed: int = 42,
     cache_dir: str | None = None,
     token: str | None = None,
     revision: str | None = None,
@@ -42,13 +47,13 @@ def load_corpus(
         dataset_config_name (`str`, *optional*): the configuration of that data set.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs:
             txt, json, jsonl, csv, parquet, or the .gz of one of these, in UTF-8. Blank lines separate the documents of
-            text files; if there are none, each line is a document. The files of a split must be of one kind.
+            a text file; in a file without any, each line is a document. The files of a split must be of one kind.
         text_column (`str`, defaults to `"text"`): the column that holds the documents (`"text"` for text files).
         streaming (`bool`, defaults to `False`): read the documents while training instead of before.
         validation_split_percentage (`float`, defaults to 5): without validation data, the share of the training
-            documents to set apart for validation, at least one document; 0 for none. In a stream they are chosen by a
-            hash of their text.
-        seed (`int`, defaults to 42): of that choice.
+            documents to set apart for validation, at least one document; 0 for none. They are chosen by their text,
+            see [`hold_out`].
+        split_seed (`int`, defaults to 42): of that choice. A run's `seed` has no part in it.
         cache_dir, token, revision (`str`, *optional*): as for `datasets.load_dataset`.
 
     Returns:
@@ -93,8 +98,7 @@ def load_corpus(
             source = f"`dataset_name` {dataset_name!r}" if dataset_name else f"`{split}_file` {files.get(split)}"
             raise ValueError(f"{source}, {split} split: {error}") from error
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
-        hold_out = _hold_out_of_stream if streaming else _hold_out
-        corpus |= hold_out(corpus["train"], validation_split_percentage / 100, seed, text_column)
+        corpus |= hold_out(corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column)
     if streaming:
         return IterableDatasetDict(corpus)
     for split, documents in corpus.items():
@@ -109,45 +113,71 @@ def _load_named(name: str, config_name: str | None, options: dict[str, Any]) -> 
     return {split: loaded[split] for split in ("train", "validation", "test") if split in loaded}
 
 
-def _hold_out(documents: Dataset, share: float, seed: int, text_column: str) -> dict[str, Dataset]:
-    if len(documents) < 2:
-        raise ValueError(_TOO_FEW_DOCUMENTS)
-    parts = documents.train_test_split(test_size=max(1, round(len(documents) * share)), seed=seed)
-    return {"train": parts["train"], "validation": parts["test"]}
+def hold_out(
+    documents: Documents, percentages: Mapping[str, float], split_seed: int = 42, text_column: str = "text"
+) -> dict[str, Documents]:
+    """
+    Set documents apart from those to train on, by a hash of `split_seed` and their text: those with the lowest hashes
+    are the first split, the next ones the second.
+
+    So the choice depends neither on the other documents nor on files, order or streaming, equal texts are in the same
+    split, and a smaller first split is part of a larger one: what a discourse task tests on is part of what
+    [`load_corpus`] held out, if that was at least as much.
+
+    Args:
+        documents (`Dataset` or `IterableDataset`): to choose from. A blank document is left to `"train"`.
+        percentages (`Mapping[str, float]`): the names of the splits, and how many of the documents each of them takes:
+            roughly, since each document is chosen by itself, but at least one.
+        split_seed (`int`, defaults to 42): of the hash.
+        text_column (`str`, defaults to `"text"`): the column that holds the documents.
+
+    Returns:
+        `dict`: `"train"`, with the other documents, and the splits.
+
+    Raises:
+        `ValueError`: if there are too few documents.
+
+    >>> documents = Dataset.from_dict({"text": [f"Document {i}." for i in range(10)]})
+    >>> splits = hold_out(documents, {"test": 5, "validation": 20})
+    >>> {name: len(split) for name, split in splits.items()}
+    {'train': 7, 'test': 2, 'validation': 1}
+    """
+    splits, lower, upper = {}, -1.0, 0.0
+    for name, percentage in percentages.items():
+        upper += percentage / 100
+        is_chosen = _HashBetween(split_seed, lower, upper)
+        splits[name] = documents.filter(is_chosen, input_columns=text_column)
+        if _is_empty(splits[name]):  # of few documents, the one with the next hash
+            hashes = (is_chosen.hash(document[text_column]) for document in documents)
+            is_chosen = replace(is_chosen, upper=min((value for value in hashes if value > lower), default=1.0))
+            splits[name] = documents.filter(is_chosen, input_columns=text_column)
+        lower = is_chosen.upper
+        upper = max(lower, upper)
+    train = documents.filter(_HashBetween(split_seed, lower, math.inf), input_columns=text_column)
+    if lower >= 1 or _is_empty(train):
+        raise ValueError(_TOO_FEW_DOCUMENTS.format(" and for ".join(percentages)))
+    return {"train": train, **splits}
 
 
-def _hold_out_of_stream(
-    documents: IterableDataset, share: float, seed: int, text_column: str
-) -> dict[str, IterableDataset]:
-    is_validation = _HashIsLow(text_column, seed, share)
-    if _is_empty(documents.filter(is_validation)):  # a short stream, now read to its end: take its lowest hash
-        is_validation = replace(is_validation, limit=min(map(is_validation.hash, documents)))
-    splits = {
-        "train": documents.filter(replace(is_validation, negate=True)),
-        "validation": documents.filter(is_validation),
-    }
-    if _is_empty(splits["train"]):
-        raise ValueError(_TOO_FEW_DOCUMENTS)
-    return splits
-
-
-def _is_empty(documents: IterableDataset) -> bool:
+def _is_empty(documents: Documents) -> bool:
     return next(iter(documents), None) is None
 
 
 @dataclass(frozen=True)
-class _HashIsLow:
-    """Chooses documents of a stream by a hash, so that they are the same for any number of workers and shards."""
+class _HashBetween:
+    """Whether the hash of a text lies above the lower number, and not above the upper one."""
 
-    text_column: str
-    seed: int
-    limit: float
-    negate: bool = False
+    split_seed: int
+    lower: float
+    upper: float
 
-    def hash(self, document: dict[str, Any]) -> float:
-        """A number in [0, 1)."""
-        digest = hashlib.blake2b(f"{self.seed} {document[self.text_column]}".encode(), digest_size=8).digest()
+    def hash(self, text: str | None) -> float:
+        """A number in [0, 1), whatever white space stands between the words; 1 for a blank text."""
+        words = str(text or "").split()
+        if not words:
+            return 1.0
+        digest = hashlib.blake2b(" ".join((str(self.split_seed), *words)).encode(), digest_size=8).digest()
         return int.from_bytes(digest) / 2**64
 
-    def __call__(self, document: dict[str, Any]) -> bool:
-        return (self.hash(document) <= self.limit) != self.negate
+    def __call__(self, text: str | None) -> bool:
+        return self.lower < self.hash(text) <= self.upper

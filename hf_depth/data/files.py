@@ -7,10 +7,8 @@ neither the file nor the line. The checks here name both, and the remedy.
 """
 
 import codecs
-import csv
 import glob
 import gzip
-import io
 import json
 import os
 import re
@@ -19,9 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DownloadConfig, DownloadManager, Features, IterableDataset, Value, load_dataset
+from datasets import Dataset, DownloadConfig, DownloadManager, IterableDataset, Value, load_dataset
 
 from ..suggestions import suggestion
+from .readers import ROW_READERS, open_file, read_documents
 
 # One file or several, or none.
 Files = str | os.PathLike | Sequence[str | os.PathLike] | None
@@ -32,8 +31,8 @@ READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".p
 # A file that is streamed is checked this far before training starts (bytes of text); otherwise to its end.
 STREAM_CHECK_SIZE = 64 << 20
 
-# A text file is searched this far for a blank line (characters).
-BLANK_LINE_SEARCH_SIZE = 1 << 20
+# Escaped surrogates in JSON, in pairs or alone; a backslash may itself be escaped.
+_SURROGATES = re.compile(rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..))")
 
 
 def file_names(files: Files) -> list[str]:
@@ -74,11 +73,17 @@ def load_files(
     if reader != "parquet":
         for file in local_files:
             check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
+    if reader == "json":
+        for file in local_files:
+            _check_json_list(argument, file)
+    if reader in ROW_READERS:
+        return _read_documents(argument, reader, files, streaming, cache_dir)
     try:
-        options = _reader_options(reader, local_files)
         if reader == "parquet":  # the only reader that does not unpack by itself
             manager = DownloadManager(download_config=DownloadConfig(cache_dir=cache_dir))
             files = [manager.extract(file) if file.endswith(".gz") else file for file in files]
+        # By itself, the builder takes a byte order mark away from the first file only.
+        options = {"encoding": "utf-8-sig"} if reader == "json" and any(map(_has_mark, local_files)) else {}
         return load_dataset(
             reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options
         )
@@ -87,6 +92,15 @@ def load_files(
         is_empty = "corresponds to no data" in str(error)
         reason = "it has no rows" if is_empty else error.__cause__ or error
         raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
+
+
+def _read_documents(
+    argument: str, reader: str, files: list[str], streaming: bool, cache_dir: str | None
+) -> Dataset | IterableDataset:
+    try:
+        return read_documents(reader, files, streaming, cache_dir)
+    except ValueError as error:
+        raise ValueError(f"`{argument}`: {error}") from error
 
 
 def find_files(argument: str, name: str) -> list[str]:
@@ -132,11 +146,6 @@ def _reader(argument: str, files: list[str]) -> str:
     return next(iter(readers))
 
 
-def open_file(file: str) -> io.BufferedIOBase:
-    """Open a file for reading bytes, unpacking it if its name ends in .gz."""
-    return gzip.open(file, "rb") if file.endswith(".gz") else open(file, "rb")
-
-
 def check_utf8(argument: str, file: str, size: int | None) -> None:
     """
     Check that a file holds text in UTF-8. (`datasets` would not say in which line it does not.)
@@ -149,10 +158,17 @@ def check_utf8(argument: str, file: str, size: int | None) -> None:
     Raises:
         `ValueError`: if it is not UTF-8 (naming the line), not a complete gzip file, or empty.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
     line, is_empty, read = 1, True, 0
     try:
         with open_file(file) as content:
+            encoding = _other_unicode(content.read(1024))
+            if encoding:
+                raise ValueError(
+                    f"`{argument}`: {file} is text in {encoding}, not in UTF-8. Convert it by `iconv -f {encoding} -t "
+                    f"UTF-8`."
+                )
+            content.seek(0)
             while size is None or read < size:
                 chunk = content.read(1 << 20)
                 is_empty &= not decoder.decode(chunk, final=not chunk).strip()
@@ -172,23 +188,26 @@ def check_utf8(argument: str, file: str, size: int | None) -> None:
         raise ValueError(f"`{argument}`: {file} is empty.")
 
 
-def _reader_options(reader: str, files: list[str]) -> dict[str, Any]:
-    if reader == "text":
-        is_blocks = not files or any(map(_has_blank_line, files))
-        return {"sample_by": "paragraph" if is_blocks else "line"}
-    if reader == "csv" and files:
-        with io.TextIOWrapper(open_file(files[0]), encoding="utf-8-sig", newline="") as content:
-            columns = next(csv.reader(content))
-        # All columns are text: else the word "None" would be read as no text, and a column of years as numbers.
-        features = Features({column: Value("string") for column in columns})
-        return {"na_filter": False, "features": features}
-    return {}
-
-
-def _has_blank_line(file: str) -> bool:
+def _has_mark(file: str) -> bool:
+    """Whether a file begins with the byte order mark of UTF-8."""
     with open_file(file) as content:
-        start = content.read(BLANK_LINE_SEARCH_SIZE).strip()
-    return re.search(rb"\n\r?\n", start) is not None
+        return content.read(3) == codecs.BOM_UTF8
+
+
+def _other_unicode(start: bytes) -> str | None:
+    """UTF-16 or UTF-32, if a file that begins so is in one of them: by its byte order mark or its null bytes."""
+    for mark, encoding in (
+        (codecs.BOM_UTF32_LE, "UTF-32"),  # before that of UTF-16, with which it begins
+        (codecs.BOM_UTF32_BE, "UTF-32"),
+        (codecs.BOM_UTF16_LE, "UTF-16"),
+        (codecs.BOM_UTF16_BE, "UTF-16"),
+    ):
+        if start.startswith(mark):
+            return encoding
+    for offset, encoding in ((0, "UTF-16BE"), (1, "UTF-16LE")):
+        if len(start) > 1 and start[offset::2].count(0) > 0.9 * len(start[offset::2]):
+            return encoding
+    return None
 
 
 def _first_bad_json_line(files: list[str]) -> str | None:
@@ -201,6 +220,34 @@ def _first_bad_json_line(files: list[str]) -> str | None:
                     json.loads(part if part.strip() else "{}")
                 except json.JSONDecodeError as error:
                     return f"{file}, line {number + error.lineno},"
+                line = _lone_surrogate_line(part)
+                if line:
+                    return f"{file}, line {number + line},"
+    return None
+
+
+def _check_json_list(argument: str, file: str) -> None:
+    """
+    Check a file that is one list in JSON, which the builder reads as a whole, for halves of surrogate pairs (`\\ud800`
+    alone), which it would drop.
+    """
+    with open_file(file) as content:
+        if not content.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+            return
+        content.seek(0)
+        line = _lone_surrogate_line(content.read())
+    if line:
+        raise ValueError(
+            f"`{argument}`: {file}, line {line}, holds half of a surrogate pair (such as \\ud800 alone), which is no "
+            "character. Repair the text."
+        )
+
+
+def _lone_surrogate_line(content: bytes) -> int | None:
+    """The line, from 1, of the first half of a surrogate pair in JSON."""
+    for match in _SURROGATES.finditer(content):
+        if match["half"]:
+            return 1 + content.count(b"\n", 0, match.start())
     return None
 
 

@@ -84,8 +84,12 @@ def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str) -> None:
         )
 
 
+# What may be wrong in published files, see `TaskSpec.file_defects`.
+FILE_DEFECTS = ("broken_lines", "empty_texts")
+
+
 def _check_types(task: Any) -> None:
-    columns = ("text_column_name", "prefix", "metric_names", "file_columns")
+    columns = ("text_column_name", "prefix", "metric_names", "file_columns", "file_defects")
     for name in (*columns, "validation_splits", "test_splits", "submission_names"):
         bad = [item for item in getattr(task, name) if not isinstance(item, str)]
         if bad:
@@ -105,6 +109,9 @@ def _check_types(task: Any) -> None:
     for name in ("path", "config_name", "train_on"):
         if not isinstance(getattr(task, name), str | None):
             raise _error(task, name, f"must be text or nothing, got {getattr(task, name)!r}.")
+    for defect in task.file_defects:
+        if defect not in FILE_DEFECTS:
+            raise _error(task, "file_defects", f"must be among {listed(FILE_DEFECTS)}, but holds {defect!r}.")
     for number in task.submission_rows:
         if type(number) is not int or number < 0:
             raise _error(task, "submission_rows", f"must be numbers of rows (0: unknown), but holds {number!r}.")

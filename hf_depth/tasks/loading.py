@@ -29,14 +29,17 @@ class Loader:
     What reads the examples of a task.
 
     Args:
-        load (`Callable`): called as `load(spec, files, options, seed=…, length=…)`, see [`load_task`].
+        load (`Callable`): called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
         options (`type`, *optional*): the dataclass of its options.
         counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
+        reads_documents (`bool`, *optional*, defaults to `False`):
+            Whether files hold documents, from which several tasks can be made, instead of the examples of one task.
     """
 
     load: Callable[..., dict[str, Dataset]]
     options: type = NoOptions
     counts_tokens: bool = False
+    reads_documents: bool = False
 
     @property
     def option_names(self) -> list[str]:
@@ -50,7 +53,7 @@ LOADERS: dict[str, Loader] = {
     "natural_instructions": Loader(
         natural_instructions.load, natural_instructions.NaturalInstructionsOptions, counts_tokens=True
     ),
-    "discourse": Loader(discourse.load, discourse.DiscourseOptions),
+    "discourse": Loader(discourse.load, discourse.DiscourseOptions, reads_documents=True),
 }
 
 
@@ -59,7 +62,7 @@ def load_task(
     files: TaskFiles | None = None,
     *,
     options: Mapping[str, Any] | Any | None = None,
-    seed: int = 42,
+    split_seed: int = 42,
     length: Callable[[str], int] | None = None,
     **file_arguments: Any,
 ) -> dict[str, Dataset]:
@@ -73,7 +76,8 @@ def load_task(
             Python's documentation.
         options (`Mapping` or a dataclass, *optional*):
             Of the loader: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields by name.
-        seed (`int`, *optional*, defaults to 42): of what the loader draws.
+        split_seed (`int`, *optional*, defaults to 42):
+            Of what the loader draws: which documents or instances are in which split, and what is made of them.
         length (`Callable[[str], int]`, *optional*):
             How many tokens a text takes, see `TaskPreprocessor.length`, for loaders that choose what fits.
         file_arguments: the fields of `TaskFiles`, instead of `files` or to replace some of them.
@@ -97,10 +101,10 @@ def load_task(
     {'sentence1': 'It rains.', 'sentence2': 'It is wet.', 'label': 0, 'idx': 0}
     """
     spec = get_task(task) if isinstance(task, str) else task
-    others = ("files", "options", "seed", "length")
+    others = ("files", "options", "split_seed", "length")
     files = collect_files(files, file_arguments, others)
     loader = get_loader(spec)
-    return loader.load(spec, files, build_options(spec, options), seed=seed, length=length)
+    return loader.load(spec, files, build_options(spec, options), split_seed=split_seed, length=length)
 
 
 def get_loader(spec: TaskSpec) -> Loader:

@@ -1,6 +1,7 @@
 """Where the examples of a task come from: [`TaskFiles`], a folder, tab-separated tables, the Hub."""
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +13,12 @@ import numpy as np
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files, open_file
+from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files
+from ..data.readers import file_version, open_file
 from ..suggestions import listed, suggestion
 from .spec import TaskSpec
+
+logger = logging.getLogger(__name__)
 
 TABLE_SUFFIXES = (*(suffix for suffix in READERS if suffix != ".txt"), ".tsv")
 
@@ -299,12 +303,6 @@ def named_generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest))
 
 
-def file_version(file: str | os.PathLike) -> tuple[int, int]:
-    """Size and time of a file: a changed file is read anew."""
-    status = Path(file).stat()
-    return status.st_size, status.st_mtime_ns
-
-
 def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec, version: tuple) -> Iterator[Mapping]:
     row = None
     for row in rows(file, spec):
@@ -315,21 +313,36 @@ def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec,
 
 def table_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, str]]:
     """The rows of a tab-separated file, by the names of its first line, or of `file_columns` if that holds data."""
-    header = None
+    header, broken = None, []
     for number, line in text_lines(file):
         cells = line.split("\t")
         if header is None:
             known = {*spec.text_column_name, *spec.column_aliases, spec.label_column_name}
             has_header = not spec.file_columns or bool(known & set(cells))
             header = cells if has_header else list(spec.file_columns)
+            _check_header(file, header)
             if has_header:
                 continue
+        if len(cells) != len(header) and "broken_lines" in spec.file_defects:
+            broken.append(number)
+            continue
         if len(cells) != len(header):
             raise ValueError(
                 f"{file}, line {number}: it has {len(cells)} cells between tabs, but the columns are {len(header)}: "
                 f"{listed(header)}. Repair or remove the line."
             )
         yield dict(zip(header, cells, strict=True))
+    if broken:
+        logger.warning(
+            f"{file}: {len(broken):,} lines do not have {len(header)} cells between tabs, the first is line "
+            f"{broken[0]}. They are left out, as by the other readers of {spec.benchmark}."
+        )
+
+
+def _check_header(file: str, header: Sequence[str]) -> None:
+    double = [column for index, column in enumerate(header) if column in header[:index]]
+    if double:
+        raise ValueError(f"{file} has several columns {double[0]!r}: {listed(header)}. Rename all but one of them.")
 
 
 def text_lines(file: str) -> Iterator[tuple[int, str]]:

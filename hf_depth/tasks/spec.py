@@ -56,6 +56,10 @@ class TaskSpec:
         column_aliases (`Mapping[str, str]`, *optional*):
             Other names that files have for the columns, and the names used here.
         file_columns (`tuple[str, ...]`, *optional*): the columns of .tsv files without a header line.
+        file_defects (`tuple[str, ...]`, *optional*):
+            What is known to be wrong in the published files, and hence reported instead of refused:
+            `"broken_lines"` (in .tsv files, lines with another number of cells than there are columns; they are left
+            out) and `"empty_texts"` (they are kept).
         max_source_length, max_target_length (`int`): tokens at most.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
@@ -91,6 +95,7 @@ class TaskSpec:
     loader: str = "table"
     column_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     file_columns: tuple[str, ...] = ()
+    file_defects: tuple[str, ...] = ()
     max_source_length: int = 512
     max_target_length: int = 16
     version: int = 1

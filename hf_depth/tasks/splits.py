@@ -115,12 +115,14 @@ class TaskSplits:
         files: TaskFiles | None = None,
         sentence_language: str = "en",
         seed: int = 42,
+        split_seed: int = 42,
         main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
     ):
         self.parts = list(parts)
         self.files = files or TaskFiles()
         self.sentence_language = sentence_language
         self.seed = seed
+        self.split_seed = split_seed
         self.statistics: dict[str, dict[str, int]] = {}
         self._main_process_first = main_process_first
         self._tokenizer: PreTrainedTokenizerBase | None = None
@@ -146,6 +148,7 @@ class TaskSplits:
         tokenizer: PreTrainedTokenizerBase | None = None,
         sentence_tokens: bool | None = None,
         seed: int = 42,
+        split_seed: int = 42,
         main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
         **file_arguments: Any,
     ) -> "TaskSplits":
@@ -172,7 +175,10 @@ class TaskSplits:
                 As for [`~TaskSplits.prepare`], if they are known already: tasks whose examples depend on the number of
                 tokens are then read once.
             seed (`int`, *optional*, defaults to 42):
-                Of what loaders draw, of the subsets, and of the choice among several references.
+                Of the training: the subset of `max_train_samples`, the target among several references, the mixture.
+            split_seed (`int`, *optional*, defaults to 42):
+                Of the data, which is the same for all values of `seed`: the splits and what loaders draw, the subsets
+                of `max_eval_samples` and `max_predict_samples`, the reference of an evaluated example.
             main_process_first (`Callable`, *optional*):
                 Where several processes load the same data: `training_args.main_process_first`.
             file_arguments: the fields of `TaskFiles`, instead of `files` or to replace some of them.
@@ -195,9 +201,9 @@ class TaskSplits:
         selection = _Selection(
             wanted={"train": do_train, "eval": do_eval, "predict": do_predict},
             limits={"train": max_train_samples, "eval": max_eval_samples, "predict": max_predict_samples},
-            seed=seed,
+            seeds={"train": seed, "eval": split_seed, "predict": split_seed},
         )
-        splits = cls([], files, sentence_language, seed, main_process_first)
+        splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
         for task in loaded:
             in_training, in_prediction = task in trained, task in tested
             needed = selection.needed_splits(task, in_training, in_prediction)
@@ -210,7 +216,7 @@ class TaskSplits:
                     part.load = load
                     if tokenizer is not None:
                         part.counted_with = (tokenizer, sentence_tokens)
-                        length = splits._preprocessor(task, tokenizer, sentence_tokens).length
+                        length = splits._preprocessor(task, tokenizer, sentence_tokens, split_seed).length
                 part.examples = load(length=length)
                 splits.parts.append(part)
         tests = (split in part.examples for part in splits.parts for split in part.spec.test_splits)
@@ -228,7 +234,7 @@ class TaskSplits:
         length: Callable[[str], int] | None = None,
     ) -> dict[str, Dataset]:
         with self._main_process_first(desc=f"loading {task.name}"):
-            examples = load_task(task, files, options=options, seed=self.seed, length=length)
+            examples = load_task(task, files, options=options, split_seed=self.split_seed, length=length)
         return selection.select(task, examples, needed)
 
     @classmethod
@@ -311,11 +317,13 @@ class TaskSplits:
         self._tokenizer = tokenizer
         self.statistics = {}
         for part in self.parts:
-            preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens)
             if part.load is not None and part.counted_with != (tokenizer, sentence_tokens):
-                part.examples = part.load(length=preprocessor.length)
+                counter = self._preprocessor(part.spec, tokenizer, sentence_tokens, self.split_seed)
+                part.examples = part.load(length=counter.length)
                 part.counted_with = (tokenizer, sentence_tokens)
             for split, examples in part.examples.items():
+                seed = self.seed if split == part.spec.train_split else self.split_seed
+                preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens, seed)
                 name = f"{part.spec.name} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
                     part.prepared[split] = prepare_task(
@@ -326,14 +334,14 @@ class TaskSplits:
         return self
 
     def _preprocessor(
-        self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None
+        self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None, seed: int
     ) -> TaskPreprocessor:
         return TaskPreprocessor(
             tokenizer,
             spec,
             sentence_tokens=sentence_tokens,
             sentence_language=self.sentence_language,
-            seed=self.seed,
+            seed=seed,
         )
 
     # ---- Data sets --------------------------------------------------------------------------------------------------
@@ -429,7 +437,7 @@ class _Selection:
 
     wanted: Mapping[str, bool | None]  # by purpose; `None`: if there are any
     limits: Mapping[str, int | None]
-    seed: int
+    seeds: Mapping[str, int]
 
     def __post_init__(self):
         for purpose, limit in self.limits.items():
@@ -457,7 +465,7 @@ class _Selection:
             kept[split] = examples[split]
             limit = self.limits[purpose]
             if limit is not None and limit < len(kept[split]):
-                chosen = np.random.default_rng(self.seed).permutation(len(kept[split]))[:limit]
+                chosen = np.random.default_rng(self.seeds[purpose]).permutation(len(kept[split]))[:limit]
                 kept[split] = kept[split].select(np.sort(chosen))
         return kept
 
@@ -511,6 +519,8 @@ def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskF
 
 
 def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> None:
+    if all(get_loader(task).reads_documents for task in tasks):
+        return
     for name in ("train_file", "validation_file", "test_file"):
         if getattr(files, name) and len(tasks) > 1:
             raise ValueError(

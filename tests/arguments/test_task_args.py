@@ -21,12 +21,26 @@ class ChosenTasksTest(RegistryTestCase):
         path = str(self.write("name: tone\ntext_column_name: review\nprefix: x\nlabels: [sad, glad]\n"))
         self.assertEqual(chosen_tasks(TaskArguments(task_file=[path, path])), [get_task("tone")])
 
+    @parameterized.parameters(
+        (["rte"], ["rte", "tone", "mood"]),
+        (["rte", "tone"], ["rte", "tone"]),
+        (["mood"], ["mood"]),
+        (["all"], ["tone", "mood"]),
+    )
+    def test_a_task_file_beside_names_is_never_dropped(self, names, expected):
+        entry = "text_column_name: review, prefix: x, labels: [sad, glad]"
+        path = str(self.write(f"- {{name: tone, {entry}}}\n- {{name: mood, {entry}}}\n"))
+        benchmark = "custom" if names == ["all"] else None
+        chosen = chosen_tasks(TaskArguments(task_file=[path], benchmark=benchmark, dataset_name=names))
+        self.assertEqual([task.name for task in chosen], expected)
+
 
 class LoadingTest(parameterized.TestCase):
     def test_flags_that_are_options_of_the_tasks_loaders_reach_them(self):
         arguments = TaskArguments(max_examples_per_document=3, text_column="body", num_pos_examples=1)
         options = arguments.for_loading([get_task("sentence_ordering")])["options"]
-        self.assertEqual(options, {"text_column": "body", "sentence_language": "en", "max_examples_per_document": 3})
+        expected = {"text_column": "body", "sentence_language": "en", "max_examples_per_document": 3}
+        self.assertEqual(options, expected | {"test_split_percentage": 5})
         self.assertEqual(arguments.for_loading([get_task("natural_instructions")])["options"]["num_pos_examples"], 1)
         self.assertEmpty(arguments.for_loading([get_task("rte")])["options"])
 

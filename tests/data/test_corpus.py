@@ -50,8 +50,34 @@ class ValidationSplitTest(CorpusTestCase):
     def test_seed_and_percentage_choose_them(self, streaming):
         splits = self.splits(400, streaming=streaming, validation_split_percentage=50)
         self.assertBetween(len(splits["validation"]), 160, 240)
-        other = self.splits(400, streaming=streaming, validation_split_percentage=50, seed=7)
+        other = self.splits(400, streaming=streaming, validation_split_percentage=50, split_seed=7)
         self.assertNotEqual(set(other["validation"]), set(splits["validation"]))
+
+    @parameterized.parameters(False, True)
+    def test_the_choice_depends_on_each_text_alone(self, streaming):
+        texts = [f"Document {i}." for i in range(300)]
+        one = self.splits(300, streaming=streaming)
+        self.write("a.txt", "\n".join(reversed(texts[:100])) + "\n")
+        self.write("b.jsonl", "".join(f'{{"text": "{text}"}}\n' for text in texts[100:] * 2))
+        for name, some in (("a.txt", texts[:100]), ("b.jsonl", texts[100:])):
+            other = self.load(train_file=name, streaming=not streaming)
+            self.assertEqual(set(self.texts(other["validation"])), set(one["validation"]) & set(some))
+
+    @parameterized.parameters(False, True)
+    def test_a_smaller_share_is_part_of_a_larger_one(self, streaming):
+        for number in (3, 40, 400):
+            few = self.splits(number, streaming=streaming, validation_split_percentage=2)["validation"]
+            many = self.splits(number, streaming=streaming, validation_split_percentage=30)["validation"]
+            self.assertContainsSubset(few, many)
+
+    @parameterized.parameters(False, True)
+    def test_blank_documents_are_left_to_training(self, streaming):
+        self.write("text.jsonl", '{"text": " "}\n{"text": null}\n{"text": "Text."}\n')
+        splits = self.load(train_file="text.jsonl", streaming=streaming)
+        self.assertEqual(self.texts(splits["validation"]), ["Text."])
+        self.write("blank.jsonl", '{"text": " "}\n{"text": ""}\n')
+        with self.assertRaisesRegex(ValueError, "too few documents to set one apart for validation"):
+            self.load(train_file="blank.jsonl", streaming=streaming)
 
     @parameterized.parameters(-1, 100)
     def test_a_percentage_that_leaves_nothing_to_train_on_is_refused(self, percentage):

@@ -153,6 +153,7 @@ class OneTaskTest(ScriptTest):
             runs.append((rows, evaluation.dataset.rows["idx"][:], evaluation.predictions.scores.tolist()))
         self.assertEqual(runs[0], runs[1])
         self.assertNotEqual(runs[0][0], runs[2][0])
+        self.assertEqual(runs[0][1], runs[2][1])  # what is evaluated does not depend on the seed
         self.assertLen(runs[0][0], 8)
         self.assertLen(runs[0][1], 4)
 

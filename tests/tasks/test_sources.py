@@ -1,5 +1,6 @@
 """Files, folders and the Hub as sources of examples."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -60,6 +61,30 @@ class BadFilesTest(TaskFilesTestCase):
     def test_a_line_with_too_few_cells_is_named(self):
         path = self.write("bad.tsv", as_tsv(RTE_EXAMPLES) + "\nonly one\n")
         self.assert_refused("`train_file`: .*bad.tsv, line 6: it has 1 cells .* 4: 'sent", "rte", train_file=path)
+
+    def test_broken_lines_and_empty_texts_of_published_files_are_counted_where_the_entry_knows_of_them(self):
+        names = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+        rows = [{name: f"{name} {i}" for name in names} | {"id": i, "is_duplicate": i % 2} for i in range(4)]
+        rows[2]["question2"] = ""
+        lines = as_tsv(rows).splitlines()
+        lines[2:2] = ["7\t1\t2\tA question", "in two lines.\tAnother?\t1", "8\t1\t2\tOne\ttab\ttoo many?\t0"]
+        path = self.write("train.tsv", "\n".join(lines) + "\n")
+        with self.assertLogs("hf_depth.tasks", "WARNING") as logs:
+            read = self.load("qqp", train_file=path)["train"]
+        self.assertEqual([row["idx"] for row in read], [0, 1, 2, 3])
+        self.assertEqual([row["question2"] for row in read], ["question2 0", "question2 1", "", "question2 3"])
+        self.assertIn("train.tsv: 3 lines do not have 6 cells between tabs, the first is line 3.", logs.output[0])
+        self.assertIn("1 texts in 'question2' are empty, the first in row 2", logs.output[1])
+        self.assert_refused(
+            "train.tsv, line 3: it has 4 cells", replace(get_task("qqp"), file_defects=()), train_file=path
+        )
+
+    def test_two_columns_of_the_same_name_are_refused(self):
+        content = "sentence1\tsentence1\tlabel\na\tb\t1\n"
+        path = self.write("a.tsv", content)
+        self.assert_refused("a.tsv has several columns 'sentence1'", "rte", train_file=path)
+        path = self.write("a.csv", content.replace("\t", ","))
+        self.assert_refused("a.csv has several columns 'sentence1'", "rte", train_file=path)
 
     def test_a_quotation_mark_does_not_swallow_lines(self):
         rows = [RTE_EXAMPLES[0] | {"sentence1": '"An opening quotation mark', "idx": i} for i in range(3)]

@@ -10,6 +10,7 @@ from datasets import Dataset, DatasetDict
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskDataset, TaskFiles, TaskSplits, get_task
+from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks import splits as splits_module
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
 from hf_depth.tasks.splits import mix_tasks, mixing_rates
@@ -70,12 +71,14 @@ class LoadTest(SplitsTestCase):
 
     def test_limits_take_random_subsets_in_the_order_of_the_data(self):
         chosen = []
-        for seed in (1, 1, 2):
-            splits = self.load_rte(20, max_train_samples=8, max_eval_samples=4, seed=seed)
+        for seed, split_seed in ((1, 1), (1, 1), (2, 1), (1, 2)):
+            splits = self.load_rte(20, max_train_samples=8, max_eval_samples=4, seed=seed, split_seed=split_seed)
             examples = splits.parts[0].examples
             chosen.append({split: rows["idx"][:] for split, rows in examples.items()})
         self.assertEqual(chosen[0], chosen[1])
-        self.assertNotEqual(chosen[0], chosen[2])
+        for seed, (changed, same) in {2: ("train", "validation"), 3: ("validation", "train")}.items():
+            self.assertNotEqual(chosen[0][changed], chosen[seed][changed])
+            self.assertEqual(chosen[0][same], chosen[seed][same])
         self.assertEqual([len(numbers) for numbers in chosen[0].values()], [8, 4])
         for numbers in chosen[0].values():
             self.assertEqual(numbers, sorted(numbers))
@@ -114,6 +117,18 @@ class LoadTest(SplitsTestCase):
             ValueError, "`train_file` holds the examples of one task, but there are 2: rte, w"
         ):
             self.load_splits(["rte", "wnli"], train_file="a.jsonl")
+
+    def test_discourse_tasks_share_one_corpus(self):
+        texts = [" ".join(f"In text {i} this is sentence {j}." for j in range(9)) for i in range(60)]
+        file = self.write("train.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+        arguments = TaskArguments(benchmark="discourse", dataset_name=["all"], train_file=[file])
+        loading = arguments.for_loading(chosen_tasks(arguments), str(self.folder / "cache"))
+        splits = TaskSplits.load(**loading)
+        tested = [set(part.examples["test"]["document"]) for part in splits.parts]
+        self.assertLen(tested, 3)
+        self.assertEqual(tested, tested[:1] * 3)
+        with self.assertRaisesRegex(ValueError, "`train_file` holds the examples of one task, but there are 2"):
+            TaskSplits.load(["rte", "sentence_ordering"], train_file=file)
 
     def test_files_are_given_in_one_piece_or_by_name(self):
         files = TaskFiles(train_file=self.examples("a", 4), cache_dir=str(self.folder / "cache"))
@@ -162,7 +177,7 @@ class LoadTest(SplitsTestCase):
         documents = [f"这是文档{i}里面的第一个句子啊。这是文档{i}里面的第二个句子啊。" for i in range(12)]
         file = self.write("train.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in documents))
         splits = self.load_splits("sentence_ordering", train_file=file, sentence_language="zh")
-        self.assertLen(splits.parts[0].examples["train"], 2 * 10)
+        self.assertEqual(sum(map(len, splits.parts[0].examples.values())), 2 * 12)
 
     def test_every_process_but_the_first_waits_while_data_is_made(self):
         waited = []

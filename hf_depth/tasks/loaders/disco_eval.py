@@ -14,7 +14,8 @@ from typing import Any
 from datasets import Dataset, Features, Value, concatenate_datasets
 from huggingface_hub import hf_hub_download
 
-from ...data.files import find_files, open_file
+from ...data.files import find_files
+from ...data.readers import open_file
 from ...suggestions import listed
 from ..rows import INDEX, check_rows, read_class
 from ..sources import TABLE_SUFFIXES, TaskFiles, file_argument, read_rows, read_tables, split_files, text_lines

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, Features, Value
 
-from ...data.corpus import load_corpus
+from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
 from ...data.sentences import get_sentence_splitter
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
 from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-HELD_OUT_PERCENTAGE = 10  # of the documents, for each split that has no file
+VALIDATION_PERCENTAGE = 10  # of the documents, if there is no file
 DOCUMENT_SUFFIXES = (".txt", ".json", ".jsonl", ".csv", ".parquet")
 
 # What counts as a sentence, and not as a heading, an item of a list, code or a table.
@@ -42,16 +42,26 @@ class DiscourseOptions:
         sentence_language (`str`, *optional*, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
         max_examples_per_document (`int`, *optional*, defaults to 20):
             At least one window is taken, with an example of every label; `None` takes all.
+        test_split_percentage (`float`, *optional*, defaults to 5):
+            Without a file for the test, the share of the documents to take for it: at most the
+            `validation_split_percentage` of pre-training on the same documents, which then has not read them.
 
     Raises:
-        `ValueError`: if there are no rules for the language, or the limit is less than 1.
+        `ValueError`: if there are no rules for the language, the limit is less than 1, or the percentage is not
+            between 0 and 90.
     """
 
     text_column: str = "text"
     sentence_language: str = "en"
     max_examples_per_document: int | None = 20
+    test_split_percentage: float = HELD_OUT_PERCENTAGE
 
     def __post_init__(self):
+        if not 0 < self.test_split_percentage < 100 - VALIDATION_PERCENTAGE:
+            raise ValueError(
+                f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got "
+                f"{self.test_split_percentage}."
+            )
         limit = self.max_examples_per_document
         if limit is not None and limit < 1:
             raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
@@ -120,7 +130,7 @@ DISCOURSE_TASKS = {
 
 
 def load(
-    spec: TaskSpec, files: TaskFiles, options: DiscourseOptions, *, seed: int = 42, **_: Any
+    spec: TaskSpec, files: TaskFiles, options: DiscourseOptions, *, split_seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
     Make the examples of a discourse task from documents; without any files, from Python's own documentation.
@@ -132,12 +142,13 @@ def load(
     in which a sentence occurs twice, and windows that occur before, are left out.
 
     Splits: no document, and no sentence, is in two of them. Where `train_file` has no `validation_file` beside it, a
-    tenth of the documents is set apart for validation, and another tenth for the test if there is no `test_file`
-    either. The latter are the documents that `load_corpus` sets apart for `validation_split_percentage=10` and the
-    same seed: a model pre-trained on the rest has not read them.
+    tenth of the documents is set apart for validation, and before them `test_split_percentage` for the test if there
+    is no `test_file` either. The latter are among the documents that `load_corpus` sets apart from its training data
+    with the same `split_seed` and at least that `validation_split_percentage` (the defaults of both are equal): a
+    model pre-trained on the rest has not read them, see [`corpus.hold_out`].
 
-    The examples of a document depend on its text and the seed; only the sentences that it shares with other documents,
-    and the foreign ones of discourse coherence, depend on those as well.
+    The examples of a document depend on its text and `split_seed`; only the sentences that it shares with other
+    documents, and the foreign ones of discourse coherence, depend on those as well.
 
     The examples are kept in `cache_dir`. What was left out is logged when they are made, not when they are found.
 
@@ -145,7 +156,7 @@ def load(
         spec: the task; its `config_name` is a key of `DISCOURSE_TASKS`.
         files: the documents, as for [`corpus.load_corpus`].
         options: which column, which language, how many examples.
-        seed: of the splits and of what is drawn.
+        split_seed: of the splits and of what is drawn.
 
     Returns:
         `dict[str, Dataset]`: `train`, `validation` and `test`, those that there are documents for, with columns
@@ -163,9 +174,9 @@ def load(
     }
     arguments = {
         "spec": spec,
-        "documents": _documents(documents, options.text_column, files.cache_dir, seed),
+        "documents": _documents(documents, options, files.cache_dir, split_seed),
         "options": options,
-        "seed": seed,
+        "seed": split_seed,
         "splitter": get_sentence_splitter(options.sentence_language),
     }
     features = {name: Value("string") for name in spec.text_column_name}
@@ -194,26 +205,15 @@ def _check_task(spec: TaskSpec) -> None:
 
 
 def _documents(
-    files: Mapping[str, list[str] | None], text_column: str, cache_dir: str | None, seed: int
+    files: Mapping[str, list[str] | None], options: DiscourseOptions, cache_dir: str | None, split_seed: int
 ) -> dict[str, Dataset]:
     """The documents of each split, `test` and `validation` first."""
-    corpus = load_corpus(
-        **files,
-        text_column=text_column,
-        validation_split_percentage=HELD_OUT_PERCENTAGE,
-        seed=seed,
-        cache_dir=cache_dir,
-    )
-    if not any(files.values()) or (files["train_file"] and not (files["validation_file"] or files["test_file"])):
-        corpus["test"] = corpus["validation"]
-        share = HELD_OUT_PERCENTAGE / (100 - HELD_OUT_PERCENTAGE)
-        if len(corpus["train"]) < 2:
-            raise ValueError(
-                "There are too few documents for training, validation and test. Add documents, or name a "
-                "`validation_file`. (In a text file, blank lines separate documents.)"
-            )
-        parts = corpus["train"].train_test_split(test_size=max(1, round(share * len(corpus["train"]))), seed=seed)
-        corpus["train"], corpus["validation"] = parts["train"], parts["test"]
+    corpus = load_corpus(**files, text_column=options.text_column, validation_split_percentage=0, cache_dir=cache_dir)
+    if "train" in corpus and "validation" not in corpus:
+        percentages = {"validation": VALIDATION_PERCENTAGE}
+        if "test" not in corpus:
+            percentages = {"test": options.test_split_percentage, **percentages}
+        corpus |= hold_out(corpus["train"], percentages, split_seed, options.text_column)
     return {split: corpus[split] for split in ("test", "validation", "train") if split in corpus}
 
 
@@ -330,8 +330,8 @@ def _other_window(documents: Sequence[_Document], index: int, rng: np.random.Gen
     if len(documents) == 1:
         raise ValueError(
             "there is no sentence of another document to put in place of one of this: only one document has enough "
-            "sentences of its own. Add documents that do not repeat each other. (In a text file, blank lines separate "
-            "documents.)"
+            "sentences of its own. Add documents that do not repeat each other, or name a file for this split. (In a "
+            "text file, blank lines separate documents.)"
         )
     windows = documents[(index + rng.integers(1, len(documents))) % len(documents)].windows
     return windows[rng.integers(len(windows))]

@@ -19,8 +19,9 @@ from typing import Any
 
 from datasets import Dataset, Features, List, Value
 
+from ...data.readers import file_version
 from ...suggestions import suggestion
-from ..sources import TaskFiles, file_version, keep_rows, kept_splits, named_generator
+from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class NaturalInstructionsOptions:
         add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name:
             What a prompt shows, see [`prompt`].
         tk_instruct (`bool`, *optional*, defaults to `False`):
-            One of `TK_INSTRUCT_PROMPTS` for each training instance, chosen by the seed and its id; validation and test
-            keep the prompt that the other options ask for.
+            One of `TK_INSTRUCT_PROMPTS` for each training instance, chosen by `split_seed` and its id; validation and
+            test keep the prompt that the other options ask for.
         max_num_instances_per_task (`int`, *optional*, defaults to 100): of a training task; `None` takes all.
         max_num_instances_per_eval_task (`int`, *optional*, defaults to 100):
             Of a test task, the first ones, as in the official evaluation.
@@ -134,13 +135,13 @@ def load(
     files: TaskFiles,
     options: NaturalInstructionsOptions,
     *,
-    seed: int = 42,
+    split_seed: int = 42,
     length: Callable[[str], int] | None = None,
 ) -> dict[str, Dataset]:
     """
     Prompts and references of the official splits.
 
-    The instances of a training task are shuffled by the seed and the name of the task. The first of them are for
+    The instances of a training task are shuffled by `split_seed` and the name of the task. The first of them are for
     validation, of which there is no official split (so that a model is never chosen by its test score), the next ones
     for training, except those whose input is also in validation. Of a test task the first instances are taken, as the
     official evaluation does.
@@ -152,7 +153,7 @@ def load(
         files: its `dataset_dir` is a copy of the repository: `tasks/*.json` and
             `splits/default/{train,test}_tasks.txt`.
         options: which instances, and what a prompt shows of their task.
-        seed: of the choice of instances and prompts.
+        split_seed: of the choice of instances and prompts.
         length: how many tokens a text takes. Then the examples of a task that do not fit into the `max_source_length`
             of `spec` are left out of a prompt; otherwise none is.
 
@@ -180,7 +181,7 @@ def load(
         "paths": paths,
         "versions": {split: [file_version(path) for path in paths[split]] for split in paths},
         "options": options,
-        "seed": seed,
+        "seed": split_seed,
         "length": length,
     }
     columns = ("prompt", "instance", "references", "task", "category", "id", "split")

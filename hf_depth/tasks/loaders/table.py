@@ -19,7 +19,8 @@ def load(spec: TaskSpec, files: TaskFiles, options: Any = None, **_: Any) -> dic
             for split, rows in splits.items()
         }
     splits = {}
+    allows_empty = "empty_texts" in spec.file_defects
     for split, names in paths.items():
         rows = read_tables(file_argument(spec, split), names, spec, files.cache_dir)
-        splits[split] = check_rows(rows, spec, ", ".join(names), split not in spec.test_splits)
+        splits[split] = check_rows(rows, spec, ", ".join(names), split not in spec.test_splits, allows_empty)
     return splits

@@ -66,10 +66,10 @@ class DiscourseTestCase(parameterized.TestCase):
             file.writelines(json.dumps({column: text}) + "\n" for text in texts)
         return path
 
-    def load(self, kind: str, texts: list[str] | None = None, seed: int = 42, **options) -> dict[str, Dataset]:
+    def load(self, kind: str, texts: list[str] | None = None, split_seed: int = 42, **options) -> dict[str, Dataset]:
         file = self.write("train.jsonl", [document(index) for index in range(30)] if texts is None else texts)
         files = TaskFiles(train_file=file, cache_dir=self.folder)
-        return load(get_task(kind), files, DiscourseOptions(**options), seed=seed)
+        return load(get_task(kind), files, DiscourseOptions(**options), split_seed=split_seed)
 
 
 class DefinitionTest(DiscourseTestCase):
@@ -98,7 +98,7 @@ class DefinitionTest(DiscourseTestCase):
             index, number = int(first.split()[2]), int(first.removesuffix(".").split()[-1])
             self.assertEqual((first, second), (sentence(index, number), sentence(index, number + 1)))
             pairs[first].add(row["label"])
-        self.assertLen(pairs, 24 * 8)  # every pair of neighbours, in both orders
+        self.assertLen(pairs, 8 * len({first.split()[2] for first in pairs}))  # every pair of neighbours
         self.assertEqual(set(map(frozenset, pairs.values())), {frozenset({0, 1})})
 
     def test_an_incoherent_text_has_one_foreign_sentence_and_never_at_either_end(self):
@@ -157,14 +157,36 @@ class SplitsTest(DiscourseTestCase):
             sentences = [{text for row in splits[name] for text in texts_of(row)} for name in (one, other)]
             self.assertNoCommonElements(*sentences)
 
-    def test_a_tenth_of_the_documents_each_is_held_out(self):
-        texts = [document(index, num_sentences=3) for index in range(50)]
-        splits = self.load("sentence_ordering", texts)
+    @parameterized.parameters({}, {"test_split_percentage": 20})
+    def test_a_tenth_of_the_documents_is_for_validation_and_by_default_a_twentieth_for_the_test(self, **options):
+        texts = [document(index, num_sentences=3) for index in range(600)]
+        splits = self.load("sentence_ordering", texts, **options)
         numbers = {name: len(set(rows["document"])) for name, rows in splits.items()}
-        self.assertEqual(numbers, {"train": 40, "validation": 5, "test": 5})
+        self.assertEqual(sum(numbers.values()), 600)
+        self.assertBetween(numbers["validation"], 40, 80)
+        expected = 6 * options.get("test_split_percentage", 5)
+        self.assertBetween(numbers["test"], expected - 15, expected + 15)
 
-    def test_test_documents_are_those_that_pre_training_holds_out(self):
-        held_out = load_corpus(validation_split_percentage=10)["validation"]
+    @parameterized.parameters(0, 90)
+    def test_a_share_for_the_test_that_leaves_nothing_is_refused(self, percentage):
+        with self.assertRaisesRegex(
+            ValueError, f"`test_split_percentage` must lie between 0 and 90, got {percentage}"
+        ):
+            DiscourseOptions(test_split_percentage=percentage)
+
+    @parameterized.product(streaming=[False, True], split_seed=[42, 7], number=[12, 200])
+    def test_documents_to_test_on_are_never_pre_trained_on(self, streaming, split_seed, number):
+        texts = [document(index) for index in range(number)]
+        one, other = self.write("one.jsonl", texts[: number // 3]), self.write("other.jsonl.gz", texts[number // 3 :])
+        arguments = {"cache_dir": self.folder, "split_seed": split_seed}
+        corpus = load_corpus(train_file=[one, other], streaming=streaming, **arguments)
+        trained = {text for row in corpus["train"] for text in get_sentence_splitter()(row["text"])}
+        tests = load_task("sentence_ordering", train_file=[other, one], **arguments)["test"]
+        self.assertNotEmpty(tests)
+        self.assertNoCommonElements({text for row in tests for text in texts_of(row)}, trained)
+
+    def test_documents_to_test_on_are_never_pre_trained_on_without_files(self):
+        held_out = load_corpus()["validation"]
         sentences = {" ".join(text.split()) for row in held_out for text in get_sentence_splitter()(row["text"])}
         for row in default_splits("sentence_ordering")["test"]:
             self.assertContainsSubset(texts_of(row), sentences)
@@ -185,7 +207,8 @@ class SplitsTest(DiscourseTestCase):
             for row in rows:
                 self.assertLen({text.split()[2] for text in texts_of(row)}, 1)
         self.assertEqual(sum(map(len, splits.values())), 40 * 2 * 2)
-        self.assertIn("left out: 32 sentences of several documents.", " ".join(logs.output))
+        number = len(set(splits["train"]["document"]))
+        self.assertIn(f"left out: {number} sentences of several documents.", " ".join(logs.output))
 
     def test_each_split_has_its_file(self):
         splits = self.load_files("discourse_coherence", ("train", "validation", "test"), number=4)
@@ -213,7 +236,9 @@ class SplitsTest(DiscourseTestCase):
 class RandomnessTest(DiscourseTestCase):
     @parameterized.parameters(*KINDS)
     def test_the_same_seed_gives_the_same_rows_and_another_one_others(self, kind):
-        rows = [{name: rows.to_list() for name, rows in self.load(kind, seed=seed).items()} for seed in (1, 1, 2)]
+        rows = [
+            {name: rows.to_list() for name, rows in self.load(kind, split_seed=seed).items()} for seed in (1, 1, 2)
+        ]
         self.assertEqual(rows[0], rows[1])
         self.assertNotEqual(rows[0], rows[2])
 
@@ -232,7 +257,8 @@ class RandomnessTest(DiscourseTestCase):
 
     @parameterized.product(kind=KINDS, limit=[1, 3, 20, None])
     def test_a_document_gives_a_limited_number_of_examples(self, kind, limit):
-        splits = self.load(kind, [document(index, 40) for index in range(20)], max_examples_per_document=limit)
+        texts = [document(index, 40) for index in range(60)]
+        splits = self.load(kind, texts, max_examples_per_document=limit, test_split_percentage=20)
         all_examples = (40 - DISCOURSE_TASKS[kind].num_sentences + 1) * DISCOURSE_TASKS[kind].num_examples
         for rows in splits.values():
             num_labels = DISCOURSE_TASKS[kind].num_examples
@@ -290,7 +316,7 @@ class CacheTest(DiscourseTestCase):
         more = self.load("sentence_ordering", max_examples_per_document=4)["train"]
         self.assertLen(more, 2 * len(before))
         fewer = self.load("sentence_ordering", [document(index) for index in range(20)], max_examples_per_document=2)
-        self.assertLen(fewer["train"], 2 * 16)
+        self.assertLen(fewer["train"], 2 * len(set(fewer["train"]["document"])))
 
 
 class FilterTest(DiscourseTestCase):

@@ -126,7 +126,7 @@ class NaturalInstructionsTestCase(parameterized.TestCase):
     def load(self, seed: int = 42, length=None, max_source_length=1024, **options) -> dict[str, Dataset]:
         task = replace(get_task("natural_instructions"), max_source_length=max_source_length)
         files = TaskFiles(dataset_dir=self.folder, cache_dir=str(self.folder / "cache"))
-        return load(task, files, NaturalInstructionsOptions(**options), seed=seed, length=length)
+        return load(task, files, NaturalInstructionsOptions(**options), split_seed=seed, length=length)
 
 
 class SplitsTest(NaturalInstructionsTestCase):
