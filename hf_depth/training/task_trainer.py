@@ -354,7 +354,7 @@ class TaskTrainer(DepthTrainer):
         """What came out of the loop, in the order of the examples."""
         order = np.argsort(index)
         if not np.array_equal(index[order], np.arange(len(dataset))):
-            raise RuntimeError(
+            raise AssertionError(
                 f"The {len(dataset)} examples of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, "
                 "not each of them once: the processes disagree about the data."
             )
