@@ -57,9 +57,11 @@ def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") 
     >>> from types import SimpleNamespace
     >>> check_ranges(SimpleNamespace(learning_rate=-1.0), {"learning_rate": Range(least=0)}, "--")
     Traceback (most recent call last):
-    ValueError: `--learning_rate` must be a finite number, at least 0, got -1.0.
+    ValueError: `--learning_rate` must be at least 0, got -1.0.
     """
     for name, allowed in ranges.items():
         value = getattr(arguments, name, None)
         if value is not None and value not in allowed:
-            raise ValueError(f"`{prefix}{name}` must be a finite number, {allowed}, got {value!r}.")
+            is_number = isinstance(value, Real)
+            finite = "" if is_number and abs(value) < math.inf else " and finite" if is_number else ", a number"
+            raise ValueError(f"`{prefix}{name}` must be {allowed}{finite}, got {value!r}.")

@@ -19,8 +19,8 @@ from ..credentials import without_credentials
 EXIT_STATUS = 2  # that of argparse
 SHOW_TRACEBACK = "HF_DEPTH_TRACEBACK"  # environment variable
 
-# What is raised for programmers, or between processes; a check raises none of them.
-NO_CHECK = (AssertionError, AttributeError, ConnectionError, LookupError, NotImplementedError)
+# What is raised for programmers; a check raises none of them.
+NO_CHECK = (AssertionError, AttributeError, LookupError, NotImplementedError)
 # What libraries raise for a name, a file or an account, wherever they do.
 LIBRARY_ERRORS = (DatasetsError, EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled)
 # Parts of libraries that check settings and names: what they refuse by a `raise` comes from the arguments.
