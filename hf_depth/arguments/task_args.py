@@ -166,6 +166,8 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
         `ValueError`: if they name none, or one that does not exist.
     """
     own = [task for path in task_args.task_file or () for task in load_task_file(path)]
+    if task_args.benchmark is not None:
+        task_names(task_args.benchmark)  # raises if there is no such benchmark, which a task file may have added
     if task_args.dataset_name:
         tasks = _named_tasks(task_args)
     elif own:
