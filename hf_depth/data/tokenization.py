@@ -47,9 +47,9 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     try:
         tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
     except (OSError, ValueError) as error:  # an empty folder, a damaged file, an unknown name
-        reason = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
         raise ValueError(
-            f"The tokenizer {str(name_or_path)!r} cannot be read: {reason} Name a folder with a tokenizer.json or a "
+            f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "
             "spiece.model, or a tokenizer of the Hub, by `tokenizer_name`."
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary

@@ -292,8 +292,8 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
         )
     except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
         raise ValueError(
-            f"The weights of {name_or_path} cannot be read: {error}. They are missing, or a file was not copied or "
-            "written to its end: fetch them again, or name another checkpoint."
+            f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file was "
+            "not copied or written to its end: fetch them again, or name another checkpoint."
         ) from error
     check_loaded_weights(name_or_path, loading_info)
     if too_small:

@@ -1,10 +1,15 @@
 """Checks of the settings of training and evaluation, before anything is loaded: ranges, optimizer, schedule."""
 
 import copy
+import inspect
+import json
+import os
 from dataclasses import fields
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
+from accelerate.utils import DynamoBackend
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_pt_utils import AcceleratorConfig
 
@@ -52,17 +57,32 @@ RANGES = {
 UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
 
 
-def check_accelerator_config(config: Any) -> None:
+def check_options(args: TrainingArguments) -> None:
     """
-    Check the names in a mapping for `AcceleratorConfig`.
+    Check the names in the mappings that libraries take, and the file and the backend that are named.
 
     Raises:
-        `ValueError`: naming one that there is not.
+        `ValueError`: naming the argument, and what there is instead.
     """
-    known = [item.name for item in fields(AcceleratorConfig)]
-    for name in config if isinstance(config, dict) else ():
-        if name not in known:
-            raise ValueError(f"`accelerator_config` has no setting {name!r}.{suggestion(name, known, 'settings')}")
+    known = {
+        "accelerator_config": [item.name for item in fields(AcceleratorConfig)],
+        "gradient_checkpointing_kwargs": list(inspect.signature(torch.utils.checkpoint.checkpoint).parameters)[1:],
+    }
+    for argument, names in known.items():
+        value = getattr(args, argument)
+        if isinstance(value, str) and value.startswith("{"):  # a flag
+            value = json.loads(value)
+        for name in value if isinstance(value, dict) else ():
+            if name not in names:
+                raise ValueError(f"`{argument}` has no setting {name!r}.{suggestion(name, names, 'settings')}")
+    config = args.accelerator_config
+    if isinstance(config, str) and not config.startswith("{") and not os.path.isfile(config):
+        raise ValueError(f"`accelerator_config`: there is no file {config!r}.")
+    backend, backends = args.torch_compile_backend, [each.value.lower() for each in DynamoBackend]
+    if backend is not None and backend.lower() not in backends:
+        raise ValueError(
+            f"There is no `torch_compile_backend` {backend!r}.{suggestion(backend, backends, 'backends')}"
+        )
 
 
 def check_optimizer(args: TrainingArguments) -> None:

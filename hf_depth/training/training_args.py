@@ -8,10 +8,10 @@ from ..ranges import check_ranges
 from ..tasks.checks import PREDICTION_MODES, check_prediction_mode
 from .settings import (
     RANGES,
-    check_accelerator_config,
     check_devices,
     check_intervals,
     check_optimizer,
+    check_options,
     check_schedule,
 )
 
@@ -60,7 +60,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
         check_ranges(self, RANGES)
-        check_accelerator_config(self.accelerator_config)
+        check_options(self)
         if self.output_dir is not None and not self.output_dir.strip():
             raise ValueError(f"`output_dir` must name a folder, got {self.output_dir!r}.")
         super().__post_init__()

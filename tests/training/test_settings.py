@@ -25,6 +25,10 @@ class ArgumentsTest(parameterized.TestCase):
         ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1}}, "polynomial .*lr_end"),
         ({"lr_scheduler_type": "inverse_sqrt", "lr_scheduler_kwargs": {"timescale": 0}}, "inverse_sqrt .*zero"),
         ({"accelerator_config": {"dispatch_batch": False}}, "`accelerator_config` .*Did you mean 'dispatch_batches'"),
+        ({"accelerator_config": '{"foo": 1}'}, "`accelerator_config` has no setting 'foo'"),
+        ({"accelerator_config": "/nowhere/a.json"}, "`accelerator_config`: there is no file '/nowhere/a.json'"),
+        ({"gradient_checkpointing_kwargs": {"foo": 1}}, "`gradient_checkpointing_kwargs` has no setting 'foo'"),
+        ({"torch_compile_backend": "inducto"}, "`torch_compile_backend` 'inducto'. Did you mean 'inductor'"),
         ({"fp16": True}, "`fp16` has no effect on a CPU"),
         ({"fp16_full_eval": True}, "`fp16_full_eval` has no effect on a CPU"),
         ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
@@ -56,6 +60,9 @@ class ArgumentsTest(parameterized.TestCase):
         {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}, "max_steps": 9},
         {"save_strategy": "no", "save_steps": 0},
         {"bf16": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+        {"accelerator_config": {"split_batches": True}},
+        {"torch_compile_backend": "inductor"},
     )
     def test_what_works_is_accepted(self, **arguments):
         self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
