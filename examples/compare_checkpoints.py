@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_depth.arguments.compare_args import CompareArguments
+from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.evaluation.comparison import Result, markdown
 from hf_depth.training.comparison import Comparison
@@ -50,4 +51,4 @@ def main(args: Sequence[str] | None = None) -> list[Result]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

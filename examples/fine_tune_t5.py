@@ -16,6 +16,7 @@ from pathlib import Path
 from transformers import set_seed
 
 from hf_depth import DataCollatorForTasks, FineTuningRun, TaskSplits, TaskTrainer, TaskTrainingArguments, load_model
+from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
@@ -80,4 +81,4 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -17,6 +17,7 @@ from transformers import set_seed
 
 from hf_depth import DepthTrainer, DepthTrainingArguments, PretrainingRun, load_corpus, load_model
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
+from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
@@ -84,4 +85,4 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

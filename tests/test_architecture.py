@@ -14,7 +14,14 @@ from helpers import ROOT, TESTS
 
 PACKAGE = ROOT / "hf_depth"
 # From the ground up: a folder imports from those before it. Folders in one tuple do not know of each other.
-FLOORS = (("suggestions",), ("data",), ("models", "tasks"), ("evaluation", "arguments"), ("training",), ("__init__",))
+FLOORS = (
+    ("credentials", "ranges", "suggestions"),
+    ("data",),
+    ("models", "tasks"),
+    ("evaluation", "arguments"),
+    ("training",),
+    ("__init__",),
+)
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 HUB_FILES = ("configuration_depth.py", "modeling_depth.py")

@@ -11,6 +11,24 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from ..data.corpus import HELD_OUT_PERCENTAGE
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
+from ..ranges import Range, check_ranges
+
+CORPUS_RANGES = {
+    "validation_split_percentage": Range(least=0, below=100),
+    "shuffle_buffer_size": Range(least=1),
+    "max_train_samples": Range(least=1),
+    "max_eval_samples": Range(least=1),
+    "max_predict_samples": Range(least=1),
+    "preprocessing_num_workers": Range(least=0),
+}
+OBJECTIVE_RANGES = {
+    "sentence_shuffling_probability": Range(least=0, most=1),
+    "max_source_length": Range(least=1),
+    "max_target_length": Range(least=1),
+    "max_sentences": Range(least=2),
+    "min_sentences": Range(least=1),
+    "pad_to_multiple_of": Range(least=1),
+}
 
 
 @dataclass
@@ -39,9 +57,7 @@ class CorpusArguments:
     overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the text anew."})
 
     def __post_init__(self):
-        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`--{name}` must be at least 1, got {getattr(self, name)}.")
+        check_ranges(self, CORPUS_RANGES, "--")
 
     @property
     def source(self) -> str:
@@ -157,9 +173,14 @@ class ObjectiveArguments:
     )
     pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
 
+    def __post_init__(self):
+        check_ranges(self, OBJECTIVE_RANGES, "--")
+        density = DepthObjective.mlm_probability if self.mlm_probability is None else self.mlm_probability
+        check_noise(density, self.mean_noise_span_length)
+
     def check(self, model_type: str) -> None:
         """
-        Check the values, and that the objective is one for this kind of model.
+        Check that the objective is one for this kind of model.
 
         Args:
             model_type: `"depth"` or `"t5"`.
@@ -167,13 +188,6 @@ class ObjectiveArguments:
         Raises:
             `ValueError`: naming the flag.
         """
-        density = DepthObjective.mlm_probability if self.mlm_probability is None else self.mlm_probability
-        check_noise(density, self.mean_noise_span_length)
-        if not 0 <= self.sentence_shuffling_probability <= 1:
-            raise ValueError(
-                "`--sentence_shuffling_probability` must lie between 0 and 1, got "
-                f"{self.sentence_shuffling_probability}."
-            )
         kinds = [kind for kind, name in OBJECTIVES if name == self.objective]
         if model_type not in kinds:
             raise ValueError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")

@@ -2,9 +2,11 @@
 
 import logging
 import os
+import tempfile
 
 from transformers import TrainingArguments
 
+from ..credentials import without_credentials
 from .model_args import ModelArguments
 
 DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
@@ -59,8 +61,8 @@ def set_up(training_args: TrainingArguments) -> None:
 
     Raises:
         `RuntimeError`: as [`check_launch`] does.
-        `ValueError`: if no `output_dir` was named. Runs that share the default of `TrainingArguments` would continue
-            each other.
+        `ValueError`: if no `output_dir` was named (runs that share the default of `TrainingArguments` would continue
+            each other), or if it cannot be written.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise ValueError("Name the folder of the run by `--output_dir`.")
@@ -68,13 +70,31 @@ def set_up(training_args: TrainingArguments) -> None:
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
     if "WANDB_SWEEP_ID" in os.environ and "WANDB_RUN_ID" in os.environ:
         training_args.output_dir = os.path.join(training_args.output_dir, os.environ["WANDB_RUN_ID"])
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-        level=logging.INFO if training_args.should_log else logging.WARNING,
-    )
+    logs = logging.StreamHandler()
+    logs.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(handlers=[logs], level=logging.INFO if training_args.should_log else logging.WARNING)
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
     check_launch(training_args)
+    _check_output_dir(training_args.output_dir)
+
+
+class _Formatter(logging.Formatter):
+    """Masks passwords in addresses."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_credentials(super().format(record))
+
+
+def _check_output_dir(folder: str) -> None:
+    """Stop on a folder that cannot be written. (Training would come to its end before that is found.)"""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"`--output_dir {folder}` cannot be written: {error.strerror}. Name another folder."
+        ) from error
 
 
 def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:

@@ -8,16 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
+from transformers.activations import ACT2FN
 
 from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens, load_tokenizer
 from ..data.vocabulary import train_tokenizer
 from ..models.configuration_depth import DepthConfig
 from ..models.loading import MODEL_TYPES, SCRATCH_DEFAULTS, SIZE_FIELDS, checkpoint_model_type, load_config
+from ..ranges import Range, check_ranges
+from ..suggestions import suggestion
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
 MAX_TOKENIZER_DOCUMENTS = 200_000
+
+SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
+RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES), Range(least=1)) | {"dropout_rate": Range(least=0, below=1)}
 
 
 @dataclass
@@ -89,12 +95,13 @@ class ModelArguments:
     )
 
     def __post_init__(self):
-        for name in SIZE_FIELDS:
-            value = getattr(self, name)
-            if type(value) is int and value < 1:
-                raise ValueError(f"`--{name}` must be at least 1, got {value}.")
-        if self.dropout_rate is not None and not 0 <= self.dropout_rate < 1:
-            raise ValueError(f"`--dropout_rate` must lie between 0 and 1, got {self.dropout_rate}.")
+        check_ranges(self, RANGES, "--")
+        activation = (self.feed_forward_proj or "relu").removeprefix("gated-")
+        if activation not in ACT2FN:
+            raise ValueError(
+                f"`--feed_forward_proj {self.feed_forward_proj}` must be an activation function, with or without "
+                f"`gated-` before it, such as gated-gelu.{suggestion(activation, ACT2FN)}"
+            )
         if self.model_name_or_path is not None:
             _check_folder(self.model_name_or_path)
             given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
@@ -199,6 +206,8 @@ class FineTuningModelArguments(ModelArguments):
 
 def _check_folder(name_or_path: str) -> None:
     """Check that a path exists. (It would be looked for on the Hub, whose error does not say that it is a path.)"""
+    if not name_or_path.strip():
+        raise ValueError("`--model_name_or_path` is empty: name a checkpoint, or leave it out to start from scratch.")
     is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
     if is_path and not Path(name_or_path).is_dir():
         raise ValueError(

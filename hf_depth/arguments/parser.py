@@ -13,6 +13,7 @@ from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..suggestions import near_matches
+from .exits import stop
 from .removed_flags import REMOVED_FLAGS
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -260,4 +261,4 @@ def parse_arguments(
         parser.step(args)
         return parser.dataclasses()
     except ValueError as error:
-        parser.parser.error(str(error))
+        stop(str(error), usage=parser.parser.format_usage())

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..ranges import Range, check_ranges
 from ..tasks.loaders.discourse import DiscourseOptions
 from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
 from ..tasks.loading import LOADERS, get_loader
@@ -12,6 +13,19 @@ from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
 
 ALL_TASKS = "all"
+
+# Those of the options of loaders are checked by the loader.
+RANGES = {
+    "max_train_samples": Range(least=1),
+    "max_eval_samples": Range(least=1),
+    "max_predict_samples": Range(least=1),
+    "max_source_length": Range(least=8),
+    "max_target_length": Range(least=2),
+    "pad_to_multiple_of": Range(least=1),
+    "preprocessing_num_workers": Range(least=0),
+    "mixing_temperature": Range(least=1.0),
+    "mixing_maximum": Range(least=1),
+}
 
 
 @dataclass
@@ -117,10 +131,7 @@ class TaskArguments:
     )
 
     def __post_init__(self):
-        for name, least in LEAST_VALUES.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"`--{name}` must be at least {least}, got {value}.")
+        check_ranges(self, RANGES, "--")
         for loader in LOADERS.values():
             loader.options(**self._options(loader.option_names))  # raises if a value is wrong
         if self.excluded_datasets and ALL_TASKS not in (self.dataset_name or ()):
@@ -158,17 +169,6 @@ class TaskArguments:
         return {"mixing_maximum": self.mixing_maximum, "mixing_temperature": self.mixing_temperature}
 
 
-LEAST_VALUES = {
-    "max_train_samples": 1,
-    "max_eval_samples": 1,
-    "max_predict_samples": 1,
-    "max_source_length": 8,
-    "max_target_length": 2,
-    "mixing_temperature": 1.0,
-    "mixing_maximum": 1,
-}
-
-
 def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
     """
     The tasks that the arguments name.
@@ -177,6 +177,8 @@ def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
         `ValueError`: if they name none, or one that does not exist.
     """
     files = [load_task_file(path) for path in task_args.task_file or ()]
+    if task_args.benchmark is not None:
+        task_names(task_args.benchmark)  # raises if there is no such benchmark, which a task file may have added
     if task_args.dataset_name:
         tasks = _named_tasks(task_args)
         # A file of which no task is named brings all of its tasks.

@@ -31,8 +31,8 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
         `PreTrainedTokenizerBase`: the tokenizer.
 
     Raises:
-        `ValueError`: if there is no vocabulary, as in a folder with nothing but a model. Transformers 5 makes an empty
-            tokenizer of such a folder, which reads all text as `<unk>`.
+        `ValueError`: if it cannot be read, or if there is no vocabulary, as in a folder with nothing but a model.
+            Transformers 5 makes an empty tokenizer of such a folder, which reads all text as `<unk>`.
 
     >>> import tempfile
     >>> from hf_depth import load_tokenizer, train_tokenizer
@@ -45,7 +45,14 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(
         os.path.isfile(os.path.join(name_or_path, file)) for file in others
     )
-    tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
+    try:
+        tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
+    except (OSError, ValueError) as error:  # an empty folder, a damaged file, an unknown name
+        reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
+        raise ValueError(
+            f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "
+            "spiece.model, or a tokenizer of the Hub, by `tokenizer_name`."
+        ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
         raise ValueError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
     return tokenizer

@@ -1,9 +1,11 @@
 """[`load_model`]: a model that fits a tokenizer, from scratch or from a checkpoint."""
 
 import os
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 from transformers.utils.peft_utils import find_adapter_config_file
 
@@ -89,9 +91,9 @@ def load_model(
 
     Raises:
         `ValueError`: if the checkpoint or the configuration is of another architecture or a PEFT adapter, if the
-            weights of the checkpoint are not those of the model, if the tokenizer has no sentence tokens for a DEPTH
-            model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller than the tokenizer, or if
-            another of `config_changes` is unknown or impossible.
+            weights of the checkpoint cannot be read or are not those of the model, if the tokenizer has no sentence
+            tokens for a DEPTH model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller than the
+            tokenizer, or if another of `config_changes` is unknown or impossible.
 
     Example:
 
@@ -281,15 +283,21 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
         # The sentence tokens get their rows below; until then any ids do.
         config.update({"first_sentence_token_id": 0, "eosen_token_id": 0})
     with whole_parameters():
-        model, loading_info = model_class.from_pretrained(
-            name_or_path,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attn_implementation,
-            ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
-            output_loading_info=True,
-            **hub,
-        )
+        try:
+            model, loading_info = model_class.from_pretrained(
+                name_or_path,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation=attn_implementation,
+                ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
+                output_loading_info=True,
+                **hub,
+            )
+        except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
+            raise ValueError(
+                f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
+                "was not copied or written to its end: fetch them again, or name another checkpoint."
+            ) from error
         check_loaded_weights(name_or_path, loading_info)
         if too_small:
             model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)

@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses
@@ -56,7 +57,7 @@ class Run:
     def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):
         self.args = args
         # As it is read back from a checkpoint.
-        self.description = json.loads(json.dumps(dict(description), default=str))
+        self.description = json.loads(without_credentials(json.dumps(dict(description), default=str)))
         self.checkpoint = checkpoint
         self.do_train = args.do_train
         if checkpoint is not None:

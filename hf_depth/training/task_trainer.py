@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
+from ..credentials import without_credentials
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
 from ..evaluation.prediction import decode_generated, generation_length
@@ -140,6 +141,16 @@ class TaskTrainer(DepthTrainer):
                 "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
                 "it at False: the collator takes what the model needs."
             )
+
+    def _evaluation_metric_names(self) -> list[str]:
+        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+        names = ["score"]
+        for key, dataset in datasets.items():
+            metrics = dataset.spec.metric_names
+            baselines = [f"{kind}_{metric}" for kind in ("majority", "chance") for metric in metrics]
+            metrics = ["loss", "unparsed_fraction", *metrics, *baselines]
+            names += [f"{key}_{name}" if key else name for name in metrics]
+        return names
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
@@ -354,7 +365,7 @@ class TaskTrainer(DepthTrainer):
         """What came out of the loop, in the order of the examples."""
         order = np.argsort(index)
         if not np.array_equal(index[order], np.arange(len(dataset))):
-            raise RuntimeError(
+            raise AssertionError(
                 f"The {len(dataset)} examples of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, "
                 "not each of them once: the processes disagree about the data."
             )
@@ -375,7 +386,7 @@ class TaskTrainer(DepthTrainer):
             name = getattr(self, "hub_model_id", None) or model_name or Path(self.args.output_dir).name
             results = [evaluation.result for evaluation in self.evaluations.values()]
             text = fine_tuning_card(name, self.model.config.model_type, results, self.card)
-            Path(self.args.output_dir, "README.md").write_text(text, encoding="utf-8")
+            Path(self.args.output_dir, "README.md").write_text(without_credentials(text), encoding="utf-8")
 
 
 def _how_many(number: int, counts: TokenCounts) -> str:

@@ -19,11 +19,13 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
-from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput
 
+from ..credentials import without_credentials
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import check_sentence_tokens
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
+from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .fsdp import gather_in_generation, share_embedding
 from .model_card import CardContent, model_card
@@ -180,6 +182,28 @@ class DepthTrainer(Seq2SeqTrainer):
                     f'other kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
                 )
 
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
+        name = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+        needs_it = self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST
+        if needs_it and self.compute_metrics is None and self.eval_dataset is not None:
+            known = self._evaluation_metric_names()
+            if name not in known:
+                raise ValueError(
+                    f"`metric_for_best_model` {name!r} is no metric of the evaluation."
+                    f"{suggestion(name, known, 'metrics')}"
+                )
+        return super().train(*args, **kwargs)
+
+    def _evaluation_metric_names(self) -> list[str]:
+        """The metrics that an evaluation can report, without `eval_`."""
+        names = list(summarize(torch.ones(len(STATISTICS))))
+        if self.args.predict_with_generate and has_sentence_tokens(self.model.config):
+            names += summarize_order(torch.ones(2 * len(ORDER_STATISTICS)))
+        if isinstance(self.eval_dataset, dict):
+            names = [f"{key}_{name}" for key in self.eval_dataset for name in names]
+        return names
+
     # ---- Data -------------------------------------------------------------------------------------------------------
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
@@ -193,10 +217,11 @@ class DepthTrainer(Seq2SeqTrainer):
     @contextlib.contextmanager
     def _evaluation_collator(self):
         training_collator, self.data_collator = self.data_collator, self.eval_data_collator
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False  # each example counts
         try:
             yield
         finally:
-            self.data_collator = training_collator
+            self.data_collator, self.args.dataloader_drop_last = training_collator, drop_last
 
     # ---- Loss -------------------------------------------------------------------------------------------------------
 
@@ -364,7 +389,7 @@ class DepthTrainer(Seq2SeqTrainer):
             sections = {**self.card.sections, "Results": evaluations[-1] if evaluations else {}}
             name = getattr(self, "hub_model_id", None) or model_name or folder.name
             text = model_card(name, self.model.config.model_type, sections)
-            (folder / "README.md").write_text(text, encoding="utf-8")
+            (folder / "README.md").write_text(without_credentials(text), encoding="utf-8")
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,16 @@ from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
 
+from ..ranges import check_ranges
 from ..tasks.checks import PREDICTION_MODES, check_prediction_mode
+from .settings import (
+    RANGES,
+    check_devices,
+    check_intervals,
+    check_optimizer,
+    check_options,
+    check_schedule,
+)
 
 
 @dataclass
@@ -26,7 +35,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
 
     Raises:
-        `ValueError`: for a negative coefficient, or for a `label_smoothing_factor`: the weighted loss has none.
+        `ValueError`: for a number out of its range (a negative coefficient, a learning rate that is NaN), an optimizer
+            or a schedule that cannot be made, float16 on a CPU, a setting of evaluation that would be without effect,
+            or for a `label_smoothing_factor`: the weighted loss has none.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -48,16 +59,32 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             self.accelerator_config = {"dispatch_batches": False}
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
+        check_ranges(self, RANGES)
+        check_options(self)
+        if self.output_dir is not None and not self.output_dir.strip():
+            raise ValueError(f"`output_dir` must name a folder, got {self.output_dir!r}.")
         super().__post_init__()
-        if self.sentence_loss_coefficient < 0:
-            raise ValueError(
-                f"`sentence_loss_coefficient` must not be negative, got {self.sentence_loss_coefficient}. "
-                "0.0 ignores the sentence tokens, 1.0 is plain cross-entropy."
-            )
+        for check in (check_intervals, check_devices, check_optimizer, check_schedule):
+            check(self)
+        self._check_evaluation()
         if self.label_smoothing_factor:
             raise ValueError(
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
+            )
+
+    def _check_evaluation(self):
+        """Stop on settings of evaluation that would be without effect, or with a wrong one."""
+        if self.label_names not in (None, [], ["labels"]):
+            raise ValueError(
+                f"`label_names` {self.label_names}: the labels of all collators are 'labels'. Leave it out."
+            )
+        if not self.eval_do_concat_batches:
+            raise ValueError("`eval_do_concat_batches` must be true: predictions are kept by example, not by batch.")
+        if self.prediction_loss_only and self.predict_with_generate:
+            raise ValueError(
+                "`prediction_loss_only` contradicts `predict_with_generate`, without which there is no fine-tuning: "
+                "leave one of them out."
             )
 
 
@@ -114,6 +141,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
 
     def __post_init__(self):
+        check_ranges(self, RANGES)
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
                 raise ValueError(
@@ -128,7 +156,6 @@ class TaskTrainingArguments(DepthTrainingArguments):
                 "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "
                 "scores without generating, use `prediction_mode` score_labels."
             )
-        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
-            raise ValueError(f"`early_stopping_patience` must be at least 1, got {self.early_stopping_patience}.")
-        if self.early_stopping_threshold < 0:
-            raise ValueError(f"`early_stopping_threshold` must not be negative, got {self.early_stopping_threshold}.")
+        for name in ("batch_eval_metrics", "include_for_metrics"):
+            if getattr(self, name):
+                raise ValueError(f"`{name}` has no effect: the metrics are those of the task. Leave it out.")

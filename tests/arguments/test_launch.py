@@ -1,6 +1,8 @@
 """What is checked before a run starts, and the folder that a run of a sweep gets."""
 
+import logging
 import os
+import tempfile
 from types import SimpleNamespace
 from unittest import mock
 
@@ -56,10 +58,24 @@ class SetUpTest(parameterized.TestCase):
         ({}, "runs/rte"),
     )
     def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
-        arguments = mock.Mock(output_dir="runs/rte", should_log=False, world_size=1, deepspeed=None)
-        with mock.patch.dict(os.environ, environment):
+        with mock.patch.dict(os.environ, environment), tempfile.TemporaryDirectory() as folder:
+            arguments = mock.Mock(output_dir=f"{folder}/runs/rte", should_log=False, world_size=1, deepspeed=None)
             set_up(arguments)
-        self.assertEqual(arguments.output_dir, expected)
+            self.assertEqual(arguments.output_dir, f"{folder}/{expected}")
+
+    @parameterized.parameters("{file}", "{file}/runs", "/proc/runs")
+    def test_a_folder_that_cannot_be_written_is_refused(self, name):
+        with tempfile.NamedTemporaryFile() as file:
+            folder = name.format(file=file.name)
+            with self.assertRaisesRegex(ValueError, f"`--output_dir {folder}` cannot be written: "):
+                set_up(mock.Mock(output_dir=folder, should_log=False, world_size=1, deepspeed=None))
+
+    def test_logs_hold_no_password(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
+            set_up(mock.Mock(output_dir=folder, should_log=False, world_size=1, deepspeed=None))
+        (handler,) = configure.call_args.kwargs["handlers"]
+        record = logging.LogRecord("", logging.INFO, "", 1, "reading %s", ("https://me:secret@host/a",), None)
+        self.assertRegex(handler.format(record), "INFO reading https://[*]{3}@host/a$")
 
 
 class CheckRunArgumentsTest(parameterized.TestCase):

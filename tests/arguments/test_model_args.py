@@ -13,7 +13,9 @@ class ModelArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"num_layers": 0}, "`--num_layers` must be at least 1, got 0"),
         ({"d_model": -1}, "`--d_model` must be at least 1, got -1"),
-        ({"dropout_rate": 1.0}, "`--dropout_rate` must lie between 0 and 1, got 1.0"),
+        ({"dropout_rate": 1.0}, "`--dropout_rate` must be at least 0 and below 1, got 1.0"),
+        ({"feed_forward_proj": "gated"}, "`--feed_forward_proj gated` must be an activation function"),
+        ({"model_name_or_path": ""}, "`--model_name_or_path` is empty"),
         ({"model_name_or_path": "./nowhere"}, "`--model_name_or_path ./nowhere`: there is no such folder"),
         ({"model_name_or_path": "google/t5", "num_heads": 2}, "`--num_heads` sizes a model from scratch"),
     )

@@ -34,6 +34,11 @@ class ChosenTasksTest(RegistryTestCase):
         chosen = chosen_tasks(TaskArguments(task_file=[path], benchmark=benchmark, dataset_name=names))
         self.assertEqual([task.name for task in chosen], expected)
 
+    def test_an_unknown_benchmark_is_refused_beside_a_task_file(self):
+        path = str(self.write("name: tone\ntext_column_name: review\nprefix: x\nlabels: [sad, glad]\n"))
+        with self.assertRaisesRegex(ValueError, "no benchmark 'glu'. Did you mean 'glue'"):
+            chosen_tasks(TaskArguments(task_file=[path], benchmark="glu"))
+
 
 class LoadingTest(parameterized.TestCase):
     def test_flags_that_are_options_of_the_tasks_loaders_reach_them(self):

@@ -178,6 +178,25 @@ class FamilyTest(LoadingTestCase):
         load_model(self.folder, TOKENIZER, model_type="depth").save_pretrained(self.folder)
         self.assertEqual(checkpoint_model_type(self.folder), "depth")
 
+    @parameterized.parameters("half", "nothing", "missing")
+    def test_weights_that_cannot_be_read_are_named(self, damage):
+        self.saved()
+        path = Path(self.folder, "model.safetensors")
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2] if damage == "half" else b"")
+        if damage == "missing":
+            path.unlink()
+        with self.assertRaisesRegex(ValueError, f"The weights of {self.folder} cannot be read: .*fetch them again"):
+            load_model(self.folder, PLAIN)
+
+    @parameterized.parameters("nothing", "{")
+    def test_a_tokenizer_that_cannot_be_read_is_named(self, content):
+        if content == "{":
+            self.saved()
+            Path(self.folder, "tokenizer.json").write_text(content)
+        with self.assertRaisesRegex(ValueError, f"The tokenizer '{self.folder}' cannot be read: .*`tokenizer_name`"):
+            load_tokenizer(self.folder)
+
     def test_a_peft_adapter_is_named_with_the_way_to_load_it(self):
         self.saved()
         Path(self.folder, "config.json").rename(Path(self.folder, "adapter_config.json"))

@@ -132,7 +132,7 @@ class LossTest(TrainingTestCase):
             run.train()
 
     @parameterized.parameters(
-        ({"sentence_loss_coefficient": -1.0}, "must not be negative, got -1.0"),
+        ({"sentence_loss_coefficient": -1.0}, "`sentence_loss_coefficient` must be at least 0, got -1.0"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor`=0.1 is not supported"),
     )
     def test_bad_arguments_are_named(self, arguments, message):

@@ -1,0 +1,178 @@
+"""Checks of the settings of training and evaluation, before anything is loaded: ranges, optimizer, schedule."""
+
+import copy
+import inspect
+import json
+import os
+from dataclasses import fields
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from accelerate.utils import DynamoBackend
+from transformers import Trainer, TrainingArguments, get_scheduler
+from transformers.trainer_pt_utils import AcceleratorConfig
+
+from ..ranges import Range
+from ..suggestions import suggestion
+
+NOT_NEGATIVE = Range(least=0)
+AT_LEAST_ONE = Range(least=1)
+SEED = Range(least=0, most=2**32 - 1)  # of numpy
+
+# Of the numbers among the training arguments; `max_steps` may be -1, and `local_rank` is set by the launcher.
+RANGES = {
+    "learning_rate": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "adam_beta1": Range(least=0, below=1),
+    "adam_beta2": Range(least=0, below=1),
+    "adam_epsilon": NOT_NEGATIVE,
+    "max_grad_norm": NOT_NEGATIVE,
+    "warmup_steps": NOT_NEGATIVE,
+    "label_smoothing_factor": Range(least=0, below=1),
+    "neftune_noise_alpha": NOT_NEGATIVE,
+    "num_train_epochs": Range(above=0),
+    "per_device_train_batch_size": AT_LEAST_ONE,
+    "per_device_eval_batch_size": AT_LEAST_ONE,
+    "gradient_accumulation_steps": AT_LEAST_ONE,
+    "eval_accumulation_steps": AT_LEAST_ONE,
+    "torch_empty_cache_steps": AT_LEAST_ONE,
+    "eval_delay": NOT_NEGATIVE,
+    "logging_steps": NOT_NEGATIVE,
+    "eval_steps": NOT_NEGATIVE,
+    "save_steps": NOT_NEGATIVE,
+    "save_total_limit": AT_LEAST_ONE,
+    "seed": SEED,
+    "data_seed": SEED,
+    "dataloader_num_workers": NOT_NEGATIVE,
+    "dataloader_prefetch_factor": AT_LEAST_ONE,
+    "ddp_bucket_cap_mb": AT_LEAST_ONE,
+    "ddp_timeout": AT_LEAST_ONE,
+    "generation_max_length": Range(least=2),  # with the start token
+    "generation_num_beams": AT_LEAST_ONE,
+    "sentence_loss_coefficient": NOT_NEGATIVE,
+    "early_stopping_patience": AT_LEAST_ONE,
+    "early_stopping_threshold": NOT_NEGATIVE,
+}
+UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
+
+
+def check_options(args: TrainingArguments) -> None:
+    """
+    Check the names in the mappings that libraries take, and the file and the backend that are named.
+
+    Raises:
+        `ValueError`: naming the argument, and what there is instead.
+    """
+    known = {
+        "accelerator_config": [item.name for item in fields(AcceleratorConfig)],
+        "gradient_checkpointing_kwargs": list(inspect.signature(torch.utils.checkpoint.checkpoint).parameters)[1:],
+    }
+    for argument, names in known.items():
+        value = getattr(args, argument)
+        if isinstance(value, str) and value.startswith("{"):  # a flag
+            value = json.loads(value)
+        for name in value if isinstance(value, dict) else ():
+            if name not in names:
+                raise ValueError(f"`{argument}` has no setting {name!r}.{suggestion(name, names, 'settings')}")
+    config = args.accelerator_config
+    if isinstance(config, str) and not config.startswith("{") and not os.path.isfile(config):
+        raise ValueError(f"`accelerator_config`: there is no file {config!r}.")
+    backend, backends = args.torch_compile_backend, [each.value.lower() for each in DynamoBackend]
+    if backend is not None and backend.lower() not in backends:
+        raise ValueError(
+            f"There is no `torch_compile_backend` {backend!r}.{suggestion(backend, backends, 'backends')}"
+        )
+
+
+def check_optimizer(args: TrainingArguments) -> None:
+    """
+    Make the optimizer of the arguments for a single parameter, and check that it takes all of `optim_args`.
+
+    Raises:
+        `ValueError`: naming `optim` or `optim_args`.
+    """
+    given = [part.split("=", 1) for part in (args.optim_args or "").replace(" ", "").split(",") if part]
+    if any(len(part) != 2 for part in given):
+        raise ValueError(f"`optim_args` must be NAME=VALUE pairs with commas between them, got {args.optim_args!r}.")
+    optim = getattr(args.optim, "value", args.optim)
+    if any(name in optim for name in ("galore", "apollo", "lomo")):
+        return  # are made for the layers of a model
+    try:
+        optimizer_class, arguments = Trainer.get_optimizer_cls_and_kwargs(args)
+        if optimizer_class.__module__.startswith(("torch.", "transformers.")):
+            optimizer_class([torch.nn.Parameter(torch.zeros(1))], **arguments)
+    except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        settings = f"`optim` {optim}" + (f" with `optim_args` {args.optim_args!r}" if given else "")
+        raise ValueError(f"{settings}: {error}") from error
+    for name, _ in given:
+        if not _is_read(args, name):
+            raise ValueError(
+                f"`optim_args`: {name!r} is no option of `optim` {optim} in the Trainer, and would be without effect. "
+                "Leave it out, or choose another optimizer."
+            )
+
+
+def _with_options(args: TrainingArguments, optim_args: str | None) -> tuple[type, dict[str, Any]]:
+    """The optimizer of training arguments with other `optim_args`."""
+    args = copy.copy(args)
+    args.optim_args = optim_args
+    return Trainer.get_optimizer_cls_and_kwargs(args)
+
+
+def _is_read(args: TrainingArguments, name: str) -> bool:
+    """Whether an option changes anything: it gets a value that no option can have, so a reader fails or differs."""
+    try:
+        return _with_options(args, f"{name}=?") != _with_options(args, None)
+    except (AttributeError, TypeError, ValueError):
+        return True
+
+
+def check_schedule(args: TrainingArguments) -> None:
+    """
+    Make the schedule of the arguments for a single parameter, and ask it for a few learning rates.
+
+    Raises:
+        `ValueError`: naming `lr_scheduler_type` and `lr_scheduler_kwargs`.
+    """
+    options = args.lr_scheduler_kwargs or {}
+    if not isinstance(options, dict):
+        raise ValueError(f"`lr_scheduler_kwargs` must be a mapping of names to values, got {options!r}.")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.learning_rate)
+    steps = args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH
+    kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+    try:
+        schedule = get_scheduler(
+            args.lr_scheduler_type, optimizer, args.get_warmup_steps(steps), steps, scheduler_specific_kwargs=options
+        )
+        for step in (0, 1, steps // 2, steps):
+            for rate in getattr(schedule, "lr_lambdas", ()):
+                rate(step)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        given = f" {options}" if options else ""
+        raise ValueError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`{given}: {error}") from error
+
+
+def check_devices(args: TrainingArguments) -> None:
+    """
+    Check that the precision is one of the device.
+
+    Raises:
+        `ValueError`: for float16 on a CPU, where `Trainer` would silently train in float32.
+    """
+    for name in ("fp16", "fp16_full_eval"):
+        if getattr(args, name) and args.device.type == "cpu":
+            raise ValueError(f"`{name}` has no effect on a CPU. Leave it out, or use `bf16`.")
+
+
+def check_intervals(args: TrainingArguments) -> None:
+    """
+    Check the numbers of steps between logs, evaluations and checkpoints, where there are any.
+
+    Raises:
+        `ValueError`: naming the one that is 0: nothing would be logged, evaluated or saved.
+    """
+    for name in ("logging", "eval", "save"):
+        strategy = getattr(args, f"{name}_strategy")
+        if getattr(strategy, "value", strategy) == "steps" and getattr(args, f"{name}_steps") == 0:
+            raise ValueError(f"`{name}_steps` must be above 0, or `{name}_strategy` be no, got 0.")

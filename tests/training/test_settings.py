@@ -1,0 +1,106 @@
+"""Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
+
+from absl.testing import parameterized
+
+from hf_depth import DepthTrainingArguments, TaskTrainingArguments
+from hf_depth.training.runs import Run
+from tiny_tasks import rte_rows, task_dataset
+from tiny_tasks import trainer as task_trainer
+from tiny_training import TrainingTestCase, trainer
+
+EVERY_TWO_STEPS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+
+
+class ArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"optim": "adamw_bnb_8bit"}, "`optim` adamw_bnb_8bit: .*bitsandbytes"),
+        ({"optim_args": "foo"}, "`optim_args` must be NAME=VALUE.*'foo'"),
+        ({"optim_args": "foo=1"}, "'foo' is no option of `optim` adamw_torch"),
+        ({"optim": "adafactor", "optim_args": "scale_parameter=True"}, "'scale_parameter' is no option"),
+        ({"optim": "sgd", "optim_args": "momentum=0.9,lr=1"}, "'lr' is no option of `optim` sgd"),
+        ({"optim": "sgd", "optim_args": "momentum=-1"}, "`optim` sgd with `optim_args` 'momentum=-1'"),
+        ({"lr_scheduler_kwargs": {"foo": 1}}, "`lr_scheduler_type` linear with `lr_scheduler_kwargs` .'foo': 1"),
+        ({"lr_scheduler_kwargs": "[1]"}, "`lr_scheduler_kwargs` must be a mapping"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "`lr_scheduler_type` cosine_with_min_lr .*min_lr"),
+        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1}}, "polynomial .*lr_end"),
+        ({"lr_scheduler_type": "inverse_sqrt", "lr_scheduler_kwargs": {"timescale": 0}}, "inverse_sqrt .*zero"),
+        ({"accelerator_config": {"dispatch_batch": False}}, "`accelerator_config` .*Did you mean 'dispatch_batches'"),
+        ({"accelerator_config": '{"foo": 1}'}, "`accelerator_config` has no setting 'foo'"),
+        ({"accelerator_config": "/nowhere/a.json"}, "`accelerator_config`: there is no file '/nowhere/a.json'"),
+        ({"gradient_checkpointing_kwargs": {"foo": 1}}, "`gradient_checkpointing_kwargs` has no setting 'foo'"),
+        ({"torch_compile_backend": "inducto"}, "`torch_compile_backend` 'inducto'. Did you mean 'inductor'"),
+        ({"fp16": True}, "`fp16` has no effect on a CPU"),
+        ({"fp16_full_eval": True}, "`fp16_full_eval` has no effect on a CPU"),
+        ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
+        ({"save_strategy": "steps", "save_steps": 0}, "`save_steps` must be above 0, or `save_strategy` be no"),
+        ({"label_names": ["foo"]}, "`label_names` .'foo'.: the labels of all collators are 'labels'"),
+        ({"eval_do_concat_batches": False}, "`eval_do_concat_batches` must be true"),
+        ({"prediction_loss_only": True, "predict_with_generate": True}, "`prediction_loss_only` contradicts"),
+    )
+    def test_what_cannot_work_is_refused_by_name(self, arguments, message):
+        for kind in (DepthTrainingArguments, TaskTrainingArguments):
+            with self.assertRaisesRegex(ValueError, message):
+                kind(**{"output_dir": "unused", "use_cpu": True} | arguments)
+
+    @parameterized.parameters(
+        ({"batch_eval_metrics": True}, "`batch_eval_metrics` has no effect"),
+        ({"include_for_metrics": ["inputs"]}, "`include_for_metrics` has no effect"),
+        ({"prediction_loss_only": True}, "`prediction_loss_only` contradicts"),
+    )
+    def test_fine_tuning_refuses_what_its_evaluation_does_not_heed(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            TaskTrainingArguments("unused", use_cpu=True, **arguments)
+
+    @parameterized.parameters(
+        {},
+        {"optim": "adafactor"},
+        {"optim": "sgd", "optim_args": "momentum=0.9, nesterov=true"},
+        {"optim": "galore_adamw"},  # is made for the layers of a model
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}, "warmup_steps": 0.1},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}, "max_steps": 9},
+        {"save_strategy": "no", "save_steps": 0},
+        {"bf16": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+        {"accelerator_config": {"split_batches": True}},
+        {"torch_compile_backend": "inductor"},
+    )
+    def test_what_works_is_accepted(self, **arguments):
+        self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
+
+
+class TrainerTest(TrainingTestCase):
+    @parameterized.parameters("acuracy", "order_exact")  # no order without generating
+    def test_a_best_model_by_an_unknown_metric_is_refused_before_training(self, name):
+        pre_trained = trainer(
+            "depth", self.folder, metric_for_best_model=name, load_best_model_at_end=True, **EVERY_TWO_STEPS
+        )
+        dataset = task_dataset(rte_rows(4), "t5")
+        arguments = {"metric_for_best_model": name, "load_best_model_at_end": True} | EVERY_TWO_STEPS
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), dataset, **arguments)
+        for each in (pre_trained, fine_tuned):
+            with self.assertRaisesRegex(ValueError, f"`metric_for_best_model` '{name}' is no metric"):
+                each.train()
+            self.assertEqual(each.state.global_step, 0)
+
+    @parameterized.parameters("score", "eval_accuracy", "loss", "majority_accuracy")
+    def test_metrics_of_the_evaluation_are_known(self, name):
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), task_dataset(rte_rows(4), "t5"))
+        self.assertIn(name.removeprefix("eval_"), fine_tuned._evaluation_metric_names())
+        self.assertIn(f"eval_{name.removeprefix('eval_')}", fine_tuned.evaluate())
+
+    def test_every_example_is_evaluated_although_training_drops_the_last_batch(self):
+        arguments = {"dataloader_drop_last": True, "per_device_eval_batch_size": 4}
+        metrics = trainer("depth", self.folder, **arguments).evaluate()
+        expected = trainer("depth", self.folder, per_device_eval_batch_size=4).evaluate()
+        self.assertEqual(metrics["eval_loss"], expected["eval_loss"])
+        self.assertEqual(metrics["eval_tokens_cut"], expected["eval_tokens_cut"])
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), task_dataset(rte_rows(7), "t5"), **arguments)
+        fine_tuned.evaluate()
+        (evaluation,) = fine_tuned.evaluations.values()
+        self.assertLen(evaluation.predictions.texts, 7)
+        self.assertTrue(fine_tuned.args.dataloader_drop_last)
+
+    def test_a_run_records_no_password(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
+        run = Run(arguments, {"model_name_or_path": "https://me:secret@host/model"})
+        self.assertEqual(run.description, {"model_name_or_path": "https://***@host/model"})
