@@ -23,6 +23,7 @@ from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks.checks import check_prediction_mode
 from hf_depth.training.checkpoints import describe_run
 from hf_depth.training.model_card import fine_tuning_content
+from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
@@ -80,4 +81,5 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
 
 
 if __name__ == "__main__":
-    main()
+    with end_on_signals():
+        main()

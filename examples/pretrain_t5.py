@@ -23,6 +23,7 @@ from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.checkpoints import describe_run
 from hf_depth.training.model_card import pretraining_content
 from hf_depth.training.previews import describe_example, print_examples
+from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
@@ -84,4 +85,5 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
 
 
 if __name__ == "__main__":
-    main()
+    with end_on_signals():
+        main()

@@ -26,6 +26,7 @@ from ..tasks.dataset import TaskDataset
 from .callbacks import RunRecorder
 from .checkpoints import best_checkpoint, check_same_model, check_same_run, checkpoint_to_resume, is_finished
 from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
+from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
@@ -129,6 +130,7 @@ class Run:
 
         Raises:
             `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data.
+            [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training; a checkpoint is saved.
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
@@ -136,7 +138,8 @@ class Run:
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
         if self.do_train:
-            self.train(trainer, statistics.get("train", {}))
+            with stop_on_signals(trainer):
+                self.train(trainer, statistics.get("train", {}))
         if self.args.do_eval:
             self.evaluate(trainer, statistics.get("validation", {}))
         if self.args.do_predict:

@@ -26,6 +26,7 @@ from ..data.tokenization import check_sentence_tokens
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
 from .callbacks import CollatorEpochCallback
 from .model_card import CardContent, model_card
+from .signals import without_signals
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
 from .training_args import DepthTrainingArguments
 
@@ -179,13 +180,16 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
+    def get_train_dataloader(self) -> DataLoader:
+        return without_signals(super().get_train_dataloader())
+
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         with self._evaluation_collator():
-            return super().get_eval_dataloader(eval_dataset)
+            return without_signals(super().get_eval_dataloader(eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         with self._evaluation_collator():
-            return super().get_test_dataloader(test_dataset)
+            return without_signals(super().get_test_dataloader(test_dataset))
 
     @contextlib.contextmanager
     def _evaluation_collator(self):
