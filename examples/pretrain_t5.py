@@ -20,7 +20,7 @@ from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.training.checkpoints import describe_run
+from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import pretraining_content
 from hf_depth.training.previews import describe_example, print_examples
 from hf_depth.training.signals import end_on_signals
@@ -37,7 +37,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     objective_args.check(model_args.model_type)
 
     # ---- What this run continues ----
-    description = describe_run(model_args, script=Path(__file__).name, objective=objective_args.objective)
+    description = describe_run(model_args, data_args=(corpus_args, objective_args), script=Path(__file__).name)
     run = PretrainingRun.find(training_args, description)
     if run.is_over:
         return None

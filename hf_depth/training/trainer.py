@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accelerate.utils import is_compiled_module
 from datasets import Dataset
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
@@ -329,6 +330,27 @@ class DepthTrainer(Seq2SeqTrainer):
         """
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """
+        As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
+        the arguments again, which the loaded ones would replace, some for one step and some for good.
+        """
+        settings = [
+            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
+        ]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        scheduler = self.lr_scheduler
+        if not isinstance(scheduler, LambdaLR):  # has a state, or is that of DeepSpeed
+            return
+        scheduler.base_lrs = [group["initial_lr"] for group in settings]
+        rates = [
+            rate * factor(scheduler.last_epoch)
+            for rate, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        ]
+        for group, own, rate in zip(self.optimizer.param_groups, settings, rates, strict=True):
+            group.update(own, lr=rate)
+        scheduler._last_lr = rates
 
     def load_state(self, checkpoint: str | os.PathLike) -> None:
         """

@@ -1,5 +1,6 @@
 """Arguments of [`DepthTrainer`] and of [`TaskTrainer`]."""
 
+import math
 from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
@@ -24,9 +25,12 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             stops with an error at the next log.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False}`):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
+        allow_changed_arguments (`bool`, *optional*, defaults to `False`):
+            Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
 
     Raises:
-        `ValueError`: for a negative coefficient, or for a `label_smoothing_factor`: the weighted loss has none.
+        `ValueError`: for a negative coefficient, for `max_steps` or `num_train_epochs` that train nothing, for a
+            `label_smoothing_factor` (the weighted loss has none), and for `enable_jit_checkpoint`.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -41,6 +45,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Hide NaN and infinite losses in the log. Off: training stops on them."}
+    )
+    allow_changed_arguments: bool = field(
+        default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
     )
 
     def __post_init__(self):
@@ -59,6 +66,23 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
             )
+        self._check_length()
+        if self.enable_jit_checkpoint:
+            raise ValueError(
+                "`enable_jit_checkpoint` saves in the middle of a step, and the run that continues is another one. "
+                "Leave it out: on SIGTERM and SIGUSR1 a `Run` saves a checkpoint at the end of the step."
+            )
+
+    def _check_length(self):
+        """Stop on a length at which the Trainer would train for another one, or not at all."""
+        advice = "To evaluate without training, leave out `--do_train`."
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise ValueError(
+                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out (-1) to train for "
+                f"`num_train_epochs`. {advice}"
+            )
+        if not 0 < self.num_train_epochs < math.inf:
+            raise ValueError(f"`num_train_epochs` must be above 0, got {self.num_train_epochs}. {advice}")
 
 
 @dataclass
