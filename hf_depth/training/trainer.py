@@ -368,7 +368,8 @@ class DepthTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.world_size > 1:
             # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
-            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs.
+            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
+            # https://github.com/pytorch/pytorch/issues/56297 (destructors that wait) and .../issues/190489 (at exit).
             self.model_wrapped = self.model
             self.accelerator.free_memory()
             gc.collect()
