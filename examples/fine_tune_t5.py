@@ -22,8 +22,9 @@ from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks.checks import check_prediction_mode
-from hf_depth.training.checkpoints import describe_run
+from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import fine_tuning_content
+from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
@@ -38,7 +39,8 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     model_args.complete()
 
     # ---- What this run continues ----
-    run = FineTuningRun.find(training_args, describe_run(model_args, script=Path(__file__).name, tasks=tasks))
+    description = describe_run(model_args, tasks, data_args=(task_args,), script=Path(__file__).name)
+    run = FineTuningRun.find(training_args, description)
     if run.is_over:
         return None
     set_seed(training_args.seed)
@@ -81,4 +83,5 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    with end_on_signals():
+        run_script(main)

@@ -21,9 +21,10 @@ from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.training.checkpoints import describe_run
+from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import pretraining_content
 from hf_depth.training.previews import describe_example, print_examples
+from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
@@ -37,7 +38,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     objective_args.check(model_args.model_type)
 
     # ---- What this run continues ----
-    description = describe_run(model_args, script=Path(__file__).name, objective=objective_args.objective)
+    description = describe_run(model_args, data_args=(corpus_args, objective_args), script=Path(__file__).name)
     run = PretrainingRun.find(training_args, description)
     if run.is_over:
         return None
@@ -85,4 +86,5 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    with end_on_signals():
+        run_script(main)

@@ -5,7 +5,9 @@ import configparser
 import json
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
@@ -245,7 +247,7 @@ class ExamplesTest(parameterized.TestCase):
 class SlurmTest(parameterized.TestCase):
     """Runs the batch script with fakes of the commands of SLURM and of `accelerate`."""
 
-    def run_script(self, *args, srun='shift\nexec "$@"'):
+    def run_script(self, *args, srun='shift\nexec "$@"', script="pretrain"):
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         commands = {
@@ -265,9 +267,10 @@ class SlurmTest(parameterized.TestCase):
             "SLURM_NNODES": "2",
             "SLURM_NODEID": "1",
             "SLURM_GPUS_ON_NODE": "4",
+            "SLURM_CPUS_PER_TASK": "8",
         }
-        script = ROOT / "examples/slurm/pretrain.sbatch"
-        result = subprocess.run(["bash", script, *args], env=environment, cwd=ROOT, capture_output=True, text=True)
+        file = ROOT / f"examples/slurm/{script}.sbatch"
+        result = subprocess.run(["bash", file, *args], env=environment, cwd=ROOT, capture_output=True, text=True)
         return result, Path(environment["RECORD"])
 
     def test_every_node_launches_its_processes_of_one_run(self):
@@ -288,9 +291,26 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual(values["max_steps"], 7)  # flags given to sbatch override those of the file
         self.assertIsNone(values["resume_from_checkpoint"])  # the script finds the last checkpoint by itself
 
-    def test_the_job_requeues_itself_on_the_signal_before_its_time_is_up(self):
-        _, record = self.run_script(srun='kill -USR1 "$PPID"')
+    @parameterized.parameters(("exit 1", True), ("exit 85", True), ("exit 0", False))
+    def test_the_job_passes_the_signal_on_and_requeues_itself_unless_the_run_is_over(self, end, is_requeued):
+        signalled = f"trap '{end}' USR1\nkill -USR1 $PPID\nwhile true; do sleep 0.1; done"
+        for script in ("pretrain", "fine_tune"):
+            _, record = self.run_script(srun=signalled, script=script)
+            self.assertEqual(record.with_suffix(".requeue").exists(), is_requeued, script)
+
+    def test_a_run_that_a_signal_reached_otherwise_is_requeued(self):
+        _, record = self.run_script(srun="exit 85")
         self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
+
+    @parameterized.parameters(signal.SIGUSR1, signal.SIGTERM)
+    def test_signals_are_passed_on_to_what_a_launcher_started(self, signum):
+        child = f"trap 'exit 7' {signum.name[3:]}; echo ready; while true; do sleep 0.1; done"
+        launcher = f"bash -c {shlex.quote(child)} & wait $!"
+        command = ["bash", ROOT / "examples/slurm/forward_signals.sh", "bash", "-c", launcher]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+            process.send_signal(signum)
+            self.assertEqual(process.wait(60), 7)
 
     def test_a_failure_of_the_run_is_the_failure_of_the_job(self):
         result, record = self.run_script(srun="exit 3")

@@ -1,19 +1,13 @@
 """Resuming: which checkpoint a run continues, and whether it fits."""
 
-import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
 
-from ..arguments.model_args import ModelArguments
-from ..models.loading import SIZE_FIELDS, config_values
-from ..tasks.registry import training_tasks
-from ..tasks.spec import TaskSpec
-from .callbacks import RUN_FILE, evaluations_without_improvement
+from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS, config_values
+from .callbacks import evaluations_without_improvement
 
 logger = logging.getLogger(__name__)
 
@@ -60,58 +54,18 @@ def last_complete_checkpoint(output_dir: str | os.PathLike) -> str | None:
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
     """
-    Check that a checkpoint is of a model of the same kind and size.
+    Check that a checkpoint is of a model of the same kind, size and masks.
 
     Raises:
         `ValueError`: naming the fields that differ.
     """
     saved = config_values(AutoConfig.from_pretrained(checkpoint))
     asked = config_values(model.config)
-    different = [name for name in ("model_type", *SIZE_FIELDS) if saved.get(name) != asked.get(name)]
+    different = [name for name in ("model_type", *SIZE_FIELDS, *DEPTH_FIELDS) if saved.get(name) != asked.get(name)]
     if different:
         differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
         raise ValueError(
             f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
-            "`--output_dir`, or go back to the arguments of that run."
-        )
-
-
-def describe_run(model_args: ModelArguments, tasks: Sequence[TaskSpec] | None = None, **more: Any) -> dict[str, Any]:
-    """
-    What identifies a run, by the names of arguments: its base model, the tasks that it trains on with their versions,
-    and what `more` states, such as the objective.
-
-    How long it trains, how fast and on how many devices is not part of it: that may change when it is resumed.
-    """
-    if tasks is not None:
-        trained = training_tasks(tasks)
-        more["tasks"] = sorted(f"{task.benchmark}/{task.name} version {task.version}" for task in trained)
-    base = model_args.model_name_or_path
-    run = {"model_type": model_args.model_type, "model_name_or_path": base and Path(base).as_posix()}
-    return run | {"model_revision": model_args.model_revision} | more
-
-
-def check_same_run(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> None:
-    """
-    Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
-
-    A checkpoint without `run.json` passes: it was not written by a [`Run`].
-
-    Args:
-        run: see [`describe_run`].
-
-    Raises:
-        `ValueError`: naming what differs.
-    """
-    path = Path(checkpoint, RUN_FILE)
-    if not path.is_file():
-        return
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    different = [name for name in saved | dict(run) if saved.get(name) != run.get(name)]
-    if different:
-        differences = ", ".join(f"{name} {saved.get(name)} (now {run.get(name)})" for name in different)
-        raise ValueError(
-            f"The arguments describe another run than that of {checkpoint}, which has {differences}. Choose another "
             "`--output_dir`, or go back to the arguments of that run."
         )
 

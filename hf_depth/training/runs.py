@@ -25,8 +25,18 @@ from ..evaluation.plots import plot_losses
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .callbacks import RunRecorder
-from .checkpoints import best_checkpoint, check_same_model, check_same_run, checkpoint_to_resume, is_finished
+from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished
+from .identity import (
+    FIXED,
+    OPTIMIZER_SETTINGS,
+    SCHEDULE_SETTINGS,
+    SCHEDULES_WITH_STATE,
+    check_same_run,
+    describe_data,
+    describe_training,
+)
 from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
+from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
@@ -60,8 +70,8 @@ class Run:
         self.description = json.loads(without_credentials(json.dumps(dict(description), default=str)))
         self.checkpoint = checkpoint
         self.do_train = args.do_train
+        self._check_same(describe_training(args) | self.description)
         if checkpoint is not None:
-            check_same_run(checkpoint, self.description)
             self.best_checkpoint = best_checkpoint(checkpoint, args)
             if is_finished(checkpoint, args):
                 logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
@@ -130,19 +140,33 @@ class Run:
 
         Raises:
             `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data.
+            [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training; a checkpoint is saved.
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
-        trainer.add_callback(RunRecorder(self.description))
+        data = describe_data(trainer.train_dataset)
+        if self.do_train and data:
+            self._check_same(data)
+        trainer.add_callback(RunRecorder(describe_training(self.args) | data | self.description))
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
         if self.do_train:
-            self.train(trainer, statistics.get("train", {}))
+            with stop_on_signals(trainer):
+                self.train(trainer, statistics.get("train", {}))
         if self.args.do_eval:
             self.evaluate(trainer, statistics.get("validation", {}))
         if self.args.do_predict:
             self.predict(trainer, test_dataset)
         self.finish(trainer)
+
+    def _check_same(self, run: Mapping[str, Any]) -> None:
+        """Stop if the checkpoint to continue is of another run, see [`check_same_run`]."""
+        if self.checkpoint is None:
+            return
+        fixed = FIXED
+        if self.args.deepspeed is not None or self.args.lr_scheduler_type in SCHEDULES_WITH_STATE:
+            fixed = (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS)  # the loaded ones are used as they are
+        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed)
 
     def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from accelerate.utils import is_compiled_module
 from datasets import Dataset
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
@@ -29,6 +30,7 @@ from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .fsdp import gather_in_generation, share_embedding
 from .model_card import CardContent, model_card
+from .signals import without_signals
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
 from .training_args import DepthTrainingArguments
 
@@ -206,13 +208,16 @@ class DepthTrainer(Seq2SeqTrainer):
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
+    def get_train_dataloader(self) -> DataLoader:
+        return without_signals(super().get_train_dataloader())
+
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         with self._evaluation_collator():
-            return super().get_eval_dataloader(eval_dataset)
+            return without_signals(super().get_eval_dataloader(eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
         with self._evaluation_collator():
-            return super().get_test_dataloader(test_dataset)
+            return without_signals(super().get_test_dataloader(test_dataset))
 
     @contextlib.contextmanager
     def _evaluation_collator(self):
@@ -355,6 +360,27 @@ class DepthTrainer(Seq2SeqTrainer):
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """
+        As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
+        the arguments again, which the loaded ones would replace, some for one step and some for good.
+        """
+        settings = [
+            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
+        ]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        scheduler = self.lr_scheduler
+        if not isinstance(scheduler, LambdaLR):  # has a state, or is that of DeepSpeed
+            return
+        scheduler.base_lrs = [group["initial_lr"] for group in settings]
+        rates = [
+            rate * factor(scheduler.last_epoch)
+            for rate, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        ]
+        for group, own, rate in zip(self.optimizer.param_groups, settings, rates, strict=True):
+            group.update(own, lr=rate)
+        scheduler._last_lr = rates
+
     def load_state(self, checkpoint: str | os.PathLike) -> None:
         """
         Take the step count and the logs of a checkpoint, as after the training that led to it. The weights stay.
@@ -371,7 +397,8 @@ class DepthTrainer(Seq2SeqTrainer):
         self.accelerator.wait_for_everyone()
         if self.args.world_size > 1:
             # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
-            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs.
+            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
+            # https://github.com/pytorch/pytorch/issues/56297 (destructors that wait) and .../issues/190489 (at exit).
             self.model_wrapped = self.model
             self.accelerator.free_memory()
             gc.collect()

@@ -33,11 +33,14 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             stops with an error at the next log.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False}`):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
+        allow_changed_arguments (`bool`, *optional*, defaults to `False`):
+            Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
 
     Raises:
-        `ValueError`: for a number out of its range (a negative coefficient, a learning rate that is NaN), an optimizer
-            or a schedule that cannot be made, float16 on a CPU, a setting of evaluation that would be without effect,
-            or for a `label_smoothing_factor`: the weighted loss has none.
+        `ValueError`: for a number out of its range (a negative coefficient, a learning rate that is NaN), `max_steps` that
+            train nothing, an optimizer or a schedule that cannot be made, float16 on a CPU, a setting of evaluation
+            that would be without effect, a `label_smoothing_factor` (the weighted loss has none), and for
+            `enable_jit_checkpoint`.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -52,6 +55,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Hide NaN and infinite losses in the log. Off: training stops on them."}
+    )
+    allow_changed_arguments: bool = field(
+        default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
     )
 
     def __post_init__(self):
@@ -71,6 +77,20 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
+            )
+        self._check_length()
+        if self.enable_jit_checkpoint:
+            raise ValueError(
+                "`enable_jit_checkpoint` saves in the middle of a step, and the run that continues is another one. "
+                "Leave it out: on SIGTERM and SIGUSR1 a `Run` saves a checkpoint at the end of the step."
+            )
+
+    def _check_length(self):
+        """Stop on a length at which the Trainer would train for another one, or not at all."""
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise ValueError(
+                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out (-1) to train for "
+                "`num_train_epochs`. To evaluate without training, leave out `--do_train`."
             )
 
     def _check_evaluation(self):

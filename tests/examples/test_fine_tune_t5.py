@@ -208,7 +208,7 @@ class OneTaskTest(ScriptTest):
         ):
             with self.assertRaisesRegex(ValueError, f"another run than .*checkpoint-1.*{message}.*output_dir"):
                 self.script.main(self.flags(**flags | changes, max_steps=2))
-        settings = {"max_steps": 2, "learning_rate": 1e-4, "per_device_train_batch_size": 2}
+        settings = {"max_steps": 2, "logging_steps": 1, "per_device_eval_batch_size": 2}
         self.assertEqual(self.script.main(self.flags(**flags | settings)).state.global_step, 2)
 
     def test_a_saved_model_predicts_by_itself(self):

@@ -1,0 +1,191 @@
+"""
+What makes a run that run: the settings and the data by which a checkpoint is known to be one of it.
+
+All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer. How long
+the run trains, how it is logged, saved and evaluated, on how many workers and by which attention kernels does not.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import TrainingArguments
+
+from ..arguments.data_args import CorpusArguments, ObjectiveArguments
+from ..arguments.model_args import ModelArguments
+from ..arguments.task_args import TaskArguments
+from ..data.files import find_files
+from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS
+from ..tasks.registry import training_tasks
+from ..tasks.spec import TaskSpec
+from .callbacks import RUN_FILE
+
+logger = logging.getLogger(__name__)
+
+TRAINING_SETTINGS = (
+    "seed",
+    "data_seed",
+    "gradient_accumulation_steps",
+    "dataloader_drop_last",
+    "train_sampling_strategy",
+    "sentence_loss_coefficient",
+    "average_tokens_across_devices",
+    "max_grad_norm",
+    "neftune_noise_alpha",
+    "bf16",
+    "fp16",
+    "optim",
+    "optim_args",
+    "metric_for_best_model",
+)
+# A loaded optimizer or schedule brings its own; [`DepthTrainer`] sets these again.
+OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+SCHEDULE_SETTINGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
+SCHEDULES_WITH_STATE = ("reduce_lr_on_plateau", "greedy")  # the others are functions of the step
+LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule changes with them
+# Weights, tokenizer and state of the optimizer come from the checkpoint, whatever these say.
+FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "tokenizer_name", "optim")
+DATA_SETTINGS = ("train_examples", "train_examples_hash")
+
+# Flags of the scripts that do not concern the training, or that something else stands for.
+FREE_FLAGS = frozenset(
+    ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
+    + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
+    # The model has them: `check_same_model`.
+    + (*SIZE_FIELDS, *DEPTH_FIELDS)
+    # The tasks and the data stand for them.
+    + ("task_file", "benchmark", "excluded_datasets", "dataset_dir")
+)
+NUM_SAMPLES = 64  # of the training examples
+
+
+def describe_run(
+    model_args: ModelArguments,
+    tasks: Sequence[TaskSpec] | None = None,
+    data_args: Sequence[CorpusArguments | ObjectiveArguments | TaskArguments] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """
+    What identifies a run of a script, by the names of its flags: the base model, the text or the tasks with their
+    versions, noise, lengths. [`Run`] adds what is in the arguments of the trainer and in the training data.
+
+    Training files are known by their sizes in bytes, so that they may be renamed and moved. Their content is compared
+    later, see [`describe_data`].
+
+    Args:
+        model_args: the base model.
+        tasks: those that the run trains on and evaluates.
+        data_args: the other flags but for those of the trainer.
+        more: what else identifies it.
+    """
+    run = {}
+    for arguments in (model_args, *data_args):
+        run |= {name: value for name, value in asdict(arguments).items() if name not in FREE_FLAGS}
+    base = model_args.model_name_or_path
+    run["model_name_or_path"] = base and Path(base).as_posix()
+    if tasks is not None:
+        run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
+        trained = training_tasks(tasks)
+        run["tasks"] = sorted(f"{task.benchmark}/{task.name} version {task.version}" for task in trained)
+    elif run.get("train_file"):
+        files = [file for name in run["train_file"] for file in find_files("train_file", name)]
+        run["train_file"] = [file if "://" in file else f"{os.path.getsize(file)} bytes" for file in files]
+    return run | more
+
+
+def describe_training(args: TrainingArguments) -> dict[str, Any]:
+    """What identifies a run among the arguments of its trainer."""
+    names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
+    settings = {name: getattr(args, name, None) for name in names}
+    optimizer = getattr(args.optim, "value", args.optim)
+    return settings | {
+        "optim": optimizer.removesuffix("_fused"),  # the same optimizer with the same state
+        "lr_scheduler_type": getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type),
+        "per_device_train_batch_size": args.train_batch_size,
+        "num_processes": args.world_size,
+    }
+
+
+def describe_data(examples: Any) -> dict[str, Any]:
+    """
+    What identifies prepared training examples: how many there are, and a hash of some of them at equal distances.
+
+    So the text, the tokenizer, the lengths and the split are compared, whatever the files are called and wherever they
+    are. The hash is that of stored columns; of a data set that computes its examples only the number is compared, and
+    of a stream, which has no number, nothing: there the sizes of its files stand for it.
+
+    >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
+    {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
+    """
+    if examples is None or not hasattr(examples, "__len__"):
+        return {}
+    described: dict[str, Any] = {"train_examples": len(examples)}
+    if isinstance(examples, Dataset):
+        examples = examples.with_format(None)
+    elif not isinstance(examples, list):
+        return described
+    digest = hashlib.sha256()
+    for index in np.unique(np.linspace(0, len(examples) - 1, NUM_SAMPLES).astype(int)) if len(examples) else ():
+        example = examples[int(index)]
+        digest.update(json.dumps(example, sort_keys=True, default=lambda value: np.asarray(value).tolist()).encode())
+    return described | {"train_examples_hash": digest.hexdigest()[:12]}
+
+
+def check_same_run(
+    checkpoint: str | os.PathLike,
+    run: Mapping[str, Any],
+    allow_changes: bool = False,
+    fixed: Collection[str] = FIXED,
+) -> None:
+    """
+    Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
+
+    What the checkpoint does not state is not compared: it may be older than the setting. Without `run.json` it was not
+    written by a [`Run`], and passes.
+
+    Args:
+        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`].
+        allow_changes: go on with what differs, which is logged as a warning.
+        fixed: names that must not differ even so.
+
+    Raises:
+        `ValueError`: naming what differs.
+    """
+    path = Path(checkpoint, RUN_FILE)
+    if not path.is_file():
+        return
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    run = json.loads(json.dumps(dict(run), default=str))  # as it is read back
+    names = [name for name in saved if (name in DATA_SETTINGS) == (DATA_SETTINGS[0] in run)]
+    changed = {name: f"{name} {saved[name]} (now {run.get(name)})" for name in names if saved[name] != run.get(name)}
+    lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
+    if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
+        logger.warning(
+            f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate is that of the "
+            f"schedule `{run['lr_scheduler_type']}` over the new length."
+        )
+    if changed:
+        _refuse_or_warn(checkpoint, changed, allow_changes, [name for name in changed if name in fixed])
+
+
+def _refuse_or_warn(checkpoint: str | os.PathLike, changed: Mapping[str, str], allow_changes: bool, fixed: list[str]):
+    differences = ", ".join(changed.values())
+    if allow_changes and not fixed:
+        logger.warning(f"Going on with other arguments than those of {checkpoint}, which has {differences}.")
+        return
+    advice = "Choose another `--output_dir`, or go back to the arguments of that run"
+    if fixed:
+        refused = ", ".join(f"`{name}`" for name in fixed)
+        advice += f". No flag allows another {refused} when a run is continued."
+    else:
+        advice += ", or go on with these by `--allow_changed_arguments true`."
+    raise ValueError(
+        f"The arguments describe another run than that of {checkpoint}, which has {differences}. {advice}"
+    )

@@ -1,0 +1,231 @@
+import contextlib
+import io
+import os
+import signal
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from transformers import TrainerCallback
+
+from hf_depth.training import signals
+from hf_depth.training.runs import Run
+from hf_depth.training.signals import REQUEUE_STATUS, Interrupted, end_on_signals
+from tiny_training import TrainingTestCase, parameters, trainer
+
+ARGUMENTS = {
+    "do_train": True,
+    "num_train_epochs": 2,
+    "max_steps": -1,
+    "per_device_train_batch_size": 2,  # 4 steps in each of 2 epochs,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 0.1,
+    "save_strategy": "steps",
+    "save_steps": 100,
+}
+STRATEGIES = {
+    "steps": {"eval_strategy": "steps", "eval_steps": 3, "save_steps": 3},
+    "every_step": {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True},
+    "epochs": {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+    "evaluated_epochs": {"eval_strategy": "epoch", "save_steps": 4},
+    "best": {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "metric_for_best_model": "loss"},
+}
+
+
+class Kill(TrainerCallback):
+    """Sends a signal to its own process at an event of one step."""
+
+    def __init__(self, event, step=None, signum=signal.SIGTERM):
+        setattr(self, event, lambda args, state, *_, **__: self.kill(state, step, signum))
+        self.evaluations = 0
+
+    def kill(self, state, step, signum):
+        if step in (None, state.global_step):
+            os.kill(os.getpid(), signum)
+
+    def on_evaluate(self, *args, **kwargs):
+        self.evaluations += 1
+
+
+class SignalTestCase(TrainingTestCase):
+    def setUp(self):
+        super().setUp()
+        self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))  # takes longer than these runs
+
+    def execute(self, *callbacks, number_of_rows=16, **changes):
+        """Execute a run of a tiny model with callbacks added; returns its trainer, also after a signal."""
+        run_trainer = trainer("depth", self.folder, number_of_rows=number_of_rows, **ARGUMENTS | changes)
+        for callback in callbacks:
+            run_trainer.add_callback(callback)
+        run = Run.find(run_trainer.args, {})
+        run_trainer.model = run.restore(run_trainer.model)
+        run.execute(run_trainer)
+        return run_trainer
+
+    def checkpoints(self):
+        return sorted(path.name for path in Path(self.folder).glob("checkpoint-*"))
+
+    def assert_same(self, one, other):
+        """The same weights, the same losses in the logs, the same evaluations."""
+        for name, value in parameters(one.model).items():
+            self.assertTrue(torch.equal(value, parameters(other.model)[name]), name)
+        logs = [
+            [
+                (log["step"], log.get("loss"), log.get("eval_loss"))
+                for log in each.state.log_history
+                if "train_loss" not in log
+            ]
+            for each in (one, other)
+        ]
+        self.assertEqual(*logs)
+
+
+class StopOnSignalsTest(SignalTestCase):
+    @parameterized.parameters(
+        ("steps", 2),
+        ("steps", 3),
+        ("every_step", 3),
+        ("epochs", 3),
+        ("epochs", 4),
+        ("evaluated_epochs", 4),
+        ("best", 3),
+    )
+    def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, step):
+        whole = self.execute(**STRATEGIES[strategy])
+        self.folder += "/other"
+        kill = Kill("on_pre_optimizer_step", step - 1)
+        with self.assertRaises(Interrupted) as caught:
+            self.execute(kill, **STRATEGIES[strategy])
+        self.assertEqual(caught.exception.code, REQUEUE_STATUS)
+        self.assertRegex(caught.exception.message, f"SIGTERM at step {step}. .*continues from .*checkpoint-{step}")
+        self.assertIn(f"checkpoint-{step}", self.checkpoints())
+        self.assertFalse(Path(self.folder, "model.safetensors").exists())
+        self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
+
+    def test_it_is_not_evaluated_unless_that_is_due(self):
+        kill = Kill("on_pre_optimizer_step", 1)
+        with self.assertRaises(Interrupted):
+            self.execute(kill, **STRATEGIES["epochs"])
+        self.assertEqual(kill.evaluations, 0)
+
+    @parameterized.parameters(signal.SIGTERM, signal.SIGUSR1)
+    def test_a_signal_in_an_evaluation_takes_effect_at_the_next_step(self, signum):
+        with self.assertRaises(Interrupted):
+            self.execute(Kill("on_prediction_step", 3, signum), **STRATEGIES["steps"] | {"save_steps": 100})
+        self.assertEqual(self.checkpoints(), ["checkpoint-4"])
+
+    def test_a_signal_before_the_first_step_takes_effect_after_it(self):
+        with self.assertRaises(Interrupted):
+            self.execute(Kill("on_train_begin"))
+        self.assertEqual(self.checkpoints(), ["checkpoint-1"])
+
+    def test_a_trained_model_is_saved_before_a_run_ends(self):
+        kill = Kill("on_pre_optimizer_step", 7)
+        with self.assertRaisesRegex(Interrupted, "85") as caught:
+            self.execute(kill, do_eval=True)
+        self.assertIn("after the last step", caught.exception.message)
+        self.assertTrue(Path(self.folder, "model.safetensors").exists())
+        self.assertEqual(kill.evaluations, 0)
+
+    def test_signals_that_repeat_are_one_and_a_late_one_ends_at_once(self):
+        class Twice(Kill):
+            def kill(self, *args):
+                super().kill(*args)
+                super().kill(*args)
+
+        with self.assertRaises(Interrupted):
+            self.execute(Twice("on_step_begin", 1))
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+        with mock.patch.object(signals, "REPEAT_SECONDS", -1.0), self.assertRaises(Interrupted) as caught:
+            self.execute(Twice("on_step_begin", 2))
+        self.assertRegex(caught.exception.message, "at once")
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+
+    def test_handlers_are_as_before_when_training_has_ended(self):
+        before = [signal.getsignal(signum) for signum in signals.STOP_SIGNALS]
+        self.execute(max_steps=1)
+        with self.assertRaises(Interrupted):
+            self.execute(Kill("on_step_begin"), max_steps=3)
+        with self.assertRaises(ZeroDivisionError):
+            self.execute(mock.Mock(spec=TrainerCallback, on_step_begin=lambda *_, **__: 1 / 0), max_steps=9)
+        self.assertEqual([signal.getsignal(signum) for signum in signals.STOP_SIGNALS], before)
+
+    @parameterized.parameters(
+        ({}, "no checkpoint yet"),
+        ({"save_steps": 2}, "same command again.*checkpoint-2"),
+        ({"save_steps": 2, "resume_from_checkpoint": "false"}, "--resume_from_checkpoint .*checkpoint-2"),
+    )
+    def test_ctrl_c_saves_nothing_and_says_how_to_go_on(self, changes, advice):
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            self.execute(Kill("on_step_end", 3, signal.SIGINT), **changes)
+        self.assertRegex(" ".join(caught.exception.__notes__), advice)
+        self.assertNotIn("checkpoint-3", self.checkpoints())
+
+    def test_workers_of_a_loader_leave_signals_to_the_run(self):
+        class KillWorkers(Kill):
+            def kill(self, state, step, signum):
+                for worker in torch.multiprocessing.active_children():
+                    for each in (signal.SIGINT, signal.SIGUSR1):
+                        os.kill(worker.pid, each)
+                    if os.fork() == 0:  # a launcher, not the process that reads from them
+                        os.kill(worker.pid, signal.SIGTERM)
+                        os._exit(0)
+                    os.wait()
+
+        self.execute(KillWorkers("on_step_begin"), dataloader_num_workers=2, eval_strategy="steps", eval_steps=2)
+
+
+class EndOnSignalsTest(SignalTestCase):
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+
+    def end(self, function):
+        """The exit status and the message of a script that does this."""
+        with contextlib.redirect_stderr(io.StringIO()) as errors, self.assertRaises(SystemExit) as caught:
+            with end_on_signals():
+                function()
+        return caught.exception.code, errors.getvalue()
+
+    @parameterized.parameters(
+        (signal.SIGTERM, REQUEUE_STATUS, "SIGTERM outside of training"),
+        (signal.SIGUSR1, REQUEUE_STATUS, "SIGUSR1 outside of training"),
+        (signal.SIGINT, 130, "Ctrl-C: nothing was saved. Run the same command again"),
+    )
+    def test_a_signal_ends_a_script_with_one_message_and_its_status(self, signum, status, message):
+        before = signal.getsignal(signal.SIGTERM)
+        code, errors = self.end(lambda: os.kill(os.getpid(), signum))
+        self.assertEqual(code, status)
+        self.assertIn(message, errors)
+        self.assertLen(errors.strip().splitlines(), 1)
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+    def test_only_the_first_of_several_processes_speaks(self):
+        with mock.patch.dict(os.environ, {"RANK": "1"}):
+            self.assertEqual(self.end(lambda: os.kill(os.getpid(), signal.SIGINT)), (130, ""))
+
+    def test_an_interrupted_run_ends_a_script_with_what_it_says(self):
+        code, errors = self.end(lambda: self.execute(Kill("on_step_begin", 1)))
+        self.assertEqual(code, REQUEUE_STATUS)
+        self.assertRegex(errors, "SIGTERM at step 2. Run the same command again: it continues from .*checkpoint-2")
+
+    def test_errors_and_exits_stay_what_they_are(self):
+        with self.assertRaises(ZeroDivisionError), end_on_signals():
+            1 / 0  # noqa: B018
+        self.assertEqual(self.end(lambda: exit(2)), (2, ""))
+
+    def test_children_die_of_a_signal(self):
+        def child():
+            pid = os.fork()
+            if pid == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(3)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGTERM)
+            exit(0)
+
+        self.assertEqual(self.end(child), (0, ""))
+
+
+if __name__ == "__main__":
+    absltest.main()
