@@ -37,7 +37,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
 
     Raises:
-        `ValueError`: for a number out of its range (a negative coefficient, a learning rate that is NaN), `max_steps` that
+        `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
             train nothing, an optimizer or a schedule that cannot be made, float16 on a CPU, a setting of evaluation
             that would be without effect, a `label_smoothing_factor` (the weighted loss has none), and for
             `enable_jit_checkpoint`.
