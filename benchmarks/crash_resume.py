@@ -202,9 +202,8 @@ def kill_and_restart(
         if counts["kills"] == kills:
             code = wait(pids)
             return counts if code == 0 else counts | {"problem": f"exit status {code}: {last_line(run)}"}
-        in_a_save = rng.random() < 0.5
-        is_over = wait_for_moment(pids, run, in_a_save, rng.uniform(0, duration), rng.uniform(0, 0.02))
-        if is_over:  # before the moment came
+        delay_in_save = rng.uniform(0, 0.02) if rng.random() < 0.5 else None
+        if wait_for_moment(pids, run, rng.uniform(0, duration), delay_in_save):  # the run ended before
             code = wait(pids)
             return counts if code == 0 else counts | {"problem": f"exit status {code}: {last_line(run)}"}
         kill(pids)
@@ -212,16 +211,19 @@ def kill_and_restart(
         counts["saves"] += (run / UNFINISHED_FOLDER).is_dir()
 
 
-def wait_for_moment(pids: list[int], run: Path, in_a_save: bool, delay: float, delay_in_save: float) -> bool:
-    """Wait until a random moment, or until the next save after it; whether the run ended before."""
+def wait_for_moment(pids: list[int], run: Path, delay: float, delay_in_save: float | None) -> bool:
+    """Wait until a random moment, on request one inside the next save after it; whether the run ended before."""
+    unfinished = run / UNFINISHED_FOLDER
     moment = time.monotonic() + delay
-    while time.monotonic() < moment or (in_a_save and not (run / UNFINISHED_FOLDER).is_dir()):
-        if has_ended(pids):
-            return True
+    while not has_ended(pids):
+        if time.monotonic() >= moment and delay_in_save is None:
+            return False
+        if time.monotonic() >= moment and unfinished.is_dir():
+            time.sleep(delay_in_save)
+            if unfinished.is_dir():
+                return False
         time.sleep(0.0005)
-    if in_a_save:
-        time.sleep(delay_in_save)
-    return has_ended(pids)
+    return True
 
 
 def difference(run: Path, expected: Path) -> str | None:

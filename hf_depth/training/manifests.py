@@ -112,9 +112,8 @@ def is_full_disk(error: BaseException) -> bool:
     """Whether writing failed for want of space: torch and safetensors raise errors of their own for that."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return True
-    text = str(error)
-    signs = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "iostream error")
-    return any(sign in text for sign in signs)
+    signs = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "inline_container")
+    return any(sign in str(error) for sign in signs)
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------
