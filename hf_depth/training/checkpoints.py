@@ -70,6 +70,8 @@ def last_complete_checkpoint(
             _warn_of_what_is_unknown(folder)
             return str(folder)
         logger.warning(f"Passing over {folder}: {problem}.")
+    if names:
+        logger.warning(f"No complete checkpoint is left in {output_dir}: a run there starts anew.")
     return None
 
 
