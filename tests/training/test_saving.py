@@ -142,7 +142,7 @@ class FiniteTest(SavingTestCase):
 
 
 class ResumeTest(SavingTestCase):
-    @parameterized.product(kind=("t5", "depth"), accumulation=(1, 2), at=(2, 4))
+    @parameterized.parameters(("t5", 2, 2), ("depth", 1, 4), ("depth", 2, 4))
     def test_a_resumed_run_logs_what_the_uninterrupted_one_does(self, kind, accumulation, at):
         changes = {
             "max_steps": 7,
