@@ -1,5 +1,7 @@
 import json
+import resource
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -131,16 +133,27 @@ class PublishTest(ManifestTestCase):
 
 
 class FullDiskTest(ManifestTestCase):
-    @parameterized.parameters("torch", "json", "no such folder")
-    def test_a_full_disk_is_told_from_other_errors(self, how):
+    @parameterized.parameters("torch", "safetensors", "text")
+    def test_a_file_that_cannot_grow_is_told_from_other_errors(self, how):
+        self.folder.mkdir()
+        path = self.folder / "large"
         write = {
-            "torch": lambda: torch.save(torch.zeros(10_000), "/dev/full"),
-            "json": lambda: Path("/dev/full").write_text("{}"),
-            "no such folder": lambda: Path(self.folder, "gone").write_text("{}"),
+            "torch": lambda: torch.save(torch.zeros(10_000), path),
+            "safetensors": lambda: save_file({"weight": torch.zeros(10_000)}, path),
+            "text": lambda: path.write_text("0" * 40_000),
         }[how]
-        with self.assertRaises(Exception) as caught:
-            write()
-        self.assertEqual(is_full_disk(caught.exception), how != "no such folder")
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(signal.signal, signal.SIGXFSZ, signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            with self.assertRaises(Exception) as caught:
+                write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.assertTrue(is_full_disk(caught.exception), caught.exception)
+        with self.assertRaises(OSError) as caught:
+            Path(self.folder, "gone", "file").write_text("{}")
+        self.assertFalse(is_full_disk(caught.exception))
 
 
 if __name__ == "__main__":
