@@ -157,7 +157,8 @@ def write_data(folder: Path) -> None:
     (folder / "texts.txt").write_text("\n\n".join(texts))
     examples = [{"text": sentence(), "label": rng.randint(0, 1)} for _ in range(21)]
     (folder / "examples.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
-    task = {"text_column_name": "text", "prefix": "tone text:", "labels": ["sad", "glad"]}
+    task = {"benchmark": "mine", "name": "tone", "labels": ["sad", "glad"]}
+    task |= {"text_column_name": "text", "prefix": "tone text:"}
     (folder / "task.yaml").write_text(json.dumps(task))  # JSON is YAML
     tokenizer = add_sentence_tokens(train_tokenizer(texts, vocab_size=300, allow_fewer=True))
     model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
