@@ -12,6 +12,10 @@ from helpers import ROOT, SENTENCES, process_environment
 TINY_STEP = "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 256 --batch_size 2"
 COMMANDS = {
     "collators": ("--batch_size 2 --rounds 1", "DEPTH"),
+    "crash_resume": (
+        "--kills 1 --kinds map --processes 2 --workers 0 --accumulation 2",
+        "runs restored after 1 kills",
+    ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
     "order_baselines": ("--max_length 96", "ranker on words"),

@@ -1,32 +1,13 @@
-"""Callbacks: the epoch of the collator, early stopping across resumes, the record of the run in each checkpoint."""
+"""Callbacks: the epoch of the collator, early stopping across resumes."""
 
-import json
 import logging
-from pathlib import Path
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
-RUN_FILE = "run.json"  # in each checkpoint
-
-
-class RunRecorder(TrainerCallback):
-    """
-    Writes `run.json` into each checkpoint, by which [`check_same_run`] recognizes the run.
-
-    Args:
-        run: see [`describe_run`].
-    """
-
-    def __init__(self, run: dict[str, Any]):
-        self.run = run
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.is_world_process_zero:
-            path = Path(args.output_dir, f"checkpoint-{state.global_step}", RUN_FILE)
-            path.write_text(json.dumps(self.run, indent=2), encoding="utf-8")
+RUN_FILE = "run.json"  # in each checkpoint: what identifies its run
 
 
 class EarlyStopping(EarlyStoppingCallback):
@@ -42,6 +23,8 @@ class EarlyStopping(EarlyStoppingCallback):
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self.early_stopping_patience_counter = evaluations_without_improvement(state)
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True  # the checkpoint is that of the end
 
     def on_evaluate(
         self,

@@ -1,4 +1,4 @@
-"""Resuming: which checkpoint a run continues, and whether it fits."""
+"""Resuming: which checkpoint a run continues, whether it is whole, and whether it fits."""
 
 import logging
 import os
@@ -8,6 +8,7 @@ from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArgu
 
 from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS, config_values
 from .callbacks import evaluations_without_improvement
+from .manifests import MANIFEST_FILE, damage, gathered, read_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -17,13 +18,13 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew.
 
     Raises:
-        `ValueError`: if the checkpoint asked for is missing or incomplete.
+        `ValueError`: if the checkpoint asked for is missing or damaged, on all processes.
     """
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
         return None
-    last = last_complete_checkpoint(training_args.output_dir)
     if asked is None or str(asked).lower() in ("true", "last", "auto"):
+        last = last_complete_checkpoint(training_args.output_dir, training_args)
         if asked is not None and last is None:
             raise ValueError(
                 f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
@@ -31,25 +32,83 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
             )
         if last is not None:
             logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
-        asked = last
-    if asked is not None and not Path(asked, "trainer_state.json").is_file():
+        return last
+    problem = damage_on_any_node(asked, training_args)
+    if problem is not None:
         raise ValueError(
-            f"{asked} is no complete checkpoint: it has no trainer_state.json. Delete the folder, or name another one "
-            "by `--resume_from_checkpoint`."
+            f"{asked} is no complete checkpoint: {problem}. Name another one by `--resume_from_checkpoint`, or leave "
+            "the argument out to go on from the last complete one in `--output_dir`."
         )
+    _warn_of_what_is_unknown(asked)
     return asked
 
 
-def last_complete_checkpoint(output_dir: str | os.PathLike) -> str | None:
-    """The newest checkpoint with a `trainer_state.json`, which is written last; `None` if there is none."""
+def last_complete_checkpoint(
+    output_dir: str | os.PathLike, training_args: TrainingArguments | None = None
+) -> str | None:
+    """
+    The newest checkpoint whose files are those that were written, see [`damage`]; `None` if there is none.
+
+    Args:
+        output_dir: of the run.
+        training_args: of the run; with several processes, all of them call this and get the same answer.
+    """
     folders = [
         path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
     ]
-    for folder in sorted(folders, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
-        if (folder / "trainer_state.json").is_file():
+    names = sorted((path.name for path in folders), key=lambda name: int(name.removeprefix("checkpoint-")))
+    for name in reversed(gathered(names)[0]):  # the first process decides
+        folder = Path(output_dir, name)
+        problem = damage_on_any_node(folder, training_args)
+        if problem is None:
+            _warn_of_what_is_unknown(folder)
             return str(folder)
-        logger.warning(f"Passing over {folder}, which has no trainer_state.json: it was not written to its end.")
+        logger.warning(f"Passing over {folder}: {problem}.")
+    if names:
+        logger.warning(f"No complete checkpoint is left in {output_dir}: a run there starts anew.")
     return None
+
+
+def damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None = None) -> str | None:
+    """
+    What is wrong with a checkpoint, see [`damage`]: one process per disk looks, and all get the same answer.
+
+    Args:
+        folder: of the checkpoint.
+        training_args: of the run; by default this is its only process.
+    """
+    if training_args is None:
+        return damage(folder)
+    found = damage(folder, training_args.world_size) if training_args.should_save else None
+    return next((problem for problem in gathered(found) if problem is not None), None)
+
+
+def _warn_of_what_is_unknown(folder: str | os.PathLike) -> None:
+    if read_manifest(folder) is None:
+        logger.warning(
+            f"{folder} has no {MANIFEST_FILE}: it was written by `Trainer` or an earlier version. Its files are there "
+            "and can be read; whether their content is what was written is not known."
+        )
+    files = set(os.listdir(folder))
+    if not any(name.startswith(("optimizer", "global_step")) for name in files):
+        logger.warning(
+            f"{folder} has the model only (`--save_only_model`): training goes on with a new optimizer and schedule, "
+            "and not as without the interruption."
+        )
+
+
+def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
+    """Whether `output_dir` has all that a run writes at its end, and the run ended with this checkpoint."""
+    is_complete = True
+    if training_args.should_save:
+        step = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json")).global_step
+        try:
+            manifest = read_manifest(training_args.output_dir)
+        except ValueError:
+            manifest = None
+        is_complete = manifest is not None and manifest.get("step") == step
+        is_complete = is_complete and damage(training_args.output_dir) is None
+    return all(gathered(is_complete))
 
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
@@ -86,7 +145,7 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     The checkpoint with the best score of the run, with `load_best_model_at_end`; otherwise `checkpoint` itself.
 
     Raises:
-        `ValueError`: if it does not exist any more. (`Trainer` would silently go on without it.)
+        `ValueError`: if it does not exist any more, or is damaged. (`Trainer` would silently go on without it.)
     """
     recorded = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json")).best_model_checkpoint
     if recorded is None or not training_args.load_best_model_at_end:
@@ -94,8 +153,13 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     # First beside the checkpoint: where the folder of this run was, there may be another run by now.
     for folder in (Path(checkpoint).parent / Path(recorded).name, Path(recorded)):
         if folder.is_dir():
-            return str(folder)
+            recorded, problem = str(folder), damage_on_any_node(folder, training_args)
+            if problem is None:
+                return recorded
+            break
+    else:
+        problem = "is gone"
     raise ValueError(
-        f"{recorded}, the best checkpoint of the run of {checkpoint}, is gone. Put it back beside {checkpoint}, or go "
-        "on without it by `--load_best_model_at_end false` (and without `--early_stopping_patience`)."
+        f"{recorded}, the best checkpoint of the run of {checkpoint}, {problem}. Put it back beside {checkpoint}, or "
+        "go on without it by `--load_best_model_at_end false` (and without `--early_stopping_patience`)."
     )

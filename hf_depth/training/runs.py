@@ -24,8 +24,7 @@ from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
-from .callbacks import RunRecorder
-from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished
+from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
 from .identity import (
     FIXED,
     OPTIMIZER_SETTINGS,
@@ -74,8 +73,9 @@ class Run:
         if checkpoint is not None:
             self.best_checkpoint = best_checkpoint(checkpoint, args)
             if is_finished(checkpoint, args):
-                logger.info(f"{checkpoint} is the end of this run: there is nothing left to train.")
-                self.do_train = False
+                self.do_train = not model_is_complete(checkpoint, args)
+                what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
+                logger.info(f"{checkpoint} is the end of this run: {what}.")
         self._is_restored = False
 
     @classmethod
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def steps(self) -> dict[str, bool]:
-        """What is left to do: `do_train`, unless training is finished, `do_eval` and `do_predict`."""
+        """What is left to do: `do_train`, unless training is finished and saved, `do_eval` and `do_predict`."""
         return {"do_train": self.do_train, "do_eval": self.args.do_eval, "do_predict": self.args.do_predict}
 
     @property
@@ -147,7 +147,7 @@ class Run:
         data = describe_data(trainer.train_dataset)
         if self.do_train and data:
             self._check_same(data)
-        trainer.add_callback(RunRecorder(describe_training(self.args) | data | self.description))
+        trainer.run_description = describe_training(self.args) | data | self.description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
         if self.do_train:
@@ -220,6 +220,8 @@ class Run:
         self.report(trainer)
         if self.args.push_to_hub:
             trainer.push_to_hub()
+        if self.do_train:
+            trainer.write_model_manifest()
 
     def report(self, trainer: DepthTrainer) -> None:
         """What else a run shows and writes at its end."""

@@ -6,7 +6,6 @@ import functools
 import gc
 import inspect
 import logging
-import math
 import os
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from accelerate.utils import is_compiled_module
 from datasets import Dataset
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput
 
@@ -30,6 +29,7 @@ from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .fsdp import gather_in_generation, share_embedding
 from .model_card import CardContent, model_card
+from .saving import SavingTrainer
 from .signals import without_signals
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
 from .training_args import DepthTrainingArguments
@@ -46,7 +46,7 @@ TRAINING_METRICS = (
 )
 
 
-class DepthTrainer(Seq2SeqTrainer):
+class DepthTrainer(SavingTrainer):
     """
     A [`Seq2SeqTrainer`] for DEPTH and T5 models.
 
@@ -131,7 +131,6 @@ class DepthTrainer(Seq2SeqTrainer):
         self._eval_sums, self._order_sums = None, None
         self._returns_generated = False
         self._log_clock = None
-        self._last_good_step = 0
 
     def _check_settings(self):
         """Stop on arguments that would be without effect, or with a wrong one."""
@@ -297,9 +296,8 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer.evaluation_loop`, without the examples that fill up the last batch of several processes."""
         started = time.perf_counter()
         self.gather_function = self.accelerator.gather_for_metrics
-        device = "cpu" if self.accelerator.device.type == "mps" else self.accelerator.device
-        self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=device)
-        self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=device)
+        self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self._sums_device)
+        self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=self._sums_device)
         try:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
             metrics = self._evaluation_metrics()
@@ -423,10 +421,21 @@ class DepthTrainer(Seq2SeqTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the components of the training loss to a training log; stops on a loss that is not finite."""
         if "loss" in logs:
-            self._stop_on_bad_loss(logs["loss"])
-            self._last_good_step = self.state.global_step
             logs.update(self._train_metrics())
         super().log(logs, start_time)
+
+    def _log_state(self) -> dict[str, Any]:
+        return super()._log_state() | {"sums": None if self._train_sums is None else self._train_sums.tolist()}
+
+    def _restore_log_state(self, saved: dict[str, Any]) -> None:
+        super()._restore_log_state(saved)
+        if saved["sums"] is not None:
+            self._train_sums = torch.tensor(saved["sums"], dtype=torch.float64, device=self._sums_device)
+
+    @property
+    def _sums_device(self) -> torch.device:
+        device = self.accelerator.device
+        return torch.device("cpu") if device.type == "mps" else device  # which has no float64
 
     def _train_metrics(self) -> dict[str, float]:
         sums, self._train_sums = self._train_sums, None
@@ -442,15 +451,6 @@ class DepthTrainer(Seq2SeqTrainer):
             metrics["tokens_per_second"] = tokens / (now - self._log_clock)
         self._log_clock = now
         return metrics
-
-    def _stop_on_bad_loss(self, loss: float):
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"The training loss is {loss} at step {self.state.global_step}. T5 overflows in float16: use `--bf16` "
-                "or float32; otherwise lower `--learning_rate`, lengthen `--warmup_steps` or clip by "
-                f"`--max_grad_norm`. The loss was finite until step {self._last_good_step}: before you resume, delete "
-                "the checkpoints of later steps."
-            )
 
 
 def _add(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:

@@ -68,6 +68,32 @@ class RunTest(TrainingTestCase):
         run, _ = self.run_once(max_steps=2, do_eval=False, execute=False)
         self.assertTrue(run.is_over)
 
+    @parameterized.parameters("manifest.json", "model.safetensors", "config.json")
+    def test_a_run_that_was_killed_in_its_final_save_writes_the_model_again(self, spoiled):
+        _, first = self.run_once(max_steps=2)
+        expected = {
+            name: Path(self.folder, name).read_bytes() for name in ("model.safetensors", "config.json", "README.md")
+        }
+        train_loss = self.results()["train_loss"]
+        Path(self.folder, spoiled).write_bytes(b"")
+        for name in ("README.md", "losses.png", "train_results.json", "all_results.json"):
+            Path(self.folder, name).unlink()
+        run, _ = self.run_once(max_steps=2)
+        self.assertTrue(run.steps["do_train"])
+        for name, content in expected.items():
+            self.assertEqual(Path(self.folder, name).read_bytes(), content, name)
+        self.assertEqual(self.results()["train_loss"], train_loss)
+        self.assertTrue(Path(self.folder, "losses.png").is_file())
+        run, _ = self.run_once(max_steps=2, execute=False)
+        self.assertFalse(run.steps["do_train"])
+
+    def test_a_run_that_was_extended_does_not_take_the_old_model_for_the_new_one(self):
+        self.run_once(max_steps=1)
+        run, run_trainer = self.run_once(max_steps=2, execute=False)
+        run_trainer.train(run.checkpoint)  # and is killed before the final save
+        run, _ = self.run_once(max_steps=2, execute=False)
+        self.assertTrue(run.steps["do_train"])
+
     def test_the_same_arguments_train_on_after_more_steps_are_asked_for(self):
         run, _ = self.run_once(max_steps=1)
         run.args.max_steps = 3

@@ -1,0 +1,335 @@
+"""
+How many runs that are killed go on as if nothing had happened.
+
+    python benchmarks/crash_resume.py --kills 300
+
+The example scripts pre-train (map-style and from a stream) and fine-tune a tiny model, in 1 and 2 processes, with 0
+and 2 workers, with and without gradient accumulation, over several epochs. Saves fall between logs. Runs are killed
+(SIGKILL to the whole process group) up to three times each, half of the kills inside a save, and started again by the
+same command until they end. A run is restored if it ends with exit status 0, and if its final parameters and all
+values in its logs but speeds equal those of an uninterrupted run, bit for bit.
+
+Each start is a fork of one process that has imported everything, so that it costs a second, and calls `main()` of the
+script.
+"""
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+import numpy as np  # noqa: E402 - the environment must be set before
+from safetensors.numpy import load_file  # noqa: E402
+
+from hf_depth import add_sentence_tokens, load_model, train_tokenizer  # noqa: E402
+from hf_depth.training.manifests import UNFINISHED_FOLDER  # noqa: E402
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+KINDS = {"map": "pretrain_t5", "stream": "pretrain_t5", "tasks": "fine_tune_t5"}
+SCRIPTS: dict[str, ModuleType] = {}  # imported once, before the forks
+KILLS_PER_RUN = 3
+TIME_LIMIT = 600.0  # seconds, of one start
+WORDS = (
+    "rain dog river green walks because house every small sings night under bread and slowly the a of to it".split()
+)
+ARGUMENTS = {
+    "do_train": "true",
+    "use_cpu": "true",
+    "per_device_train_batch_size": "2",
+    "max_steps": "12",
+    "save_steps": "2",
+    "save_total_limit": "2",
+    "logging_steps": "5",
+    "learning_rate": "0.01",
+    "dataloader_pin_memory": "false",
+    "disable_tqdm": "true",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train."""
+
+    kind: str
+    processes: int
+    workers: int
+    accumulation: int
+
+    def __str__(self) -> str:
+        return f"{self.kind:8}{self.processes:10}{self.workers:9}{self.accumulation:14}"
+
+    def flags(self, data: Path, output_dir: Path) -> list[str]:
+        values = ARGUMENTS | {
+            "output_dir": output_dir,
+            "cache_dir": data / "cache",
+            "model_name_or_path": data / "model",
+            "dataloader_num_workers": self.workers,
+            "gradient_accumulation_steps": self.accumulation,
+        }
+        if self.kind == "tasks":
+            values |= {"task_file": data / "task.yaml", "train_file": data / "examples.jsonl"}
+        else:
+            values |= {"train_file": data / "texts.txt", "max_source_length": 64, "max_target_length": 64}
+            values |= {"streaming": str(self.kind == "stream").lower()}
+        return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at the same time")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--processes", nargs="+", type=int, choices=(1, 2), default=[1, 2])
+    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
+    parser.add_argument("--accumulation", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--keep", type=Path, help="a folder for the runs that were not restored, with their output")
+    args = parser.parse_args()
+    if args.kills < 1:
+        parser.error("--kills must be at least 1")
+
+    settings = [Setting(*values) for values in product(args.kinds, args.processes, args.workers, args.accumulation)]
+    shares = [args.kills * (i + 1) // len(settings) - args.kills * i // len(settings) for i in range(len(settings))]
+    SCRIPTS.update({name: load_script(name) for name in {KINDS[kind] for kind in args.kinds}})
+    print(
+        f"{'data':8}{'processes':>10}{'workers':>9}{'accumulation':>14}{'kills':>7}{'in a save':>11}{'restored':>10}"
+    )
+    totals = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder)
+        log = data / "data.log"
+        if wait(start({0: {}}, lambda: write_data(data), log)) != 0:
+            sys.exit(log.read_text())
+        # Not daemons, unlike the processes of `multiprocessing.Pool`: workers of a data loader are their children.
+        with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+            trials = [
+                pool.submit(try_setting, setting, kills, data, random.Random(f"{args.seed} {setting}"), args.keep)
+                for setting, kills in zip(settings, shares, strict=True)
+                if kills
+            ]
+            for trial in trials:
+                setting, counts, problems = trial.result()
+                totals.update(counts)
+                restored = f"{counts['restored']}/{counts['runs']}"
+                print(f"{setting}{counts['kills']:7}{counts['saves']:11}{restored:>10}", flush=True)
+                for problem in problems:
+                    print(f"  {problem}", flush=True)
+    kills = f"{totals['kills']} kills, {totals['saves']} of them inside a save"
+    print(f"{totals['restored']} of {totals['runs']} runs restored after {kills}")
+    sys.exit(totals["restored"] < totals["runs"])
+
+
+def load_script(name: str) -> ModuleType:
+    """An example script as a module."""
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def write_data(folder: Path) -> None:
+    """Texts, examples of a task, and a tiny model with its tokenizer."""
+    rng = random.Random(0)
+
+    def sentence() -> str:
+        return " ".join(rng.choices(WORDS, k=rng.randint(3, 7))).capitalize() + "."
+
+    texts = [" ".join(sentence() for _ in range(rng.randint(2, 4))) for _ in range(21)]
+    (folder / "texts.txt").write_text("\n\n".join(texts))
+    examples = [{"text": sentence(), "label": rng.randint(0, 1)} for _ in range(21)]
+    (folder / "examples.jsonl").write_text("".join(json.dumps(example) + "\n" for example in examples))
+    task = {"benchmark": "mine", "name": "tone", "labels": ["sad", "glad"]}
+    task |= {"text_column_name": "text", "prefix": "tone text:"}
+    (folder / "task.yaml").write_text(json.dumps(task))  # JSON is YAML
+    tokenizer = add_sentence_tokens(train_tokenizer(texts, vocab_size=300, allow_fewer=True))
+    model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+
+
+# ---- Trials ---------------------------------------------------------------------------------------------------------
+
+
+def try_setting(
+    setting: Setting, kills: int, data: Path, rng: random.Random, keep: Path | None
+) -> tuple[Setting, Counter, list[str]]:
+    """Kill runs of one setting until there were that many kills; counts, and what went wrong."""
+    folder = data / "-".join(str(setting).split())
+    expected = folder / "uninterrupted"
+    began = time.monotonic()
+    if wait(launch(setting, data, expected)) != 0:
+        raise RuntimeError(f"The uninterrupted run failed:\n{expected.with_suffix('.log').read_text()}")
+    duration = time.monotonic() - began
+    counts, problems = Counter(), []
+    while counts["kills"] < kills:
+        run = folder / f"run-{counts['runs']}"
+        found = kill_and_restart(setting, data, run, min(KILLS_PER_RUN, kills - counts["kills"]), duration, rng)
+        problem = found.pop("problem", None) or difference(run, expected)
+        counts.update(found, runs=1, restored=problem is None)
+        if problem is not None:
+            problems.append(f"run {counts['runs'] - 1}: {problem}")
+            if keep is not None:
+                shutil.copytree(run, keep / folder.name / run.name, dirs_exist_ok=True)
+        shutil.rmtree(run, ignore_errors=True)
+    return setting, counts, problems
+
+
+def kill_and_restart(
+    setting: Setting, data: Path, run: Path, kills: int, duration: float, rng: random.Random
+) -> dict[str, Any]:
+    """Start a run until it ends by itself, and kill it up to `kills` times."""
+    counts = {"kills": 0, "saves": 0}
+    while True:
+        pids = launch(setting, data, run)
+        if counts["kills"] == kills:
+            code = wait(pids)
+            return counts if code == 0 else counts | {"problem": f"exit status {code}: {last_line(run)}"}
+        delay_in_save = rng.uniform(0, 0.02) if rng.random() < 0.5 else None
+        if wait_for_moment(pids, run, rng.uniform(0, duration), delay_in_save):  # the run ended before
+            code = wait(pids)
+            return counts if code == 0 else counts | {"problem": f"exit status {code}: {last_line(run)}"}
+        kill(pids)
+        counts["kills"] += 1
+        counts["saves"] += (run / UNFINISHED_FOLDER).is_dir()
+
+
+def wait_for_moment(pids: list[int], run: Path, delay: float, delay_in_save: float | None) -> bool:
+    """Wait until a random moment, on request one inside the next save after it; whether the run ended before."""
+    unfinished = run / UNFINISHED_FOLDER
+    moment = time.monotonic() + delay
+    while not has_ended(pids):
+        if time.monotonic() >= moment and delay_in_save is None:
+            return False
+        if time.monotonic() >= moment and unfinished.is_dir():
+            time.sleep(delay_in_save)
+            if unfinished.is_dir():
+                return False
+        time.sleep(0.0005)
+    return True
+
+
+def difference(run: Path, expected: Path) -> str | None:
+    """What differs between two runs: a parameter, or a logged value; `None` if nothing does."""
+    found, wanted = (load_file(folder / "model.safetensors") for folder in (run, expected))
+    for name, values in wanted.items():
+        if name not in found or not np.array_equal(found[name], values):
+            return f"parameter {name} differs"
+    found, wanted = (logs(folder) for folder in (run, expected))
+    for one, other in zip(found, wanted, strict=False):
+        if one != other:
+            return f"logged {one} instead of {other}"
+    return None if len(found) == len(wanted) else f"{len(found)} logs instead of {len(wanted)}"
+
+
+def logs(run: Path) -> list[dict[str, float]]:
+    """What a run logged, without speeds."""
+    history = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    return [
+        {name: value for name, value in log.items() if "per_second" not in name and "runtime" not in name}
+        for log in history
+    ]
+
+
+# ---- Processes ------------------------------------------------------------------------------------------------------
+
+
+def launch(setting: Setting, data: Path, run: Path) -> list[int]:
+    """Start a run in as many processes as the setting has, as torchrun would; their ids, the group's first."""
+    environments = {0: {}}
+    if setting.processes > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        shared = {"WORLD_SIZE": str(setting.processes), "LOCAL_WORLD_SIZE": str(setting.processes)}
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environments = {i: shared | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(setting.processes)}
+    script = SCRIPTS[KINDS[setting.kind]]
+    return start(environments, lambda: script.main(setting.flags(data, run)), run.with_suffix(".log"))
+
+
+def start(environments: Mapping[int, Mapping[str, str]], action: Callable[[], Any], log: Path) -> list[int]:
+    """Fork processes that run `action` in a process group of their own, write to `log`, and exit."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    pids = []
+    for environment in environments.values():
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, pids[0] if pids else 0)
+            run_and_exit(environment, action, log)
+        os.setpgid(pid, pids[0] if pids else pid)  # here as well: whichever comes first
+        pids.append(pid)
+    return pids
+
+
+def run_and_exit(environment: Mapping[str, str], action: Callable[[], Any], log: Path) -> None:
+    code = 1
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(environment)
+        action()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def has_ended(pids: list[int]) -> bool:
+    """Whether a process has ended; it is not reaped, so that its id stays its own."""
+    return any(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) for pid in pids)
+
+
+def wait(pids: list[int]) -> int:
+    """Wait for processes; 0 if all of them ended well. Like a launcher, kill the others if one did not."""
+    limit = time.monotonic() + TIME_LIMIT
+    left, code = list(pids), 0
+    while left and not code:
+        for pid in list(left):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                left.remove(pid)
+                code = code or os.waitstatus_to_exitcode(status)
+        if time.monotonic() > limit:
+            code = signal.SIGALRM
+        time.sleep(0.005)
+    if left:
+        kill(left, pids[0])
+    return code
+
+
+def kill(pids: list[int], group: int | None = None) -> None:
+    os.killpg(group or pids[0], signal.SIGKILL)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def last_line(run: Path) -> str:
+    lines = run.with_suffix(".log").read_text(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "no output")
+
+
+if __name__ == "__main__":
+    main()

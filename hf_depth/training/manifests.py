@@ -1,0 +1,232 @@
+"""Folders that are complete or invisible: written aside, with sizes and hashes of all files, then renamed."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MANIFEST_FILE = "manifest.json"
+# In `output_dir`. Neither the `checkpoint-*` of `Trainer` nor its uploads to the Hub (all but `_*`) find it.
+UNFINISHED_FOLDER = "_unfinished"
+
+
+def gathered(value: Any) -> list[Any]:
+    """`value` of each process, in their order; of one process `[value]`."""
+    if not torch.distributed.is_initialized():
+        return [value]
+    values = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+# ---- Writing --------------------------------------------------------------------------------------------------------
+
+
+def list_files(folder: str | os.PathLike) -> list[str]:
+    """The files in a folder and below it, but no manifest, as sorted relative paths with `/`."""
+    paths = (path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+    return sorted(path for path in paths if path != MANIFEST_FILE)
+
+
+def describe_files(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
+    """
+    Size and SHA-256 of files, as a manifest holds them.
+
+    Args:
+        folder: that the paths are relative to.
+        paths: of the files.
+        sync: whether to have them written to the disk as well.
+    """
+
+    def describe(path: str) -> dict[str, Any]:
+        with Path(folder, path).open("rb+" if sync else "rb") as file:
+            if sync:
+                os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return {"size": file.tell(), "sha256": digest}
+
+    paths = list(paths)
+    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
+        return dict(zip(paths, pool.map(describe, paths), strict=True))
+
+
+def write_manifest(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], **more: Any) -> None:
+    """
+    Write the manifest of a folder, and have the names in the folder written to the disk.
+
+    Args:
+        folder: gets `manifest.json`.
+        files: see [`describe_files`].
+        more: other fields, such as the step.
+    """
+    path = Path(folder, MANIFEST_FILE)
+    aside = path.with_suffix(".tmp")
+    with aside.open("w", encoding="utf-8") as file:
+        json.dump({**more, "files": dict(sorted(files.items()))}, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    for below in {Path(folder, file).parent for file in files} | {Path(folder)}:
+        _sync_folder(below)
+
+
+def publish_folder(folder: Path, target: Path) -> None:
+    """Rename a folder that is complete. What stood in its place, such as a damaged checkpoint, is removed."""
+    if target.exists():
+        replaced = folder.with_name(f"replaced-{target.name}")
+        shutil.rmtree(replaced, ignore_errors=True)
+        os.replace(target, replaced)
+    os.replace(folder, target)
+    _sync_folder(target.parent)
+    shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def publish_files(folder: Path, target: Path) -> None:
+    """Move the files of a folder to another one, where each replaces the file of its name as a whole."""
+    for path in list_files(folder):
+        Path(target, path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder / path, target / path)
+    _sync_folder(target)
+    shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # not every file system can
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether writing failed for want of space: torch and safetensors raise errors of their own for that."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return True
+    signs = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "inline_container")
+    return any(sign in str(error) for sign in signs)
+
+
+# ---- Reading --------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
+    """
+    The manifest of a folder, `None` if it has none.
+
+    Raises:
+        `ValueError`: if it cannot be read.
+    """
+    path = Path(folder, MANIFEST_FILE)
+    if not path.is_file():
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        files = {name: {key: entry[key] for key in ("size", "sha256")} for name, entry in manifest["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{MANIFEST_FILE} cannot be read ({error})") from error
+    return manifest | {"files": files}
+
+
+def damage(folder: str | os.PathLike, num_processes: int = 1) -> str | None:
+    """
+    What is wrong with a checkpoint, `None` if nothing is.
+
+    With a manifest, each file must be there with its size and hash. Without one (written by `Trainer`, or by an
+    earlier version), the files must be there that resuming takes, not be empty, and be readable.
+
+    Args:
+        folder: of the checkpoint.
+        num_processes: how many resume it; each needs the state of its random numbers.
+    """
+    if not Path(folder).is_dir():
+        return "there is no such folder"
+    try:
+        manifest = read_manifest(folder)
+    except ValueError as error:
+        return str(error)
+    if manifest is None:
+        return _damage_without_manifest(Path(folder), num_processes)
+    for name, entry in manifest["files"].items():
+        path = Path(folder, name)
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != entry["size"]:
+            return f"{name} has {path.stat().st_size:,} bytes instead of {entry['size']:,}"
+    for name, found in describe_files(folder, manifest["files"]).items():
+        if found != manifest["files"][name]:
+            return f"{name} has another content (SHA-256) than when it was written"
+    return None
+
+
+def _damage_without_manifest(folder: Path, num_processes: int) -> str | None:
+    if not (folder / "trainer_state.json").is_file():
+        return "it has no trainer_state.json: it was not written to its end"
+    names = list_files(folder)
+    missing = _missing_files(names, num_processes)
+    if missing is not None:
+        return f"{missing} is missing"
+    for name in names:
+        problem = _unreadable(folder / name)
+        if problem is not None:
+            return f"{name} {problem}"
+    return None
+
+
+def _missing_files(names: list[str], num_processes: int) -> str | None:
+    """A file of a checkpoint that resuming takes, but that is not there."""
+    tops = {name.split("/")[0] for name in names}
+    is_sharded = any(top.startswith(("global_step", "pytorch_model_fsdp")) for top in tops)  # DeepSpeed, FSDP
+    weights = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    if "config.json" not in tops:
+        return "config.json"
+    if not is_sharded and tops.isdisjoint(weights):
+        return "model.safetensors"
+    random_states = {top for top in tops if top.startswith("rng_state")}
+    if not random_states and tops.isdisjoint(("optimizer.pt", "scheduler.pt")):
+        return None  # of a run with `save_only_model`
+    if num_processes == 1 or random_states == {"rng_state.pth"}:
+        needed = {"rng_state.pth"} if len(random_states) < 2 else set()
+    else:
+        needed = {f"rng_state_{rank}.pth" for rank in range(max(num_processes, len(random_states)))}
+    if not is_sharded:
+        needed |= {"optimizer.pt", "scheduler.pt"}
+    return min(needed - tops, default=None)
+
+
+def _unreadable(path: Path) -> str | None:
+    """Why a file cannot be read, as far as its format tells."""
+    if path.stat().st_size == 0:
+        return "is empty"
+    try:
+        if path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+        elif path.suffix == ".safetensors":
+            _check_safetensors(path)
+        elif path.suffix in (".pt", ".pth"):
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    return "is damaged (CRC)"
+    except (ValueError, zipfile.BadZipFile) as error:
+        return f"cannot be read ({error})"
+    return None
+
+
+def _check_safetensors(path: Path) -> None:
+    with path.open("rb") as file:
+        header_size = int.from_bytes(file.read(8), "little")
+        if header_size > path.stat().st_size:
+            raise ValueError("its header is cut off")
+        header = json.loads(file.read(header_size))
+    end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+    if path.stat().st_size != 8 + header_size + end:
+        raise ValueError(f"{path.stat().st_size:,} bytes instead of {8 + header_size + end:,}")

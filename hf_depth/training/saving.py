@@ -1,0 +1,340 @@
+"""[`SavingTrainer`]: checkpoints that are complete or invisible, never of NaN, and resumed with the same logs."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint, rotate_checkpoints
+
+from .callbacks import RUN_FILE
+from .manifests import (
+    UNFINISHED_FOLDER,
+    describe_files,
+    gathered,
+    is_full_disk,
+    list_files,
+    publish_files,
+    publish_folder,
+    write_manifest,
+)
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class SavingTrainer(Seq2SeqTrainer):
+    """
+    A [`Seq2SeqTrainer`] whose checkpoints are complete or invisible.
+
+    - A checkpoint is written to `output_dir/_unfinished`, with a manifest (`manifest.json`: sizes and hashes of all
+      files of all processes), and renamed when it is on the disk. The model in `output_dir` is replaced likewise.
+    - Weights or a loss that are not finite are never saved: training stops with an error, on all processes.
+    - What was added up since the last log is part of a checkpoint: a resumed run logs the same values.
+    """
+
+    # What identifies the run, see `describe_run`: `run.json` of each checkpoint.
+    run_description: dict[str, Any] | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._staging_folder: Path | None = None  # instead of `output_dir`, while a checkpoint is written
+        self._model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
+        self._last_good_step = 0
+        self._resumed_from: str | None = None
+        self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
+        self.add_callback(_ResumeCallback(self))
+
+    # ---- Checkpoints ------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        self._check_training_loss()
+        self._check_parameters()
+        folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        with self._written_aside(folder) as aside:
+            # Without a best step, `Trainer` neither waits for the other processes, which would hang if one of them
+            # fails, nor records the temporary folder as that of the best model.
+            best_step, self.state.best_global_step = self.state.best_global_step, None
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.state.best_global_step = best_step
+            self._record_best_checkpoint(folder)
+            if self.args.should_save:
+                self.state.save_to_json(aside / "trainer_state.json")
+                if self.run_description is not None:
+                    (aside / RUN_FILE).write_text(json.dumps(self.run_description, indent=2), encoding="utf-8")
+            self._save_rank_files(aside)
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
+        if self.args.should_save:
+            # `Trainer` did so as well, but in the temporary folder.
+            limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
+            rotate_checkpoints(str(folder.parent), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
+
+    def _save_rank_files(self, folder: Path) -> None:
+        """
+        Write what else of this process belongs into a checkpoint; called on each process before the manifest is made.
+
+        Args:
+            folder: of the checkpoint; it exists on each process that saves.
+        """
+        if not self.args.save_only_model:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / self._rank_file("log_state")).write_text(json.dumps(self._log_state()), encoding="utf-8")
+
+    def _rank_file(self, name: str) -> str:
+        """The name of a file of this process, in the manner of `rng_state_0.pth`."""
+        return f"{name}_{self.args.process_index}.json" if self.args.world_size > 1 else f"{name}.json"
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return super()._get_output_dir(trial) if self._staging_folder is None else str(self._staging_folder)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._staging_folder is None:  # otherwise it is not complete yet
+            super()._push_from_checkpoint(checkpoint_folder)
+
+    def _record_best_checkpoint(self, folder: Path) -> None:
+        best_step = self.state.best_global_step
+        best = folder.with_name(f"checkpoint-{best_step}")
+        if best_step and (best == folder or best.is_dir()):
+            self.state.best_model_checkpoint = str(best)
+
+    @contextlib.contextmanager
+    def _written_aside(self, folder: Path) -> Iterator[Path]:
+        """A temporary folder to write to, which takes the place of `folder` when all processes have written theirs."""
+        aside = folder.parent / UNFINISHED_FOLDER / folder.name
+        self._on_all(lambda: self._make_anew(aside))
+        failure = None
+        self._staging_folder = aside.parent
+        try:
+            yield aside
+        except Exception as error:
+            failure = error
+        finally:
+            self._staging_folder = None
+
+        def report() -> None:
+            if failure is not None:
+                raise failure
+
+        self._on_all(report)
+        described = self._on_all(lambda: self._describe_share(aside))
+        self._on_all(lambda: self._publish(aside, folder, described))
+        if not self.args.should_save and aside.is_dir() and not folder.exists():
+            with contextlib.suppress(FileNotFoundError):  # on a node whose disk is its own, once
+                os.replace(aside, folder)
+
+    def _make_anew(self, aside: Path) -> None:
+        if self.args.should_save:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+
+    def _describe_share(self, aside: Path) -> dict[str, dict[str, Any]]:
+        """Sizes and hashes of the files that this process takes on."""
+        if not aside.is_dir():
+            return {}
+        index, number = self.args.process_index, self.args.world_size
+        if self.args.save_on_each_node:
+            index, number = self.args.local_process_index, int(os.environ.get("LOCAL_WORLD_SIZE", number))
+        return describe_files(aside, list_files(aside)[index::number], sync=True)
+
+    def _publish(self, aside: Path, folder: Path, described: list[dict[str, dict[str, Any]]]) -> None:
+        if not self.args.should_save:
+            return
+        if self.args.save_on_each_node:  # then each node has files of its own
+            first = self.args.process_index - self.args.local_process_index
+            described = described[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", len(described)))]
+        found = {name: entry for entries in described for name, entry in entries.items()}
+        names = list_files(aside)
+        files = {name: found[name] for name in names if name in found}
+        # Of a process that saw other files, on a disk that is not shared.
+        files |= describe_files(aside, [name for name in names if name not in found], sync=True)
+        write_manifest(aside, files, step=self.state.global_step)
+        publish_folder(aside, folder)
+
+    def _on_all(self, action: Callable[[], Result]) -> list[Result]:
+        """
+        The results of `action` on each process. If it fails on one, all stop: none is left waiting for another.
+
+        Raises:
+            `OSError`: in one line, if the disk is full. The unfinished folder is removed.
+        """
+        result, failure = None, None
+        try:
+            result = action()
+        except Exception as error:
+            failure = error
+        outcomes = gathered((result, None if failure is None else (str(failure), is_full_disk(failure))))
+        failures = [outcome[1] for outcome in outcomes if outcome[1] is not None]
+        if not failures:
+            return [outcome[0] for outcome in outcomes]
+        free = self._remove_unfinished()
+        full_disk = next((message for message, is_full in failures if is_full), None)
+        if full_disk is not None:
+            raise self._full_disk(full_disk, free)
+        raise failure or RuntimeError(f"Another process could not save its part: {failures[0][0]}")
+
+    def _full_disk(self, message: str, free: int) -> OSError:
+        return OSError(
+            f"The disk of {self.args.output_dir} is full ({free / 1e6:,.1f} MB free): step {self.state.global_step} "
+            f"could not be saved ({message.splitlines()[0]}). Earlier checkpoints are intact: make room, or keep "
+            "fewer by `--save_total_limit`, and run the same command again."
+        )
+
+    # ---- The final model --------------------------------------------------------------------------------------------
+
+    def save_model(self, output_dir: str | os.PathLike | None = None, _internal_call: bool = False) -> None:
+        """As `Trainer.save_model`; each file in `args.output_dir` is replaced as a whole, when all are on the disk."""
+        self._check_parameters()
+        if output_dir is not None and Path(output_dir) != Path(self.args.output_dir):
+            super().save_model(output_dir, _internal_call)
+            return
+        aside = Path(self.args.output_dir, UNFINISHED_FOLDER, "model")
+        if self.args.should_save:
+            shutil.rmtree(aside, ignore_errors=True)
+        try:
+            super().save_model(str(aside), _internal_call=True)
+            if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+                self.accelerator.wait_for_everyone()  # all may write a part
+            if self.args.should_save:
+                self._model_files = describe_files(aside, list_files(aside), sync=True)
+                publish_files(aside, Path(self.args.output_dir))
+        except Exception as error:
+            free = self._remove_unfinished()
+            if not is_full_disk(error):
+                raise
+            raise self._full_disk(str(error), free) from None
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def write_model_manifest(self) -> None:
+        """Mark the folder of the run as complete, after everything else: see [`model_is_complete`]."""
+        if self.args.should_save:
+            write_manifest(self.args.output_dir, self._model_files, step=self.state.global_step)
+
+    def _remove_unfinished(self) -> int:
+        """Remove what was not written to its end; the free space of the disk before, in bytes."""
+        unfinished = Path(self.args.output_dir, UNFINISHED_FOLDER)
+        free = shutil.disk_usage(self.args.output_dir).free if unfinished.is_dir() else 0
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return free
+
+    # ---- Values that are not finite ---------------------------------------------------------------------------------
+
+    def _check_training_loss(self) -> None:
+        """Stop all processes if the loss since the last log is not finite on one of them."""
+        losses = gathered(self._tr_loss.item())
+        self._stop_on_bad_loss(next((loss for loss in losses if not math.isfinite(loss)), 0.0))
+        self._last_good_step = self.state.global_step
+
+    def _stop_on_bad_loss(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise FloatingPointError(self._not_finite(f"The training loss is {loss}"))
+
+    def _check_parameters(self) -> None:
+        """Stop if parameters are not finite: on all processes, also where each has a part of them."""
+        parts = {name: _local_part(parameter) for name, parameter in self.model.named_parameters()}
+        finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
+        bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            bad = [name for names in gathered(bad) for name in names]
+        if bad:
+            raise FloatingPointError(self._not_finite(f"{bad[0]} is not finite"))
+
+    def _not_finite(self, what: str) -> str:
+        return (
+            f"{what} at step {self.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
+            "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite "
+            f"until step {self._last_good_step}; nothing was saved after that."
+        )
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        self._check_training_loss()
+        self._check_parameters()
+        output = super()._finalize_training(*args, **kwargs)
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    # ---- Resuming ---------------------------------------------------------------------------------------------------
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As `Trainer.train`; what a process that was killed left unfinished is removed first."""
+        if self.args.should_save and Path(self.args.output_dir, UNFINISHED_FOLDER).is_dir():
+            logger.info(f"Removing {self.args.output_dir}/{UNFINISHED_FOLDER}, which was not written to its end.")
+            self._remove_unfinished()
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
+        self._resumed_from = resume_from_checkpoint or None
+        self._first_step = None
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if not self.control.should_training_stop:  # as at the start, if the checkpoint is of the last step
+            super()._run_epoch(*args, **kwargs)
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> dict:
+        if skip_scheduler and self._resumed_from is not None:
+            return {}  # `eval_on_start`, which the run has in its logs already
+        return super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+
+    def _log_state(self) -> dict[str, Any]:
+        """What was added up on this process since the last log, as JSON; and since the first step."""
+        return {
+            "loss_since_log": self._tr_loss.item(),
+            "last_logged_step": self._globalstep_last_logged,
+            "loss_until_log": self._total_loss_scalar,
+            "first_step": self._first_step_of_loss,
+        }
+
+    def _restore_log_state(self, saved: dict[str, Any]) -> None:
+        self._tr_loss.fill_(saved["loss_since_log"])
+        self._globalstep_last_logged = saved["last_logged_step"]
+        self._total_loss_scalar = saved["loss_until_log"]
+        self._first_step = saved["first_step"]
+
+    @property
+    def _first_step_of_loss(self) -> int:
+        return self._initial_global_step if self._first_step is None else self._first_step
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As `Trainer.log`; stops on a loss that is not finite, and `train_loss` is that of all steps of the run."""
+        if "loss" in logs:
+            self._stop_on_bad_loss(logs["loss"])
+            self._last_good_step = self.state.global_step
+        if "train_loss" in logs:
+            logs["train_loss"] = self._total_loss_scalar / max(
+                self.state.global_step - self._first_step_of_loss, 0.001
+            )
+        super().log(logs, start_time)
+
+
+class _ResumeCallback(TrainerCallback):
+    """Restores what was added up since the last log, and ends training at once if no steps are left."""
+
+    def __init__(self, trainer: SavingTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        trainer = self.trainer
+        if trainer._resumed_from is not None:
+            path = Path(trainer._resumed_from, trainer._rank_file("log_state"))
+            if path.is_file():
+                trainer._restore_log_state(json.loads(path.read_text(encoding="utf-8")))
+        if state.global_step >= state.max_steps:
+            control.should_training_stop = True
+
+
+def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The parameter, or what this process has of it under DeepSpeed ZeRO-3 or FSDP2."""
+    part = getattr(parameter, "ds_tensor", parameter).detach()
+    return part.to_local() if hasattr(part, "to_local") else part

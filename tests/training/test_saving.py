@@ -1,0 +1,184 @@
+import errno
+import json
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from transformers import Trainer
+
+from hf_depth.training.manifests import damage, list_files, read_manifest
+from tiny_training import TrainingTestCase, parameters, trainer
+
+ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 0.1}
+
+
+def logs(one_trainer) -> list[dict]:
+    """What was logged, without speeds."""
+    return [
+        {name: value for name, value in log.items() if "per_second" not in name and "runtime" not in name}
+        for log in one_trainer.state.log_history
+    ]
+
+
+class SavingTestCase(TrainingTestCase):
+    def trainer(self, kind="t5", **changes):
+        return trainer(kind, self.folder, number_of_rows=8, **ARGUMENTS | changes)
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in Path(self.folder).iterdir())
+
+
+class CheckpointTest(SavingTestCase):
+    def test_a_checkpoint_has_a_manifest_of_all_its_files(self):
+        one_trainer = self.trainer(max_steps=1)
+        one_trainer.run_description = {"objective": "span_corruption"}
+        one_trainer.train()
+        (name,) = self.names()
+        folder = Path(self.folder, name)
+        self.assertEqual(read_manifest(folder)["step"], 1)
+        self.assertCountEqual(read_manifest(folder)["files"], list_files(folder))
+        self.assertContainsSubset(["run.json", "rng_state.pth", "log_state.json", "optimizer.pt"], list_files(folder))
+        self.assertIsNone(damage(folder))
+
+    def test_a_save_that_fails_leaves_nothing_and_the_earlier_checkpoint(self):
+        one_trainer = self.trainer(save_total_limit=1)
+        save = torch.save
+
+        def fill_disk(what, path, *args, **kwargs):
+            if "checkpoint-2" in str(path) and "optimizer" in str(path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            save(what, path, *args, **kwargs)
+
+        with mock.patch("torch.save", fill_disk), self.assertRaises(OSError) as caught:
+            one_trainer.train()
+        self.assertRegex(str(caught.exception), f"^The disk of {self.folder} is full .* MB free.*step 2 .*make room")
+        self.assertNotIn("\n", str(caught.exception))
+        self.assertEqual(self.names(), ["checkpoint-1"])
+        self.assertIsNone(damage(Path(self.folder, "checkpoint-1")))
+
+    def test_an_error_that_is_no_full_disk_stays_what_it_is(self):
+        one_trainer = self.trainer()
+        with mock.patch.object(one_trainer, "_save_rng_state", side_effect=KeyError("cuda")):
+            with self.assertRaisesRegex(KeyError, "cuda"):
+                one_trainer.train()
+        self.assertEqual(self.names(), [])
+
+    def test_an_older_checkpoint_goes_when_the_new_one_stands(self):
+        self.trainer(save_total_limit=1, max_steps=3).train()
+        self.assertEqual(self.names(), ["checkpoint-3"])
+
+    def test_what_a_killed_run_left_is_removed(self):
+        left = Path(self.folder, "_unfinished", "checkpoint-1")
+        left.mkdir(parents=True)
+        (left / "optimizer.pt").touch()
+        with self.assertLogs("hf_depth.training.saving", "INFO") as caught:
+            self.trainer(max_steps=1, save_strategy="no").train()
+        self.assertIn("_unfinished", caught.output[0])
+        self.assertEqual(self.names(), [])
+
+    def test_a_checkpoint_is_pushed_when_it_is_complete(self):
+        pushed = []
+        one_trainer = self.trainer(max_steps=1)
+        one_trainer.args.push_to_hub = True
+        with (
+            mock.patch.object(
+                Trainer, "_push_from_checkpoint", lambda _, folder: pushed.append((folder, damage(folder)))
+            ),
+            mock.patch.object(Trainer, "init_hf_repo"),
+        ):
+            one_trainer.train()
+        self.assertEqual(pushed, [(f"{self.folder}/checkpoint-1", None)])
+
+    def test_the_best_checkpoint_is_recorded_where_it_is(self):
+        one_trainer = self.trainer(eval_strategy="steps", eval_steps=1, load_best_model_at_end=True)
+        one_trainer.train()
+        best = f"{self.folder}/checkpoint-{one_trainer.state.best_global_step}"
+        saved = json.loads(Path(self.folder, "checkpoint-2", "trainer_state.json").read_text())
+        self.assertEqual(saved["best_model_checkpoint"], best)
+        self.assertEqual(saved["best_global_step"], one_trainer.state.best_global_step)
+
+    def test_save_only_model_saves_only_the_model(self):
+        self.trainer(max_steps=1, save_only_model=True).train()
+        files = list_files(Path(self.folder, "checkpoint-1"))
+        self.assertNoCommonElements(files, ["optimizer.pt", "rng_state.pth", "log_state.json"])
+        self.assertIsNone(damage(Path(self.folder, "checkpoint-1")))
+
+    def test_the_model_in_the_folder_of_the_run_is_replaced_as_a_whole(self):
+        one_trainer = self.trainer()
+        one_trainer.save_model()
+        before = Path(self.folder, "model.safetensors").read_bytes()
+        torch.nn.init.ones_(next(one_trainer.model.parameters()))
+        with mock.patch("torch.save", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            with self.assertRaisesRegex(OSError, "is full"):
+                one_trainer.save_model()
+        self.assertEqual(Path(self.folder, "model.safetensors").read_bytes(), before)
+        self.assertNotIn("_unfinished", self.names())
+        one_trainer.save_model()
+        self.assertNotEqual(Path(self.folder, "model.safetensors").read_bytes(), before)
+
+
+class FiniteTest(SavingTestCase):
+    @parameterized.parameters(("steps", 1), ("no", 1), ("no", 3))
+    def test_weights_that_are_not_finite_are_never_saved(self, save_strategy, max_steps):
+        # The loss of the only step is finite, and nothing is logged before the end.
+        changes = {"learning_rate": float("inf"), "save_strategy": save_strategy, "logging_steps": 100}
+        one_trainer = self.trainer(max_steps=max_steps, **changes)
+        with self.assertRaisesRegex(
+            FloatingPointError, f"(is not finite|loss is nan) at step {max_steps}.*learning_r"
+        ):
+            one_trainer.train()
+        with self.assertRaises(FloatingPointError):
+            one_trainer.save_model()
+        self.assertEqual(self.names(), [])
+
+    def test_a_loss_that_is_not_finite_on_another_process_stops_this_one(self):
+        one_trainer = self.trainer()
+        with mock.patch("hf_depth.training.saving.gathered", lambda value: [value, float("nan")]):
+            with self.assertRaisesRegex(FloatingPointError, "loss is nan at step 1"):
+                one_trainer.train()
+        self.assertEqual(self.names(), [])
+
+
+class ResumeTest(SavingTestCase):
+    @parameterized.parameters(("t5", 2, 2), ("depth", 1, 4), ("depth", 2, 4))
+    def test_a_resumed_run_logs_what_the_uninterrupted_one_does(self, kind, accumulation, at):
+        changes = {
+            "max_steps": 7,
+            "save_steps": 2,
+            "logging_steps": 3,
+            "gradient_accumulation_steps": accumulation,
+            "per_device_train_batch_size": 2,
+            "eval_strategy": "steps",
+            "eval_steps": 5,
+            "eval_on_start": True,
+        }
+        whole = self.trainer(kind, **changes)
+        training_loss = whole.train().training_loss
+        resumed = self.trainer(kind, **changes)
+        self.assertEqual(resumed.train(f"{self.folder}/checkpoint-{at}").training_loss, training_loss)
+        self.assertEqual(logs(resumed), logs(whole))
+
+    def test_training_from_the_last_step_on_takes_no_step_and_has_the_loss_of_the_run(self):
+        whole = self.trainer(logging_steps=5)
+        training_loss = whole.train().training_loss
+        resumed = self.trainer(logging_steps=5)
+        output = resumed.train(resume_from_checkpoint=True)
+        self.assertEqual((output.global_step, output.training_loss), (2, training_loss))
+        for name, value in parameters(resumed.model).items():
+            self.assertTrue(torch.equal(value, parameters(whole.model)[name]), name)
+
+    def test_the_mean_loss_of_a_new_run_is_its_own(self):
+        one_trainer = self.trainer(max_steps=3)
+        first = one_trainer.train(resume_from_checkpoint=None).training_loss
+        logged = [log["loss"] for log in one_trainer.state.log_history if "loss" in log]
+        self.assertAlmostEqual(first, sum(logged) / 3, delta=1e-5)
+        shutil.rmtree(self.folder)
+        second = one_trainer.train()
+        logged = [log["loss"] for log in one_trainer.state.log_history if "loss" in log]
+        self.assertAlmostEqual(second.training_loss, sum(logged) / 3, delta=1e-5)
+
+
+if __name__ == "__main__":
+    absltest.main()
