@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from datasets import IterableDataset
 from transformers import set_seed
 
 from hf_depth import DepthTrainer, DepthTrainingArguments, PretrainingRun, load_corpus, load_model
@@ -51,7 +50,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     objective = objective_args.build(model_args.model_type, tokenizer)
     data, statistics = objective.prepare_splits(
         corpus_args.needed_splits(corpus, **run.steps),
-        **corpus_args.for_preparing(),
+        **corpus_args.for_preparing(training_args),
         main_process_first=training_args.main_process_first,
     )
 
@@ -63,8 +62,6 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     if training_args.should_log:
         examples = islice(next(iter(data.values())), 2)
         print_examples(describe_example(example, collator, tokenizer) for example in examples)
-    if isinstance(data.get("train"), IterableDataset):
-        data["train"] = data["train"].shuffle(seed=training_args.seed, buffer_size=corpus_args.shuffle_buffer_size)
     trainer = DepthTrainer(
         model=model,
         args=training_args,

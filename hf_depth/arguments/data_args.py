@@ -36,7 +36,7 @@ class CorpusArguments:
     overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the text anew."})
 
     def __post_init__(self):
-        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples", "shuffle_buffer_size"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"`--{name}` must be at least 1, got {getattr(self, name)}.")
 
@@ -74,8 +74,9 @@ class CorpusArguments:
         )
         return {name: getattr(self, name) for name in names}
 
-    def for_preparing(self) -> dict[str, Any]:
+    def for_preparing(self, training_args: TrainingArguments) -> dict[str, Any]:
         """The arguments of [`Objective.prepare_splits`] that concern the text."""
+        is_remote = self.dataset_name is not None or any("://" in file for file in self.train_file or [])
         return {
             "text_column": self.text_column,
             "max_samples": {
@@ -85,6 +86,9 @@ class CorpusArguments:
             },
             "num_proc": self.preprocessing_num_workers,
             "overwrite_cache": self.overwrite_cache,
+            "seed": training_args.seed if training_args.data_seed is None else training_args.data_seed,
+            "shuffle_buffer_size": self.shuffle_buffer_size,
+            "whole_shards": is_remote,
         }
 
     def needed_splits(
