@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
+from ..data.records import ON_BAD_RECORD, check_on_bad_record
 
 
 @dataclass
@@ -28,8 +29,15 @@ class CorpusArguments:
         default=5, metadata={"help": "Documents kept for evaluation when there is no validation data."}
     )
     streaming: bool = field(default=False, metadata={"help": "Read the data while training; needs --max_steps."})
+    on_bad_record: str = field(
+        default="error",
+        metadata={"help": "A record of a streamed file that cannot be read: stop, or leave it out and count it."}
+        | {"choices": list(ON_BAD_RECORD)},
+    )
     shuffle_buffer_size: int = field(default=10_000, metadata={"help": "Examples to shuffle among when streaming."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use this many training examples only. Of a stream, they are held in memory."}
+    )
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many evaluation examples only."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use this many test examples only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the text."})
@@ -53,6 +61,7 @@ class CorpusArguments:
         Raises:
             `ValueError`: if it is not said how long to train or how much to evaluate on.
         """
+        check_on_bad_record(self.on_bad_record, self.streaming and self.dataset_name is None)
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
             raise ValueError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
@@ -71,6 +80,7 @@ class CorpusArguments:
             "text_column",
             "streaming",
             "validation_split_percentage",
+            "on_bad_record",
         )
         return {name: getattr(self, name) for name in names}
 
