@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import IterableDataset
 
-from .files import find_files, load_files, open_file
+from .files import STREAM_CHECK_SIZE, check_utf8, find_files, load_files, open_file
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +52,15 @@ def load_streamed_files(
     Raises:
         `ValueError`: as [`load_files`], and while it is read, naming file and line of a bad record.
     """
-    is_checked = on_bad_record == "error"
-    documents = load_files(argument, names, streaming=True, cache_dir=cache_dir, check_encoding=is_checked)
     files = [file for name in names for file in find_files(argument, name)]
     if any("://" in file or Path(file.removesuffix(".gz")).suffix.lower() == ".txt" for file in files):
-        return documents
+        return load_files(argument, names, streaming=True, cache_dir=cache_dir)
+    is_checked = on_bad_record == "error"
+    if not all(map(_has_json_lines, files)):
+        load_files(argument, names, streaming=True, cache_dir=cache_dir, check_encoding=is_checked)  # for its errors
+    elif is_checked:
+        for file in files:
+            check_utf8(argument, file, STREAM_CHECK_SIZE)
     more = {"argument": argument, "text_column": text_column, "on_bad_record": on_bad_record, "cache_dir": cache_dir}
     return IterableDataset.from_generator(_read, gen_kwargs={"file": files, **more})
 
@@ -101,10 +105,11 @@ def _read(
 
 
 def _has_json_lines(file: str) -> bool:
-    if Path(file.removesuffix(".gz")).suffix.lower() not in (".json", ".jsonl"):
-        return False
-    with open_file(file) as content:
-        return not content.read(1 << 10).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")  # one list of records
+    suffix = Path(file.removesuffix(".gz")).suffix.lower()
+    if suffix != ".json":
+        return suffix == ".jsonl"
+    _, first = next(_json_lines(file), (None, None))  # of a list or an object in several lines it is none by itself
+    return isinstance(first, dict)
 
 
 def _json_lines(file: str) -> Iterator[tuple[str, dict[str, Any] | str]]:

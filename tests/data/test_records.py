@@ -33,9 +33,10 @@ class BadRecordTest(CorpusTestCase):
         super().setUp()
         _report.cache_clear()
         # What is checked before training is but the beginning.
-        patch = mock.patch("hf_depth.data.files.check_utf8")
-        patch.start()
-        self.addCleanup(patch.stop)
+        for module in ("files", "records"):
+            patch = mock.patch(f"hf_depth.data.{module}.check_utf8")
+            patch.start()
+            self.addCleanup(patch.stop)
 
     def stream(self, files, **arguments):
         return self.load(train_file=files, streaming=True, validation_split_percentage=0, **arguments)["train"]
