@@ -9,7 +9,6 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 """
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from transformers import set_seed
@@ -21,7 +20,7 @@ from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.checkpoints import describe_run
 from hf_depth.training.model_card import pretraining_content
-from hf_depth.training.previews import describe_example, print_examples
+from hf_depth.training.previews import describe_example, first_examples, print_examples
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
@@ -60,7 +59,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))
     if training_args.should_log:
-        examples = islice(next(iter(data.values())), 2)
+        examples = first_examples(next(iter(data.values())))
         print_examples(describe_example(example, collator, tokenizer) for example in examples)
     trainer = DepthTrainer(
         model=model,

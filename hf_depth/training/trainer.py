@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import is_compiled_module
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
@@ -154,6 +154,12 @@ class DepthTrainer(Seq2SeqTrainer):
             logger.warning(
                 f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
                 "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
+            )
+        if isinstance(self.train_dataset, IterableDataset):
+            logger.warning(
+                "`train_dataset` is a plain stream: neither its order nor its division among workers is checked, its "
+                "noise repeats if the stream does, and resuming reads it anew. Make it by "
+                "`objective.prepare_splits(...)`: each example comes once per pass, and a run goes on where it was."
             )
         if isinstance(self.train_dataset, ExampleStream) and (
             self.accelerator.dispatch_batches is not False or self.accelerator.split_batches

@@ -405,6 +405,14 @@ class PartsTest(TrainingTestCase):
         with self.assertRaisesRegex(ValueError, "`compute_loss_func` would never be called"):
             DepthTrainer(tiny_model("depth"), arguments, collator, compute_loss_func=lambda *args, **kwargs: 0)
 
+    def test_a_stream_as_it_is_is_reported(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True, report_to="none", max_steps=1)
+        collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))
+        with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+            data = Dataset.from_list(rows(2)).to_iterable_dataset()
+            DepthTrainer(tiny_model("depth"), arguments, collator, train_dataset=data)
+        self.assertRegex(logs.output[0], "noise repeats.*prepare_splits")
+
     @parameterized.parameters(
         ({"model": tiny_model("depth").bfloat16()}, "torch.bfloat16.*bf16=True"),
         ({"collator": lambda tokenizer: DataCollatorForDepth(tokenizer).__call__}, "the same noise.*set_epoch"),
