@@ -9,10 +9,8 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 """
 
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
-from datasets import IterableDataset
 from transformers import set_seed
 
 from hf_depth import DepthTrainer, DepthTrainingArguments, PretrainingRun, load_corpus, load_model
@@ -23,7 +21,7 @@ from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import pretraining_content
-from hf_depth.training.previews import describe_example, print_examples
+from hf_depth.training.previews import describe_example, first_examples, print_examples
 from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
@@ -53,7 +51,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     objective = objective_args.build(model_args.model_type, tokenizer)
     data, statistics = objective.prepare_splits(
         corpus_args.needed_splits(corpus, **run.steps),
-        **corpus_args.for_preparing(),
+        **corpus_args.for_preparing(training_args),
         main_process_first=training_args.main_process_first,
     )
 
@@ -63,10 +61,8 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))
     if training_args.should_log:
-        examples = islice(next(iter(data.values())), 2)
+        examples = first_examples(next(iter(data.values())))
         print_examples(describe_example(example, collator, tokenizer) for example in examples)
-    if isinstance(data.get("train"), IterableDataset):
-        data["train"] = data["train"].shuffle(seed=training_args.seed, buffer_size=corpus_args.shuffle_buffer_size)
     trainer = DepthTrainer(
         model=model,
         args=training_args,

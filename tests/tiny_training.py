@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from absl.testing import parameterized
+from datasets import Dataset, concatenate_datasets
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
@@ -18,10 +19,13 @@ from hf_depth import (
     DataCollatorForT5SpanCorruption,
     DepthConfig,
     DepthForConditionalGeneration,
+    DepthObjective,
     DepthTrainer,
     DepthTrainingArguments,
+    SpanCorruptionObjective,
     T5ForConditionalGeneration,
 )
+from hf_depth.data.streams import ExampleStream
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
 
 
@@ -49,6 +53,16 @@ def rows(number: int) -> list[dict]:
         encoded = encode([SENTENCES[i] for i in chosen])
         prepared.append({"input_ids": sum(encoded, []), "sentence_lengths": [len(ids) for ids in encoded]})
     return prepared
+
+
+def stream(kind: str) -> ExampleStream:
+    """A stream to train on: three files of 2, 13 and 5 documents, each of two to six sentences."""
+    texts = [" ".join(SENTENCES[number % 10 :][: 2 + (number + number // 10) % 5]) for number in range(20)]
+    files = [Dataset.from_dict({"text": part}).to_iterable_dataset() for part in (texts[:2], texts[2:15], texts[15:])]
+    objective = {"depth": DepthObjective, "t5": SpanCorruptionObjective}[kind]
+    objective = objective(tiny_tokenizer(sentence_tokens=True), max_source_length=96)
+    data, _ = objective.prepare_splits({"train": concatenate_datasets(files)}, shuffle_buffer_size=8)
+    return data["train"]
 
 
 def tiny_model(kind: str, seed: int = 0, **changes):
@@ -87,8 +101,13 @@ def save_pretraining(folder: Path, *steps: int, kind: str = "t5", final: int | N
         (place / "trainer_state.json").write_text(json.dumps({"global_step": step}))
 
 
-def trainer(kind: str, output_dir: str, number_of_rows: int = 32, model=None, **arguments) -> DepthTrainer:
-    """A trainer of a tiny model on `rows`, one optimiser step by plain gradient descent unless told otherwise."""
+def trainer(
+    kind: str, output_dir: str, number_of_rows: int = 32, model=None, streaming=False, **arguments
+) -> DepthTrainer:
+    """
+    A trainer of a tiny model on `rows` (or a `stream`), one optimiser step by plain gradient descent unless told
+    otherwise.
+    """
     arguments = {
         "max_steps": 1,
         "optim": "sgd",
@@ -107,7 +126,7 @@ def trainer(kind: str, output_dir: str, number_of_rows: int = 32, model=None, **
         model=tiny_model(kind) if model is None else model,
         args=DepthTrainingArguments(output_dir, **arguments),
         data_collator=collator(tiny_tokenizer(sentence_tokens=True)),
-        train_dataset=data,
+        train_dataset=stream(kind) if streaming else data,
         eval_dataset=data[:7],
     )
 
@@ -117,9 +136,16 @@ def parameters(model) -> dict[str, torch.Tensor]:
 
 
 def main(kind: str, output_dir: str, arguments: str):
-    """One of several processes: train, evaluate, and let the first one write what came out."""
-    trained = trainer(kind, output_dir, **json.loads(arguments))
-    trained.train()
+    """
+    One of several processes: train (if `arguments` have `interrupted_at`, first up to that step, and then on from its
+    checkpoint), evaluate, and let the first one write what came out.
+    """
+    arguments = json.loads(arguments)
+    interrupted_at = arguments.pop("interrupted_at", None)
+    if interrupted_at is not None:
+        trainer(kind, output_dir, **arguments | {"max_steps": interrupted_at, "save_strategy": "steps"}).train()
+    trained = trainer(kind, output_dir, **arguments)
+    trained.train(resume_from_checkpoint=interrupted_at is not None)
     metrics = trained.evaluate()
     if trained.is_world_process_zero():
         torch.save(parameters(trained.model), f"{output_dir}/parameters.pt")

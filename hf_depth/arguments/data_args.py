@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from ..data.corpus import HELD_OUT_PERCENTAGE
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
+from ..data.records import ON_BAD_RECORD, check_on_bad_record
 from ..ranges import Range, check_ranges
 
 CORPUS_RANGES = {
@@ -49,8 +50,15 @@ class CorpusArguments:
     )
     split_seed: int = field(default=42, metadata={"help": "Which documents these are; --seed has no part in it."})
     streaming: bool = field(default=False, metadata={"help": "Read the data while training; needs --max_steps."})
+    on_bad_record: str = field(
+        default="error",
+        metadata={"help": "A record of a streamed file that cannot be read: stop, or leave it out and count it."}
+        | {"choices": list(ON_BAD_RECORD)},
+    )
     shuffle_buffer_size: int = field(default=10_000, metadata={"help": "Examples to shuffle among when streaming."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use this many training examples only."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use this many training examples only. Of a stream, they are held in memory."}
+    )
     max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many evaluation examples only."})
     max_predict_samples: int | None = field(default=None, metadata={"help": "Use this many test examples only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the text."})
@@ -72,6 +80,7 @@ class CorpusArguments:
         Raises:
             `ValueError`: if it is not said how long to train or how much to evaluate on.
         """
+        check_on_bad_record(self.on_bad_record, self.streaming and self.dataset_name is None)
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
             raise ValueError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
@@ -91,11 +100,13 @@ class CorpusArguments:
             "streaming",
             "validation_split_percentage",
             "split_seed",
+            "on_bad_record",
         )
         return {name: getattr(self, name) for name in names}
 
-    def for_preparing(self) -> dict[str, Any]:
+    def for_preparing(self, training_args: TrainingArguments) -> dict[str, Any]:
         """The arguments of [`Objective.prepare_splits`] that concern the text."""
+        is_remote = self.dataset_name is not None or any("://" in file for file in self.train_file or [])
         return {
             "text_column": self.text_column,
             "max_samples": {
@@ -105,6 +116,9 @@ class CorpusArguments:
             },
             "num_proc": self.preprocessing_num_workers,
             "overwrite_cache": self.overwrite_cache,
+            "seed": training_args.seed if training_args.data_seed is None else training_args.data_seed,
+            "shuffle_buffer_size": self.shuffle_buffer_size,
+            "whole_shards": is_remote,
         }
 
     def needed_splits(

@@ -11,6 +11,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict,
 
 from .files import Files, check_text_column, file_names, load_files
 from .python_reference import python_reference_documents
+from .records import check_on_bad_record, load_streamed_files
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def load_corpus(
     cache_dir: str | None = None,
     token: str | None = None,
     revision: str | None = None,
+    on_bad_record: str = "error",
 ) -> DatasetDict | IterableDatasetDict:
     """
     Load documents to pre-train on. Without any source, they are the Python language reference that every CPython has.
@@ -55,6 +57,8 @@ def load_corpus(
             see [`hold_out`].
         split_seed (`int`, defaults to 42): of that choice. A run's `seed` has no part in it.
         cache_dir, token, revision (`str`, *optional*): as for `datasets.load_dataset`.
+        on_bad_record (`str`, defaults to `"error"`): what to do about a record of a streamed file that cannot be read
+            or has no text: stop with its file and line, or `"skip"`, which logs how many were left out of each file.
 
     Returns:
         `DatasetDict` or, if `streaming`, `IterableDatasetDict`: a dictionary with the splits `"train"`, `"validation"`
@@ -83,11 +87,17 @@ def load_corpus(
     files = {split: file_names(names) for split, names in files.items() if names}
     if dataset_name and files:
         raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
+    check_on_bad_record(on_bad_record, streaming and bool(files))
     if dataset_name:
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
         corpus = _load_named(dataset_name, dataset_config_name, options)
+    elif files and streaming:
+        corpus = {
+            split: load_streamed_files(f"{split}_file", files[split], text_column, on_bad_record, cache_dir)
+            for split in files
+        }
     elif files:
-        corpus = {split: load_files(f"{split}_file", files[split], streaming, cache_dir) for split in files}
+        corpus = {split: load_files(f"{split}_file", files[split], cache_dir=cache_dir) for split in files}
     else:
         documents = Dataset.from_list(python_reference_documents())
         corpus = {"train": documents.to_iterable_dataset() if streaming else documents}

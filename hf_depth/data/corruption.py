@@ -117,7 +117,7 @@ def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
         )
 
 
-def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: int | np.ndarray) -> np.ndarray:
     """
     One key per example, a hash of seed, epoch and the example's own tokens.
 
@@ -128,7 +128,7 @@ def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: i
         token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
         lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 1.
         seed (`int`): the seed of the run.
-        epoch (`int`): how often the data set has been read before.
+        epoch (`int` or `np.ndarray` of shape `(batch_size,)`, int64): how often the data set has been read before.
 
     Returns:
         `np.ndarray` of shape `(batch_size,)`, uint64.
@@ -141,7 +141,8 @@ def example_keys(token_ids: np.ndarray, lengths: np.ndarray, seed: int, epoch: i
     powers, inverse_powers = _powers(2 ** len(token_ids).bit_length())  # (>= len(token_ids),) each
     starts = _starts(lengths)  # (batch_size,)
     sums = np.add.reduceat(token_ids.view(np.uint64) * powers[: len(token_ids)], starts) * inverse_powers[starts]
-    run = _mix(np.array([seed % 2**64], np.uint64)) + np.array([epoch % 2**64], np.uint64) * _GOLDEN_GAMMA  # (1,)
+    epochs = np.atleast_1d(np.asarray(epoch, dtype=np.int64)).view(np.uint64)  # (1,) or (batch_size,)
+    run = _mix(np.array([seed % 2**64], np.uint64)) + epochs * _GOLDEN_GAMMA  # likewise
     return _mix(_mix(sums + lengths.astype(np.uint64) * _GOLDEN_GAMMA) ^ _mix(run))
 
 

@@ -80,7 +80,8 @@ class _CorruptionCollator:
         Args:
             examples (`Sequence[Mapping]`): with `input_ids`, token ids without special tokens, as a list or (faster,
                 see `Dataset.with_format("numpy")`) an array of shape `(length,)`; for DEPTH also `sentence_lengths`,
-                of shape `(num_sentences,)`. `num_cut_tokens` is passed on if it is there, other columns are left out.
+                of shape `(num_sentences,)`. `num_cut_tokens` is passed on if it is there; `stream_epoch`, as
+                [`ExampleStream`] gives it, takes the place of the epoch. Other columns are left out.
 
         Returns:
             `dict[str, torch.Tensor]`:
@@ -95,7 +96,7 @@ class _CorruptionCollator:
         """
         self._check_columns(examples)
         token_ids, lengths = self._get_token_ids(examples)
-        random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epoch.item()))
+        random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(examples)))
         inputs, targets = self._corrupt(examples, token_ids, lengths, random)
         input_ids, attention_mask = self._pad(inputs, self.max_source_length, self.tokenizer.pad_token_id)
         labels, _ = self._pad(targets, self.max_target_length, self.label_pad_token_id)
@@ -103,6 +104,11 @@ class _CorruptionCollator:
         if "num_cut_tokens" in examples[0]:
             batch["num_cut_tokens"] = np.array([example["num_cut_tokens"] for example in examples], dtype=np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    def _epochs(self, examples: Sequence[Mapping]) -> int | np.ndarray:
+        if "stream_epoch" in examples[0]:
+            return np.array([example["stream_epoch"] for example in examples], dtype=np.int64)  # (batch_size,)
+        return self._epoch.item()
 
     def _get_special_ids(self) -> SpecialIds:
         return SpecialIds(self.tokenizer.eos_token_id, sentinel_token_ids(self.tokenizer))

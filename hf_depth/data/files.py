@@ -48,7 +48,11 @@ def file_names(files: Files) -> list[str]:
 
 
 def load_files(
-    argument: str, names: list[str], streaming: bool = False, cache_dir: str | None = None
+    argument: str,
+    names: list[str],
+    streaming: bool = False,
+    cache_dir: str | None = None,
+    check_encoding: bool = True,
 ) -> Dataset | IterableDataset:
     """
     Read files of documents, all of one kind, see [`corpus.load_corpus`].
@@ -59,6 +63,7 @@ def load_files(
         streaming (`bool`, defaults to `False`): as for `datasets.load_dataset`. Of each file only the first
             `STREAM_CHECK_SIZE` bytes are checked.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+        check_encoding (`bool`, defaults to `True`): check that they are UTF-8.
 
     Returns:
         `Dataset` or, if `streaming`, `IterableDataset`: the documents of all files, in their order.
@@ -70,7 +75,7 @@ def load_files(
     files = [file for name in names for file in find_files(argument, name)]
     reader = _reader(argument, files)
     local_files = [file for file in files if "://" not in file]
-    if reader != "parquet":
+    if reader != "parquet" and check_encoding:
         for file in local_files:
             check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
     if reader == "json":

@@ -11,27 +11,35 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any, ClassVar
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..suggestions import suggestion
 from .corruption import noise_counts, t5_input_and_target_lengths, t5_raw_length
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from .files import check_text_column
 from .preprocessing import (
     DepthPreprocessor,
+    NoExamplesError,
     SpanCorruptionPreprocessor,
     check_enough_sentinels,
     dataset_statistics,
     prepare_dataset,
 )
+from .streams import ExampleStream
 from .tokenization import sentence_token_ids
 
 logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
 SPLITS = ("train", "validation", "test")
+
+# A stream to train on is judged by so many of its first examples, before anything is trained.
+STREAM_CHECK_EXAMPLES = 1000
+
 Statistics = dict[str, int]
 Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 
@@ -188,14 +196,19 @@ class Objective(ABC):
         if max_samples is not None and not self.pack_examples:
             number = min(max_samples, number)
         while True:
-            examples = prepare_dataset(
-                documents.select(range(number)),
-                preprocessor,
-                num_proc=num_proc,
-                overwrite_cache=overwrite_cache,
-                desc=desc,
-                min_sentences=self.min_sentences,
-            )
+            try:
+                examples = prepare_dataset(
+                    documents.select(range(number)),
+                    preprocessor,
+                    num_proc=num_proc,
+                    overwrite_cache=overwrite_cache,
+                    desc=desc,
+                    min_sentences=self.min_sentences,
+                )
+            except NoExamplesError:
+                if number == len(documents):
+                    raise
+                examples = []
             if max_samples is None or len(examples) >= max_samples or number == len(documents):
                 break
             number = min(2 * number, len(documents))  # some documents gave no example
@@ -212,13 +225,16 @@ class Objective(ABC):
         num_proc: int | None = None,
         overwrite_cache: bool = False,
         main_process_first: Callable[..., contextlib.AbstractContextManager] = _without_waiting,
-    ) -> tuple[dict[str, Documents], dict[str, Statistics]]:
+        seed: int = 42,
+        shuffle_buffer_size: int = 10_000,
+        whole_shards: bool = False,
+    ) -> tuple[dict[str, Documents | ExampleStream], dict[str, Statistics]]:
         """
         [`prepare`] each split of a corpus for a run. What comes of it is logged and checked.
 
-        A stream to train on starts over at its end, so that processes with shards of unequal size never wait for each
-        other. A stream to evaluate on is read into memory: only then do several processes know which examples just
-        fill up their last batch.
+        A stream to train on is an [`ExampleStream`]: endless, each example once per pass, shuffled, with new noise at
+        each pass. With `max_samples` it is read into memory, as is a stream to evaluate on: only then is it known
+        which examples these are, and to several processes which of them just fill up their last batch.
 
         Args:
             corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
@@ -226,6 +242,7 @@ class Objective(ABC):
             max_samples: the most examples of each split.
             main_process_first: makes the context in which one process prepares before the others, such as
                 `training_args.main_process_first`.
+            seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
 
         Returns:
             The prepared splits, and the [`dataset_statistics`] of those whose length is known.
@@ -244,17 +261,32 @@ class Objective(ABC):
             raise ValueError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
         data, statistics = {}, {}
         for split, documents in corpus.items():
+            if isinstance(documents, IterableDataset) and split == "train" and limits.get(split) is None:
+                data[split] = self._endless(documents, text_column, seed, shuffle_buffer_size, whole_shards)
+                continue
             with main_process_first(desc=f"preparing the {split} split"):
                 examples = self._prepare(
                     documents, text_column, limits.get(split), num_proc, overwrite_cache, f"Preparing {split}"
                 )
                 if isinstance(examples, IterableDataset):
-                    examples = examples.repeat(None) if split == "train" else self._in_memory(examples, text_column)
+                    examples = self._in_memory(examples, split, text_column)
             data[split] = examples
-            if not isinstance(examples, IterableDataset):
-                statistics[split] = dataset_statistics(examples, self.tokenizer.unk_token_id)
-                self.report(statistics[split], split)
+            statistics[split] = dataset_statistics(examples, self.tokenizer.unk_token_id)
+            self.report(statistics[split], split)
         return data, statistics
+
+    def _endless(
+        self, documents: IterableDataset, text_column: str, seed: int, buffer_size: int, whole_shards: bool
+    ) -> ExampleStream:
+        """A stream to train on, the first examples of which are checked."""
+        check_text_column(documents, text_column)
+        stream = ExampleStream(
+            documents, self.preprocessor(text_column), self.min_sentences, seed, buffer_size, whole_shards
+        )
+        first = Dataset.from_list(list(islice(stream.one_pass(), STREAM_CHECK_EXAMPLES)), stream.preprocessor.features)
+        logger.info(f"train: a stream, of which these are the first {len(first):,} examples")
+        self.report(dataset_statistics(first, self.tokenizer.unk_token_id), "train")
+        return stream
 
     def report(self, statistics: Statistics, split: str) -> None:
         """
@@ -274,9 +306,16 @@ class Objective(ABC):
                 "language? Use another one (`tokenizer_name`)."
             )
 
-    def _in_memory(self, examples: IterableDataset, text_column: str) -> Dataset:
+    def _in_memory(self, examples: IterableDataset, split: str, text_column: str) -> Dataset:
         features = self.preprocessor(text_column).features
-        return Dataset.from_list(list(examples), features=features).with_format("numpy")
+        # In parts, since lists of numbers take ten times the memory of arrays.
+        parts = [Dataset.from_dict(part, features=features) for part in examples.iter(1000)]
+        if not parts:
+            raise NoExamplesError(
+                f"None of the documents of the {split} stream gives an example: they have too little text, or fewer "
+                f"than `min_sentences` {self.min_sentences} sentences."
+            )
+        return concatenate_datasets(parts).with_format("numpy")
 
 
 @dataclass

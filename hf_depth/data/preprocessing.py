@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 EXAMPLES_VERSION = 2
 
 
+class NoExamplesError(ValueError):
+    """No document gives an example: all have too little text, or too few sentences."""
+
+
 @dataclass
 class SpanCorruptionPreprocessor:
     """
@@ -398,7 +402,7 @@ def _drop_empty(examples: Dataset, num_documents: int) -> Dataset:
     kept = _at_least(examples, "input_ids", 1)
     num_dropped = len(examples) - len(kept)
     if not len(kept):
-        raise ValueError(f"None of the {num_documents:,} documents holds enough text for an example.")
+        raise NoExamplesError(f"None of the {num_documents:,} documents holds enough text for an example.")
     if num_dropped:
         logger.warning(f"Dropped {num_dropped:,} of {num_documents:,} documents with too little text for an example.")
         examples = examples.select(kept)
@@ -408,7 +412,7 @@ def _drop_empty(examples: Dataset, num_documents: int) -> Dataset:
 def _drop_few_sentences(examples: Dataset, min_sentences: int) -> Dataset:
     kept = _at_least(examples, "sentence_lengths", min_sentences)
     if not len(kept):
-        raise ValueError(
+        raise NoExamplesError(
             f"None of the {len(examples):,} examples has `min_sentences` {min_sentences} sentences: lower it, or "
             "raise `max_source_length`."
         )

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,10 @@ class CollatorEpochCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.epoch = int(state.epoch or 0)  # not 0 when a run is resumed
+        # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
+        # and calls it the end of an epoch when `max_steps` are over.
+        is_sized = has_length(kwargs.get("train_dataloader"))
+        self.epoch = int(state.epoch or 0) if is_sized else 0
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

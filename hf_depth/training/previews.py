@@ -7,8 +7,10 @@ from itertools import islice
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.streams import ExampleStream
 from .statistics import is_shuffled, order_statistics, sentence_sequence
 
 logger = logging.getLogger(__name__)
@@ -28,6 +30,16 @@ REPORTED_METRICS = (
     "eval_order_exact_shuffled_chance",
     "eval_order_kendall_tau_shuffled",
 )
+
+
+def first_examples(dataset: Dataset | ExampleStream, number: int = 2) -> list[dict[str, Any]]:
+    """
+    The first prepared examples; of a stream those before it is shuffled, for which a whole buffer is prepared.
+
+    >>> first_examples(Dataset.from_dict({"input_ids": [[5, 6], [7], [8]]}))
+    [{'input_ids': [5, 6]}, {'input_ids': [7]}]
+    """
+    return list(islice(dataset.one_pass() if isinstance(dataset, ExampleStream) else dataset, number))
 
 
 def print_examples(texts: Iterable[str]) -> None:

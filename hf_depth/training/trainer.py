@@ -5,6 +5,7 @@ import copy
 import functools
 import gc
 import inspect
+import json
 import logging
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import is_compiled_module
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
@@ -23,6 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStr
 
 from ..credentials import without_credentials
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from ..data.streams import ExampleStream, StreamCollator, StreamPosition, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
 from ..suggestions import suggestion
@@ -127,6 +129,7 @@ class DepthTrainer(SavingTrainer):
         if hasattr(self.data_collator, "set_epoch"):
             self.eval_data_collator = copy.deepcopy(self.data_collator)
             self.add_callback(CollatorEpochCallback(self.data_collator))
+        self._stream_positions: dict[int, StreamPosition] = {}
         self._train_sums = None
         self._eval_sums, self._order_sums = None, None
         self._returns_generated = False
@@ -154,6 +157,19 @@ class DepthTrainer(SavingTrainer):
             logger.warning(
                 f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
                 "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
+            )
+        if isinstance(self.train_dataset, IterableDataset):
+            logger.warning(
+                "`train_dataset` is a plain stream: neither its order nor its division among workers is checked, its "
+                "noise repeats if the stream does, and resuming reads it anew. Make it by "
+                "`objective.prepare_splits(...)`: each example comes once per pass, and a run goes on where it was."
+            )
+        if isinstance(self.train_dataset, ExampleStream) and (
+            self.accelerator.dispatch_batches is not False or self.accelerator.split_batches
+        ):
+            raise ValueError(
+                "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
+                "`dispatch_batches` false and `split_batches` false, the defaults of this package."
             )
         if self.args.n_gpu > 1 and not self.args.average_tokens_across_devices:
             raise ValueError(
@@ -208,7 +224,68 @@ class DepthTrainer(SavingTrainer):
     # ---- Data -------------------------------------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader:
-        return without_signals(super().get_train_dataloader())
+        stream, collator = self.train_dataset, self.data_collator
+        if not isinstance(stream, ExampleStream):
+            return without_signals(super().get_train_dataloader())
+        self.train_dataset, self.data_collator = stream.divided(self._num_consumers), StreamCollator(collator)
+        try:
+            dataloader = super().get_train_dataloader()
+        finally:
+            self.train_dataset, self.data_collator = stream, collator
+        if dataloader.dataset.num_shards != self._num_consumers // self.args.world_size:
+            raise ValueError(
+                f"{self.args.world_size} processes do not share the stream one by one, as with tensor parallelism: "
+                "some of its parts would not be read. Train on map-style data."
+            )
+        return without_signals(dataloader)
+
+    @property
+    def _num_consumers(self) -> int:
+        """Processes times the workers that read a stream for each."""
+        return self.args.world_size * max(1, self.args.dataloader_num_workers)
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        if isinstance(self.train_dataset, ExampleStream):
+            # Read when the iteration begins. The Trainer skips the batches of before, which are empty then.
+            self._stream_positions = self._saved_stream_positions(resume_from_checkpoint)
+            self.train_dataset.starts = dict(self._stream_positions)
+        return prepared
+
+    @property
+    def _stream_settings(self) -> dict[str, Any]:
+        return self.train_dataset.settings | {
+            "num_consumers": self._num_consumers,
+            "batch_size": self._train_batch_size,
+            "batches": self.state.global_step * self.args.gradient_accumulation_steps,
+        }
+
+    def _saved_stream_positions(self, checkpoint: str | None) -> dict[int, StreamPosition]:
+        """How far the consumers of this process had read; empty where they begin at the beginning."""
+        if checkpoint is None or self.args.ignore_data_skip:
+            return {}
+        path = Path(checkpoint, self._rank_file("stream"))
+        saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        settings = saved.get("settings", {})
+        different = [name for name, value in self._stream_settings.items() if settings.get(name) != value]
+        if not different:
+            return dict(map(unflatten_position, saved["positions"]))
+        now = ", ".join(f"{name} {settings.get(name)} (now {self._stream_settings[name]})" for name in different)
+        logger.warning(
+            f"The position in the stream that {checkpoint} was saved at does not hold any more: {now}. What was read "
+            "is prepared again and passed over. The division is another one, so that some examples of this pass may "
+            "come twice and some not at all."
+        )
+        return {}
+
+    def _save_rank_files(self, folder: Path) -> None:
+        """Also how far this process has read a stream."""
+        super()._save_rank_files(folder)
+        if isinstance(self.train_dataset, ExampleStream) and not self.args.save_only_model:
+            positions = [flatten_position(*item) for item in self._stream_positions.items()]
+            folder.mkdir(parents=True, exist_ok=True)
+            content = json.dumps({"settings": self._stream_settings, "positions": positions})
+            (folder / self._rank_file("stream")).write_text(content, encoding="utf-8")
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         with self._evaluation_collator():
@@ -241,11 +318,14 @@ class DepthTrainer(SavingTrainer):
 
         Args:
             inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and
-                optionally `num_cut_tokens` (B,), which is only counted.
+                optionally `num_cut_tokens` (B,), which is only counted, and `stream_position`, which is noted.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
         """
         inputs = dict(inputs)
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
+        if "stream_position" in inputs:
+            consumer, position = unflatten_position(inputs.pop("stream_position"))
+            self._stream_positions[consumer] = position
         labels = inputs["labels"]
         outputs = model(**inputs, use_cache=False)
         token_losses = outputs.get("token_losses")

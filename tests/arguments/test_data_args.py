@@ -22,8 +22,17 @@ class CorpusArgumentsTest(parameterized.TestCase):
         arguments = CorpusArguments(train_file=["a.txt"], max_eval_samples=3)
         self.assertContainsSubset(arguments.for_loading(), inspect.signature(load_corpus).parameters)
         preparing = inspect.signature(Objective.prepare_splits).parameters
-        self.assertContainsSubset(arguments.for_preparing(), preparing)
-        self.assertEqual(arguments.for_preparing()["max_samples"], {"train": None, "validation": 3, "test": None})
+        self.assertContainsSubset(arguments.for_preparing(run()), preparing)
+        self.assertEqual(arguments.for_preparing(run())["max_samples"], {"train": None, "validation": 3, "test": None})
+
+    @parameterized.parameters(
+        ({"train_file": ["a.txt"]}, False),
+        ({"train_file": ["a.txt", "https://example.org/b.txt"]}, True),
+        ({"dataset_name": "user/corpus"}, True),
+    )
+    def test_what_is_downloaded_is_read_by_whole_files(self, source, expected):
+        self.assertEqual(CorpusArguments(**source).for_preparing(run(data_seed=7))["whole_shards"], expected)
+        self.assertEqual(CorpusArguments(**source).for_preparing(run(data_seed=7))["seed"], 7)
 
     @parameterized.parameters(
         ({"do_train": True, "do_eval": False}, ["train"]),

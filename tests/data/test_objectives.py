@@ -1,6 +1,7 @@
 import functools
 import itertools
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 from unittest import mock
 
@@ -18,6 +19,8 @@ from hf_depth.data.objectives import (
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
+from hf_depth.data.preprocessing import NoExamplesError
+from hf_depth.data.streams import ExampleStream
 from hf_depth.data.tokenization import TextEncoder
 from tiny_training import tiny_model
 
@@ -187,12 +190,52 @@ class PrepareSplitsTest(parameterized.TestCase):
     def test_a_stream_to_train_on_never_ends_and_one_to_evaluate_on_is_read(self):
         objective = SpanCorruptionObjective(TOKENIZER, **LENGTHS)
         stream = documents().to_iterable_dataset()
-        data, statistics = objective.prepare_splits({"train": stream, "validation": stream})
+        data, statistics = objective.prepare_splits({"train": stream, "validation": stream}, seed=3)
         once = list(objective.prepare(documents()))
-        self.assertTrue(same(itertools.islice(data["train"], 2 * len(once)), once + once))
+        self.assertIsInstance(data["train"], ExampleStream)
+        for epoch in range(2):
+            part = islice(data["train"], epoch * len(once), (epoch + 1) * len(once))
+            part = sorted(part, key=lambda example: example["input_ids"].tolist())
+            self.assertEqual([example["stream_epoch"] for example in part], [epoch] * len(once))
+            part = [{name: example[name] for name in once[0]} for example in part]
+            self.assertTrue(same(part, sorted(once, key=lambda example: example["input_ids"].tolist())))
         self.assertIsInstance(data["validation"], Dataset)
         self.assertTrue(same(data["validation"], once))
         self.assertEqual(list(statistics), ["validation"])
+
+    @parameterized.parameters(1, 3)
+    def test_max_samples_of_a_stream_to_train_on_are_its_first_examples(self, number):
+        objective = SpanCorruptionObjective(TOKENIZER, **LENGTHS)
+        corpus = {"train": documents().to_iterable_dataset(num_shards=2)}
+        data, statistics = objective.prepare_splits(corpus, max_samples={"train": number})
+        self.assertTrue(same(data["train"], list(objective.prepare(documents()))[:number]))
+        self.assertEqual(statistics["train"]["examples"], number)
+
+    @parameterized.product(
+        split=("train", "validation"),
+        max_samples=(None, 5),
+        texts=(["", "  "], SENTENCES[:3]),
+        streaming=(False, True),
+    )
+    def test_documents_that_give_no_example_are_an_error(self, split, max_samples, texts, streaming):
+        objective = DepthObjective(TOKENIZER, **LENGTHS, min_sentences=2)
+        data = documents(texts).to_iterable_dataset() if streaming else documents(texts)
+        with self.assertRaisesRegex(NoExamplesError, "None of the|no document with"):
+            objective.prepare_splits({split: data}, max_samples={split: max_samples})
+
+    @parameterized.product(streaming=(False, True), number=(1, 3))
+    def test_samples_are_found_behind_documents_that_give_none(self, streaming, number):
+        objective = DepthObjective(TOKENIZER, **LENGTHS, min_sentences=2)
+        data = documents([*SENTENCES[:9], "", *DOCUMENTS, " ".join(SENTENCES)])
+        data = data.to_iterable_dataset() if streaming else data
+        for split in ("train", "validation"):
+            prepared, _ = objective.prepare_splits({split: data}, max_samples={split: number})
+            self.assertLen(prepared[split], number)
+
+    def test_a_stream_with_nothing_to_unshuffle_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "train data.*nothing to un-shuffle"):
+            stream = documents(SENTENCES[:3]).to_iterable_dataset()
+            DepthObjective(TOKENIZER, **LENGTHS).prepare_splits({"train": stream})
 
     def test_one_process_prepares_before_the_others(self):
         entered = mock.create_autospec(TrainingArguments.main_process_first, return_value=mock.MagicMock())

@@ -186,6 +186,73 @@ class ResumeTest(TrainingTestCase):
         self.assertEqual(evaluated[0], evaluated[1])
 
 
+class StreamTest(TrainingTestCase):
+    def run_of(self, steps, workers=0, **arguments):
+        batches = []
+        run = trainer(
+            "depth",
+            self.folder,
+            streaming=True,
+            model=tiny_model("depth", dropout_rate=0.1),
+            max_steps=steps,
+            per_device_train_batch_size=2,
+            dataloader_num_workers=workers,
+            learning_rate=0.1,
+            **{"save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 2} | arguments,
+        )
+        run.model.register_forward_pre_hook(
+            lambda module, args, kwargs: batches.append(kwargs["input_ids"].tolist()), with_kwargs=True
+        )
+        return run, batches
+
+    @parameterized.product(workers=(0, 2), first=(4, 6))
+    def test_resumed_and_extended_runs_equal_an_uninterrupted_one_to_the_bit(self, workers, first):
+        whole, seen = self.run_of(12, workers, save_strategy="no")
+        whole.train()
+        # More than one pass, each with noise of its own.
+        self.assertGreater(len({json.dumps(batch) for batch in seen}), 20)
+        self.run_of(first, workers)[0].train()
+        resumed, rest = self.run_of(12, workers)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertEqual(rest, seen[-len(rest) :])
+        for name, value in parameters(whole.model).items():
+            self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
+        losses = [[log["loss"] for log in run.state.log_history if "loss" in log] for run in (whole, resumed)]
+        self.assertEqual(*losses)
+
+    def test_another_number_of_workers_reads_anew_and_says_so(self):
+        self.run_of(3)[0].train()
+        resumed, rest = self.run_of(4, workers=2)
+        with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+            resumed.train(resume_from_checkpoint=True)
+        self.assertRegex(logs.output[0], r"num_consumers 1 \(now 2\)")
+        self.assertLen(rest, 2)
+
+    def test_two_processes_that_are_interrupted_are_one_with_two_workers(self):
+        arguments = {"max_steps": 6, "streaming": True, "per_device_train_batch_size": 2, "learning_rate": 0.1}
+        together = run_in_two_processes("depth", self.folder, arguments | {"interrupted_at": 4})
+        alone = trainer("depth", self.folder, **arguments, dataloader_num_workers=2, gradient_accumulation_steps=2)
+        alone.train()
+        self.assert_close(parameters(alone.model), together["parameters"])
+
+    @parameterized.parameters({"dispatch_batches": True}, {"dispatch_batches": False, "split_batches": True}, {})
+    def test_another_division_of_batches_is_refused(self, **config):
+        with self.assertRaisesRegex(ValueError, "`dispatch_batches` false and `split_batches` false"):
+            trainer("t5", self.folder, streaming=True, accelerator_config=config | {"even_batches": True})
+
+    def test_a_plain_stream_that_is_extended_keeps_its_noise(self):
+        batches = {2: [], 4: []}
+        for first, seen in batches.items():
+            for steps in sorted({first, 4}):
+                run = trainer("depth", f"{self.folder}/{first}", max_steps=steps, save_strategy="steps", save_steps=2)
+                run.train_dataset = Dataset.from_list(run.train_dataset).to_iterable_dataset().repeat(None)
+                run.model.register_forward_pre_hook(
+                    lambda module, args, kwargs, seen=seen: seen.append(kwargs["input_ids"].tolist()), with_kwargs=True
+                )
+                run.train(resume_from_checkpoint=steps > first)
+        self.assertEqual(batches[2], batches[4])
+
+
 class EvaluationTest(TrainingTestCase):
     @parameterized.parameters("depth", "t5")
     def test_batch_size_does_not_change_the_metrics(self, kind):
@@ -337,6 +404,14 @@ class PartsTest(TrainingTestCase):
         arguments = DepthTrainingArguments(self.folder, use_cpu=True)
         with self.assertRaisesRegex(ValueError, "`compute_loss_func` would never be called"):
             DepthTrainer(tiny_model("depth"), arguments, collator, compute_loss_func=lambda *args, **kwargs: 0)
+
+    def test_a_stream_as_it_is_is_reported(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True, report_to="none", max_steps=1)
+        collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))
+        with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+            data = Dataset.from_list(rows(2)).to_iterable_dataset()
+            DepthTrainer(tiny_model("depth"), arguments, collator, train_dataset=data)
+        self.assertRegex(logs.output[0], "noise repeats.*prepare_splits")
 
     @parameterized.parameters(
         ({"model": tiny_model("depth").bfloat16()}, "torch.bfloat16.*bf16=True"),

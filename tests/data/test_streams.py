@@ -1,0 +1,170 @@
+from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from absl.testing import parameterized
+from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
+from torch.utils.data import DataLoader
+
+from hf_depth.data.preprocessing import NoExamplesError
+from hf_depth.data.streams import Block, ExampleStream, StreamCollator, StreamPosition, unflatten_position
+
+FILES = ([2, 200, 9], [7, 20, 33, 1, 4], [5, 1, 9, 30, 2, 0, 8, 100])
+
+
+@dataclass
+class Numbers:
+    """A preprocessor that makes `copies` examples of a document; an example is the number that its text is."""
+
+    text_column: str = "text"
+    copies: int = 1
+
+    def __call__(self, batch):
+        numbers = [np.array([int(text)]) for text in batch["text"] for _ in range(self.copies) if text]
+        return {"input_ids": numbers, "num_cut_tokens": [0] * len(numbers)}
+
+
+def documents(*sizes):
+    """A stream of files of so many documents, which are numbered from 0."""
+    bounds = np.cumsum([0, *sizes]).tolist()
+    files = [
+        Dataset.from_dict({"text": [str(number) for number in range(first, last)]}).to_iterable_dataset()
+        for first, last in zip(bounds, bounds[1:], strict=False)
+        if last > first
+    ]
+    return concatenate_datasets(files)
+
+
+def numbers(examples):
+    return [int(example["input_ids"][0]) for example in examples]
+
+
+class PassTest(parameterized.TestCase):
+    @parameterized.product(files=FILES, num_processes=(1, 2), num_workers=(0, 2))
+    def test_every_example_comes_once_per_pass(self, files, num_processes, num_workers):
+        stream = ExampleStream(documents(*files), Numbers(), buffer_size=16)
+        divided = stream.divided(num_processes * max(1, num_workers))
+        counts = {0: Counter(), 1: Counter()}
+        for rank in range(num_processes):
+            # As accelerate divides it among processes.
+            shard = divided.shard(num_shards=num_processes, index=rank) if num_processes > 1 else divided
+            self.assertEqual(shard.num_shards, max(1, num_workers))
+            unfinished = set(range(max(1, num_workers)))
+            for number, batch in enumerate(DataLoader(shard, 4, num_workers=num_workers, collate_fn=list)):
+                for example in batch:
+                    counts.setdefault(example["stream_epoch"], Counter())[int(example["input_ids"][0])] += 1
+                if batch[-1]["stream_epoch"] > 1:
+                    unfinished.discard(number % max(1, num_workers))
+                if not unfinished:
+                    break
+        expected = Counter(range(sum(files)))
+        self.assertEqual(counts[0], expected)
+        self.assertEqual(counts[1], expected)
+
+    @parameterized.parameters(1, 7, 64, 10_000)
+    def test_the_order_is_new_at_each_pass_and_the_same_again(self, buffer_size):
+        stream = ExampleStream(documents(20, 44), Numbers(), buffer_size=buffer_size)
+        passes = np.array(numbers(islice(stream, 3 * 64))).reshape(3, 64)
+        self.assertEqual(np.sort(passes).tolist(), [list(range(64))] * 3)
+        if buffer_size > 1:
+            self.assertLen(np.unique(passes, axis=0), 3)
+        self.assertEqual(numbers(islice(stream, 3 * 64)), passes.ravel().tolist())
+        other = ExampleStream(documents(20, 44), Numbers(), buffer_size=buffer_size, seed=7)
+        self.assertEqual(numbers(islice(other, 64)) == passes[0].tolist(), buffer_size == 1 and passes[0][0] == 0)
+
+    def test_examples_of_a_long_document_are_spread(self):
+        stream = ExampleStream(documents(50), Numbers(copies=20), buffer_size=1000)
+        batches = np.array(numbers(islice(stream, 1000))).reshape(-1, 10)
+        self.assertGreater(np.mean([len(set(batch)) for batch in batches]), 8)
+
+    def test_no_process_starts_all_passes_with_the_same_documents(self):
+        stream = ExampleStream(documents(8), Numbers())
+        seen = [set(numbers(islice(stream.consumer_examples([0], 4), 2 * epoch, 2 * epoch + 2))) for epoch in range(4)]
+        self.assertEqual(set.union(*seen), set(range(8)))
+
+    def test_whole_shards_are_read_by_one_consumer_alone(self):
+        stream = ExampleStream(documents(5, 5, 5, 5), Numbers(), whole_shards=True)
+        parts = [{number // 5 for number in numbers(islice(stream.consumer_examples([c], 2), 10))} for c in range(2)]
+        self.assertEqual(parts, [{0, 2}, {1, 3}])
+        for epoch in range(3):
+            read = [list(islice(stream.consumer_examples([c], 2), 10 * epoch, 10 * epoch + 10)) for c in range(2)]
+            self.assertEqual(sorted(numbers(read[0] + read[1])), list(range(20)))
+
+    @parameterized.named_parameters(
+        ("take", lambda data: data.take(30), range(30)),
+        ("skip", lambda data: data.skip(30), range(30, 60)),
+        ("interleave", lambda data: interleave_datasets([data, documents(10)]), None),
+        ("filter", lambda data: data.filter(lambda row: int(row["text"]) % 2), range(1, 60, 2)),
+        ("map", lambda data: data.map(lambda row: {"text": row["text"]}), range(60)),
+    )
+    def test_what_documents_there_are_does_not_depend_on_their_division(self, change, expected):
+        data = change(documents(20, 40))
+        expected = [int(row["text"]) for row in data] if expected is None else list(expected)
+        stream = ExampleStream(data, Numbers(), buffer_size=8)
+        read = []
+        for consumer in range(2):
+            for example in stream.consumer_examples([consumer], 2):
+                if example["stream_epoch"]:
+                    break
+                read += numbers([example])
+        self.assertEqual(sorted(read), sorted(expected))
+
+    def test_documents_that_are_repeated_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "repeated already"):
+            ExampleStream(documents(3).repeat(None), Numbers())
+
+    def test_a_buffer_of_nothing_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "`shuffle_buffer_size` must be at least 1, got 0"):
+            ExampleStream(documents(3), Numbers(), buffer_size=0)
+
+    def test_a_stream_of_nothing_usable_does_not_run_for_ever(self):
+        empty = IterableDataset.from_generator(lambda: iter([{"text": ""}, {"text": None}]))
+        stream = ExampleStream(empty, Numbers())
+        for examples in (stream, stream.one_pass(), stream.consumer_examples([1], 3)):
+            with self.assertRaisesRegex(NoExamplesError, "no document with enough text"):
+                next(iter(examples))
+
+    @parameterized.parameters(2, 3, 8)
+    def test_every_consumer_gets_examples_of_a_single_document(self, num_consumers):
+        stream = ExampleStream(documents(1), Numbers())
+        for consumer in range(num_consumers):
+            epochs = [e["stream_epoch"] for e in islice(stream.consumer_examples([consumer], num_consumers), 3)]
+            self.assertEqual(np.diff(epochs).tolist(), [num_consumers] * 2)
+
+
+class PositionTest(parameterized.TestCase):
+    @parameterized.product(number=(1, 5, 8, 37, 150, 333), copies=(1, 3))
+    def test_a_consumer_goes_on_where_it_was(self, number, copies):
+        def stream():
+            return ExampleStream(documents(20, 3, 80), Numbers(copies=copies), buffer_size=8)
+
+        everything = list(islice(stream().consumer_examples([1], 2), number + 60))
+        resumed = stream()
+        consumer, position = everything[number - 1]["stream_position"]
+        resumed.starts = {consumer: position}
+        examples = list(islice(resumed.consumer_examples([1], 2), number + 60))
+        self.assertEqual(examples[:number], [{}] * number)
+        self.assertEqual(numbers(examples[number:]), numbers(everything[number:]))
+        for name in ("stream_position", "stream_epoch"):
+            self.assertEqual([e[name] for e in examples[number:]], [e[name] for e in everything[number:]])
+
+    def test_what_was_read_is_not_tokenized_again(self):
+        stream = ExampleStream(documents(1000, 1000), Numbers(), buffer_size=8)
+        examples = stream.consumer_examples([0], 1)
+        position = next(islice(examples, 1800, None))["stream_position"][1]
+        tokenized = []
+        stream.preprocessor = lambda batch: tokenized.extend(batch["text"]) or Numbers()(batch)
+        stream.preprocessor.text_column = "text"
+        stream.starts = {0: position}
+        next(islice(stream.consumer_examples([0], 1), position.num_examples, None))
+        self.assertLessEqual(len(tokenized), 200)
+
+    def test_batches_carry_the_position_of_their_last_example(self):
+        stream = ExampleStream(documents(20), Numbers(), buffer_size=4)
+        batch = list(islice(stream, 6))
+        collated = StreamCollator(lambda examples: {"columns": sorted(examples[0])})(batch)
+        self.assertEqual(collated["columns"], ["input_ids", "num_cut_tokens", "stream_epoch"])
+        expected = (0, StreamPosition(num_examples=6, block=Block(number=1, offset=4), place=2))
+        self.assertEqual(unflatten_position(collated["stream_position"]), expected)
+        self.assertEqual(StreamCollator(lambda examples: 1 / 0)([{}, {}]), {})
