@@ -16,6 +16,7 @@ from ..ranges import Range, check_ranges
 
 CORPUS_RANGES = {
     "validation_split_percentage": Range(least=0, below=100),
+    "split_seed": Range(least=0),
     "shuffle_buffer_size": Range(least=1),
     "max_train_samples": Range(least=1),
     "max_eval_samples": Range(least=1),

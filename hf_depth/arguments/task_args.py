@@ -25,6 +25,7 @@ RANGES = {
     "preprocessing_num_workers": Range(least=0),
     "mixing_temperature": Range(least=1.0),
     "mixing_maximum": Range(least=1),
+    "split_seed": Range(least=0),
 }
 
 

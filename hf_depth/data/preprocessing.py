@@ -129,9 +129,9 @@ class DepthPreprocessor:
     >>> preprocessor = DepthPreprocessor(tokenizer, 40, 40, mlm_probability=0.3, mean_noise_span_length=3.0)
     >>> columns = preprocessor({"text": [text]})
     >>> [tokenizer.decode(ids) for ids in columns["input_ids"]]
-    ['The dog barked. The cat slept.', 'It rained.']
+    ['The dog barked.', 'The cat slept. It rained.']
     >>> [lengths.tolist() for lengths in columns["sentence_lengths"]]
-    [[16, 15], [11]]
+    [[16], [15, 11]]
     """
 
     tokenizer: InitVar[PreTrainedTokenizerBase]
