@@ -39,7 +39,8 @@ def load_streamed_files(
     As [`load_files`] with `streaming`, with one shard for each file, and bad records told or left out.
 
     A record is bad if its line is no JSON object, no UTF-8, or if it has no text in `text_column`. Text files hold
-    nothing but text, and files with a protocol (`https://…`) are left to `datasets`.
+    nothing but text, and files with a protocol (`https://…`) are left to `datasets`. A csv or parquet file, or a list
+    in JSON, that is broken cannot be read on: that is an error in any case.
 
     Args:
         argument (`str`): what an error calls the files, such as `"train_file"`.
@@ -50,10 +51,17 @@ def load_streamed_files(
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
     Raises:
-        `ValueError`: as [`load_files`], and while it is read, naming file and line of a bad record.
+        `ValueError`: as [`load_files`], if `"skip"` would be without effect, and while it is read, naming file and
+            line of a bad record.
     """
     files = [file for name in names for file in find_files(argument, name)]
-    if any("://" in file or Path(file.removesuffix(".gz")).suffix.lower() == ".txt" for file in files):
+    others = [file for file in files if "://" in file or Path(file.removesuffix(".gz")).suffix.lower() == ".txt"]
+    if others and on_bad_record == "skip":
+        raise ValueError(
+            f"`on_bad_record` skip would be without effect: `{argument}` names {others[0]}, but bad records are found "
+            "in local json, jsonl, csv and parquet files only. Leave it out."
+        )
+    if others:
         return load_files(argument, names, streaming=True, cache_dir=cache_dir)
     is_checked = on_bad_record == "error"
     if not all(map(_has_json_lines, files)):
@@ -124,7 +132,7 @@ def _json_lines(file: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
                         yield f"line {number}", json.loads(text)
                 except UnicodeDecodeError as error:
                     yield f"line {number}", f"it is not UTF-8 text (byte 0x{error.object[error.start]:02x})"
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:  # also numbers too long and lists too deep for Python
                     yield f"line {number}", f"it is not JSON ({error})"
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         yield f"line {number + 1}", f"the gzip file is broken from here on ({error})"
@@ -150,7 +158,14 @@ def _problem(record: Any, text_column: str) -> str | None:
         columns = ", ".join(map(repr, record)) or "none"
         return f"there is no column {text_column!r} (`text_column`), its columns are: {columns}"
     text = record[text_column]
-    return None if isinstance(text, str) else f"the column {text_column!r} holds {text!r:.80}, which is no text"
+    if not isinstance(text, str):
+        return f"the column {text_column!r} holds {text!r:.80}, which is no text"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # of JSON only, which can spell what is no character
+        half = text[error.start].encode("unicode_escape").decode()
+        return f"the column {text_column!r} holds half of a surrogate pair ({half} alone), which is no character"
+    return None
 
 
 def _is_first_reader() -> bool:
