@@ -295,7 +295,8 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual(flags[-4:], ["--seed", "43", "--output_dir", "runs/fine_tune_7/seed-43"])
 
     def test_fine_tuning_is_requeued_before_its_time_limit(self):
-        _, record = self.run_script("fine_tune.sbatch", "recipe.yaml", srun='kill -USR1 "$PPID"')
+        srun = 'trap "exit 85" USR1\nkill -USR1 "$PPID"\nsleep 20 &\nwait $!'  # as a run does that saves a checkpoint
+        _, record = self.run_script("fine_tune.sbatch", "recipe.yaml", srun=srun)
         self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
 
     def test_a_failure_of_the_run_is_the_failure_of_the_job(self):

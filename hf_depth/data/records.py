@@ -148,7 +148,9 @@ def _rows(argument: str, file: str, cache_dir: str | None) -> Iterator[tuple[str
                 number += 1
                 yield f"row {number}", dict(zip(batch, values, strict=True))
     except Exception as error:  # each reader raises exceptions of its own
-        raise ValueError(f"`{argument}`: cannot read {file} after row {number}: {error.__cause__ or error}") from error
+        is_named = isinstance(error, ValueError) and file in str(error)
+        reason = error if is_named else f"cannot read {file} after row {number}: {error.__cause__ or error}"
+        raise ValueError(f"`{argument}`: {reason}") from error
 
 
 def _problem(record: Any, text_column: str) -> str | None:

@@ -81,10 +81,10 @@ class BadRecordTest(CorpusTestCase):
             list(self.stream("a.parquet"))
         self.assertEqual(self.texts(self.stream("a.parquet", on_bad_record="skip")), ["a", "b"])
 
-    def test_a_csv_file_that_cannot_be_read_is_named_with_the_row(self):
+    def test_a_csv_row_that_cannot_be_read_is_named_with_its_line(self):
         lines = ["text"] + [f"Document {number}." for number in range(20_000)]
         self.write("a.csv", "\n".join([*lines, 'a,b,c,"d', "e"]))
-        with self.assertRaisesRegex(ValueError, r"`train_file`: cannot read .*a.csv after row \d+: "):
+        with self.assertRaisesRegex(ValueError, "`train_file`: .*a.csv, line 20002: the row that begins here"):
             list(self.stream("a.csv"))
 
     def test_training_stops_at_the_record_or_goes_on_without_it(self):

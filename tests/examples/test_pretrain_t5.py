@@ -275,7 +275,7 @@ class PretrainTest(parameterized.TestCase):
     def test_one_sentence_corpus_is_no_corpus_for_depth(self):
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:8] * 3))
         with self.assertRaisesRegex(ValueError, "nothing to un-shuffle.*model_type.*t5"):
-            self.script.main(self.flags(vocab_size=310))
+            self.script.main(self.flags(vocab_size=300))
 
     def test_unknown_flag_suggests_the_right_one(self):
         result = self.run_script(["--lerning_rate", "1", "--output_dir", "x"])
