@@ -95,21 +95,22 @@ def _read(
     file: Sequence[str], argument: str, text_column: str, on_bad_record: str, cache_dir: str | None
 ) -> Iterator[dict[str, Any]]:
     (file,) = file  # as `datasets` divides the arguments of generators
-    skipped = []
+    num_skipped, named = 0, []
     records = _json_lines(file) if _has_json_lines(file) else _rows(argument, file, cache_dir)
     for place, record in records:
         problem = record if isinstance(record, str) else _problem(record, text_column)
         if problem is None:
             yield record
         elif on_bad_record == "skip":
-            skipped.append(f"{place} ({problem})")
+            num_skipped += 1
+            named += [f"{place} ({problem})"] if num_skipped <= _NAMED else []
         else:
             raise ValueError(
                 f"`{argument}`: {file}, {place}: {problem}. Repair the record, or leave out such records by "
                 "`on_bad_record` skip."
             )
-    if skipped and _is_first_reader():
-        _report(file, tuple(skipped))
+    if num_skipped and _is_first_reader():
+        _report(file, num_skipped, tuple(named))
 
 
 def _has_json_lines(file: str) -> bool:
@@ -177,6 +178,6 @@ def _is_first_reader() -> bool:
 
 
 @functools.cache  # told once, not at each pass
-def _report(file: str, skipped: tuple[str, ...]) -> None:
-    named = ", ".join(skipped[:_NAMED]) + (", …" if len(skipped) > _NAMED else "")
-    logger.warning(f"{file}: skipped {len(skipped):,} bad records: {named}")
+def _report(file: str, number: int, named: tuple[str, ...]) -> None:
+    more = ", …" if number > len(named) else ""
+    logger.warning(f"{file}: skipped {number:,} bad records: {', '.join(named)}{more}")
