@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import IterableDataset
 
-from .files import STREAM_CHECK_SIZE, check_utf8, find_files, load_files, open_file
+from .files import STREAM_CHECK_SIZE, check_utf8, find_all_files, load_files, open_file
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def load_streamed_files(
         `ValueError`: as [`load_files`], if `"skip"` would be without effect, and while it is read, naming file and
             line of a bad record.
     """
-    files = [file for name in names for file in find_files(argument, name)]
+    files = find_all_files(argument, names)
     others = [file for file in files if "://" in file or Path(file.removesuffix(".gz")).suffix.lower() == ".txt"]
     if others and on_bad_record == "skip":
         raise ValueError(

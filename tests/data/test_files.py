@@ -193,6 +193,12 @@ class LoadFilesTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, "is a folder. Name its files"):
             self.load(train_file="")
 
+    @parameterized.parameters(False, True)
+    def test_a_file_that_is_named_twice_is_refused(self, streaming):
+        self.write("a.jsonl", CONTENTS["jsonl"])
+        with self.assertRaisesRegex(ValueError, "`train_file` names .*a.jsonl 2 times"):
+            self.load(train_file=["a.jsonl", "*.jsonl"], streaming=streaming)
+
     def test_kinds_of_files_do_not_mix_in_a_split(self):
         self.write("a.txt", "Text.")
         self.write("b.csv", CONTENTS["csv"])
