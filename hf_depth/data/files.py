@@ -13,6 +13,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def load_files(
         `ValueError`: naming file, line and remedy, if files cannot be read.
         `FileNotFoundError`: if there is no file of a name.
     """
-    files = [file for name in names for file in find_files(argument, name)]
+    files = find_all_files(argument, names)
     reader = _reader(argument, files)
     local_files = [file for file in files if "://" not in file]
     if reader != "parquet" and check_encoding:
@@ -106,6 +107,24 @@ def _read_documents(
         return read_documents(reader, files, streaming, cache_dir)
     except ValueError as error:
         raise ValueError(f"`{argument}`: {error}") from error
+
+
+def find_all_files(argument: str, names: Sequence[str]) -> list[str]:
+    """
+    The files that names or globs stand for, in their order.
+
+    Args:
+        argument (`str`): what an error calls the files, such as `"train_file"`.
+        names (`Sequence[str]`): as for [`find_files`].
+
+    Raises:
+        `ValueError`, `FileNotFoundError`: as [`find_files`], or if a file is named twice, as by two globs.
+    """
+    files = [file for name in names for file in find_files(argument, name)]
+    file, number = Counter(files).most_common(1)[0]
+    if number > 1:
+        raise ValueError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
+    return files
 
 
 def find_files(argument: str, name: str) -> list[str]:

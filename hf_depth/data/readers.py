@@ -6,6 +6,7 @@ let a stray quotation mark swallow rows of a CSV file. These readers lose nothin
 """
 
 import csv
+import functools
 import gzip
 import io
 import logging
@@ -229,11 +230,7 @@ def csv_rows(file: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:
             if len(row) != len(header):
                 raise ValueError(_wrong_number_of_cells(place, row, header, reader.line_num - start + 1))
             if not has_warned and (has_warned := _holds_rows(row)):
-                logger.warning(
-                    f"{place}: a quoted cell reaches to line {reader.line_num}, and each line within it looks like a "
-                    "row. If they are rows, a stray quotation mark opens the cell: remove it, or double it and quote "
-                    "its cell."
-                )
+                _warn_of_rows_in_a_cell(place, reader.line_num)
             yield [row[index] for index in order]
             num_rows += 1
         start = reader.line_num + 1
@@ -279,6 +276,14 @@ def _holds_rows(row: Sequence[str]) -> bool:
         if inner and all(len(cells) == len(row) for cells in csv.reader(inner)):
             return True
     return False
+
+
+@functools.cache  # told once, not at each pass over a stream
+def _warn_of_rows_in_a_cell(place: str, last_line: int) -> None:
+    logger.warning(
+        f"{place}: a quoted cell reaches to line {last_line}, and each line within it looks like a row. If they are "
+        "rows, a stray quotation mark opens the cell: remove it, or double it and quote its cell."
+    )
 
 
 @dataclass(frozen=True)

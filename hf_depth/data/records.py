@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import IterableDataset
 
-from .files import STREAM_CHECK_SIZE, check_utf8, find_files, load_files, open_file
+from .files import STREAM_CHECK_SIZE, check_utf8, find_all_files, load_files, open_file
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ def load_streamed_files(
     As [`load_files`] with `streaming`, with one shard for each file, and bad records told or left out.
 
     A record is bad if its line is no JSON object, no UTF-8, or if it has no text in `text_column`. Text files hold
-    nothing but text, and files with a protocol (`https://…`) are left to `datasets`.
+    nothing but text, and files with a protocol (`https://…`) are left to `datasets`. A csv or parquet file, or a list
+    in JSON, that is broken cannot be read on: that is an error in any case.
 
     Args:
         argument (`str`): what an error calls the files, such as `"train_file"`.
@@ -50,10 +51,17 @@ def load_streamed_files(
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
     Raises:
-        `ValueError`: as [`load_files`], and while it is read, naming file and line of a bad record.
+        `ValueError`: as [`load_files`], if `"skip"` would be without effect, and while it is read, naming file and
+            line of a bad record.
     """
-    files = [file for name in names for file in find_files(argument, name)]
-    if any("://" in file or Path(file.removesuffix(".gz")).suffix.lower() == ".txt" for file in files):
+    files = find_all_files(argument, names)
+    others = [file for file in files if "://" in file or Path(file.removesuffix(".gz")).suffix.lower() == ".txt"]
+    if others and on_bad_record == "skip":
+        raise ValueError(
+            f"`on_bad_record` skip would be without effect: `{argument}` names {others[0]}, but bad records are found "
+            "in local json, jsonl, csv and parquet files only. Leave it out."
+        )
+    if others:
         return load_files(argument, names, streaming=True, cache_dir=cache_dir)
     is_checked = on_bad_record == "error"
     if not all(map(_has_json_lines, files)):
@@ -87,21 +95,22 @@ def _read(
     file: Sequence[str], argument: str, text_column: str, on_bad_record: str, cache_dir: str | None
 ) -> Iterator[dict[str, Any]]:
     (file,) = file  # as `datasets` divides the arguments of generators
-    skipped = []
+    num_skipped, named = 0, []
     records = _json_lines(file) if _has_json_lines(file) else _rows(argument, file, cache_dir)
     for place, record in records:
         problem = record if isinstance(record, str) else _problem(record, text_column)
         if problem is None:
             yield record
         elif on_bad_record == "skip":
-            skipped.append(f"{place} ({problem})")
+            num_skipped += 1
+            named += [f"{place} ({problem})"] if num_skipped <= _NAMED else []
         else:
             raise ValueError(
                 f"`{argument}`: {file}, {place}: {problem}. Repair the record, or leave out such records by "
                 "`on_bad_record` skip."
             )
-    if skipped and _is_first_reader():
-        _report(file, tuple(skipped))
+    if num_skipped and _is_first_reader():
+        _report(file, num_skipped, tuple(named))
 
 
 def _has_json_lines(file: str) -> bool:
@@ -124,7 +133,7 @@ def _json_lines(file: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
                         yield f"line {number}", json.loads(text)
                 except UnicodeDecodeError as error:
                     yield f"line {number}", f"it is not UTF-8 text (byte 0x{error.object[error.start]:02x})"
-                except json.JSONDecodeError as error:
+                except (ValueError, RecursionError) as error:  # also numbers too long and lists too deep for Python
                     yield f"line {number}", f"it is not JSON ({error})"
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         yield f"line {number + 1}", f"the gzip file is broken from here on ({error})"
@@ -152,7 +161,14 @@ def _problem(record: Any, text_column: str) -> str | None:
         columns = ", ".join(map(repr, record)) or "none"
         return f"there is no column {text_column!r} (`text_column`), its columns are: {columns}"
     text = record[text_column]
-    return None if isinstance(text, str) else f"the column {text_column!r} holds {text!r:.80}, which is no text"
+    if not isinstance(text, str):
+        return f"the column {text_column!r} holds {text!r:.80}, which is no text"
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # of JSON only, which can spell what is no character
+        half = text[error.start].encode("unicode_escape").decode()
+        return f"the column {text_column!r} holds half of a surrogate pair ({half} alone), which is no character"
+    return None
 
 
 def _is_first_reader() -> bool:
@@ -162,6 +178,6 @@ def _is_first_reader() -> bool:
 
 
 @functools.cache  # told once, not at each pass
-def _report(file: str, skipped: tuple[str, ...]) -> None:
-    named = ", ".join(skipped[:_NAMED]) + (", …" if len(skipped) > _NAMED else "")
-    logger.warning(f"{file}: skipped {len(skipped):,} bad records: {named}")
+def _report(file: str, number: int, named: tuple[str, ...]) -> None:
+    more = ", …" if number > len(named) else ""
+    logger.warning(f"{file}: skipped {number:,} bad records: {', '.join(named)}{more}")

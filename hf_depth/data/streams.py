@@ -24,7 +24,7 @@ DOCUMENTS_AT_ONCE = 100
 PACKED_DOCUMENTS_AT_ONCE = 1000
 
 # Data sets whose shards, read one after the other, are what the whole data set is. Of others (`take`, `skip`,
-# `interleave_datasets`, `shuffle`) the shards together may be other documents than the whole.
+# `interleave_datasets`, `shuffle`, and `map` or `filter` with indices) the shards together may be other documents.
 _DIVISIBLE = {
     "ArrowExamplesIterable",
     "ExamplesIterable",
@@ -120,7 +120,8 @@ class ExampleStream(torch.utils.data.IterableDataset):
         kinds = _kinds(self.documents.state_dict())
         if "RepeatExamplesIterable" in kinds:
             raise ValueError("The documents to train on are repeated already: leave out `.repeat(...)`, passes are.")
-        self.num_shards = self.documents.num_shards if kinds <= _DIVISIBLE else 1
+        is_divisible = kinds <= _DIVISIBLE and not _has_indices(self.documents._ex_iterable)
+        self.num_shards = self.documents.num_shards if is_divisible else 1
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
@@ -305,3 +306,9 @@ def _kinds(state: Any) -> set[str]:
         kinds = {state["type"]} if "type" in state else set()
         return kinds.union(*map(_kinds, state.values()))
     return set().union(*map(_kinds, state)) if isinstance(state, list) else set()
+
+
+def _has_indices(iterable: Any) -> bool:
+    """Whether a function of `map` or `filter` takes the number of a row, which is another one in a shard."""
+    inner = [getattr(iterable, "ex_iterable", None), *getattr(iterable, "ex_iterables", ())]
+    return getattr(iterable, "with_indices", False) or any(_has_indices(part) for part in inner if part is not None)

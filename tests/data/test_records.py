@@ -24,6 +24,9 @@ BAD = {
     "list": (b'["a"]', "it is no JSON object, but list"),
     "broken": (b'{"text": "a', r"it is not JSON \(Unterminated string"),
     "missing": (b'{"body": "a"}', r"there is no column 'text' \(`text_column`\), its columns are: 'body'"),
+    "half": (b'{"text": "a \\ud83d b"}', r"the column 'text' holds half of a surrogate pair \(\\ud83d alone\)"),
+    "long number": (b'{"text": "a", "id": ' + b"9" * 5000 + b"}", r"it is not JSON \(Exceeds the limit"),
+    "deep": (b'{"text": "a", "tree": ' + b"[" * 5000 + b"]" * 5000 + b"}", r"it is not JSON \(maximum recursion"),
     "latin": (b'{"text": "caf\xe9"}', r"it is not UTF-8 text \(byte 0xe9\)"),
 }
 
@@ -60,7 +63,7 @@ class BadRecordTest(CorpusTestCase):
             list(stream)
         first, second = logs.output  # and not once more for the second pass
         self.assertRegex(first, r"a.jsonl: skipped 1 bad records: line 1 \(the column 'text' holds None")
-        self.assertRegex(second, rf"{name}: skipped 6 bad records: line 4 .*, line 8 .*, …$")
+        self.assertRegex(second, rf"{name}: skipped 9 bad records: line 4 .*, line 8 .*, …$")
 
     def test_what_follows_a_broken_gzip_block_is_one_bad_record(self):
         content = gzip.compress(b"\n".join(GOOD * 10_000))
@@ -95,8 +98,10 @@ class BadRecordTest(CorpusTestCase):
     @parameterized.parameters(
         ({"on_bad_record": "ignore", "streaming": True}, "must be error or skip, got 'ignore'"),
         ({"on_bad_record": "skip"}, "skip is for files that are streamed"),
+        ({"on_bad_record": "skip", "streaming": True, "train_file": "a.txt"}, "skip would be .* names .*a.txt"),
     )
     def test_what_would_be_without_effect_is_refused(self, arguments, message):
-        self.write("a.jsonl", b"\n".join(GOOD))
+        for file in ("a.jsonl", "a.txt"):
+            self.write(file, b"\n".join(GOOD))
         with self.assertRaisesRegex(ValueError, f"`on_bad_record` {message}"):
-            self.load(train_file="a.jsonl", **arguments)
+            self.load(**{"train_file": "a.jsonl", **arguments})

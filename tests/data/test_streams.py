@@ -96,6 +96,7 @@ class PassTest(parameterized.TestCase):
         ("skip", lambda data: data.skip(30), range(30, 60)),
         ("interleave", lambda data: interleave_datasets([data, documents(10)]), None),
         ("filter", lambda data: data.filter(lambda row: int(row["text"]) % 2), range(1, 60, 2)),
+        ("filter by number", lambda data: data.filter(lambda row, i: i >= 15, with_indices=True), range(15, 60)),
         ("map", lambda data: data.map(lambda row: {"text": row["text"]}), range(60)),
     )
     def test_what_documents_there_are_does_not_depend_on_their_division(self, change, expected):
