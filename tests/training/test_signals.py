@@ -2,13 +2,16 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import TrainerCallback
 
+from helpers import process_environment
 from hf_depth.training import signals
 from hf_depth.training.runs import Run
 from hf_depth.training.signals import REQUEUE_STATUS, Interrupted, end_on_signals
@@ -233,5 +236,25 @@ class EndOnSignalsTest(SignalTestCase):
         self.assertEqual(self.end(child), (0, ""))
 
 
+class SeveralProcessesTest(SignalTestCase):
+    def test_one_process_that_gets_a_signal_stops_all_of_them(self):
+        launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
+        command = [sys.executable, *launcher, __file__, self.folder]
+        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
+        self.assertEqual(result.returncode, 1)  # of the launcher
+        self.assertRegex(result.stderr, f"exitcode *: {REQUEUE_STATUS}")
+        self.assertEqual(result.stderr.count("SIGUSR1 at step 2. Run the same command again"), 1)
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+
+
+def main(folder: str):
+    """One of two processes, of which the second gets a signal."""
+    run_trainer = trainer("depth", folder, **ARGUMENTS)
+    if run_trainer.args.process_index == 1:
+        run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
+    Run.find(run_trainer.args, {}).execute(run_trainer)
+
+
 if __name__ == "__main__":
-    absltest.main()
+    with end_on_signals():
+        main(sys.argv[1])
