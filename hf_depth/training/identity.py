@@ -102,7 +102,7 @@ def describe_run(
 
 
 def _describe_file(path: str) -> str:
-    """Size and a hash of blocks at equal distances: a stream goes on by line numbers, which hold for that file only."""
+    """Size and a hash of blocks at equal distances: a stream goes on by row numbers, which hold for that file only."""
     size = os.path.getsize(path)
     digest = hashlib.sha256()
     with open(path, "rb") as file:
