@@ -226,6 +226,7 @@ class StopOnSignal(TrainerCallback):
         if not self.signum:
             self.signum, self.received_at = int(signum), now
         elif not self.is_stopping and now - self.received_at > REPEAT_SECONDS:
+            self.is_agreed = False  # the other processes do not end with this one
             raise Interrupted("Ended at once by a second signal: nothing was saved since the last checkpoint.")
 
     def requested(self) -> str | None:
