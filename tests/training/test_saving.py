@@ -111,6 +111,15 @@ class CheckpointTest(SavingTestCase):
         self.assertEqual(saved["best_model_checkpoint"], best)
         self.assertEqual(saved["best_global_step"], one_trainer.state.best_global_step)
 
+    def test_the_best_model_is_loaded_at_the_end_also_if_its_score_came_between_two_saves(self):
+        changes = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 2, "max_steps": 4}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}  # the first one
+        one_trainer = self.trainer(**changes, load_best_model_at_end=True)
+        one_trainer.train()
+        self.assertEqual(self.names(), ["checkpoint-1", "checkpoint-2", "checkpoint-4"])
+        first = load_file(f"{self.folder}/checkpoint-1/model.safetensors")
+        self.assertTrue(torch.equal(one_trainer.model.shared.weight, first["shared.weight"]))
+
     def test_save_only_model_saves_only_the_model(self):
         self.trainer(max_steps=1, save_only_model=True).train()
         files = list_files(Path(self.folder, "checkpoint-1"))
