@@ -71,7 +71,7 @@ class SavingTrainer(Seq2SeqTrainer):
             super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As `Trainer` does; the best model is saved also between `save_steps`, or it could not be loaded at the end."""
+        """As `Trainer` does; saves the best model also between `save_steps`, or it could not be loaded at the end."""
         is_due = self.control.should_save  # after a signal; `save_strategy="best"` saves for a new best score only
         is_new_best = super()._determine_best_metric(metrics, trial)
         if is_new_best and self.args.load_best_model_at_end:
