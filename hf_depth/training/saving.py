@@ -52,6 +52,7 @@ class SavingTrainer(Seq2SeqTrainer):
         self._model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
         self._last_good_step = 0
         self._resumed_from: str | None = None
+        self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
         self._epoch_is_over = False
         self.add_callback(_ResumeCallback(self))
@@ -95,6 +96,7 @@ class SavingTrainer(Seq2SeqTrainer):
                 if self.run_description is not None:
                     (aside / RUN_FILE).write_text(json.dumps(self.run_description, indent=2), encoding="utf-8")
             self._save_rank_files(aside)
+        self.last_checkpoint = str(folder)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
         if self.args.should_save:
@@ -305,7 +307,7 @@ class SavingTrainer(Seq2SeqTrainer):
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
             if resume_from_checkpoint is None:
                 raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
-        self._resumed_from = resume_from_checkpoint or None
+        self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
         self._first_step = None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 

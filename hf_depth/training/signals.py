@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +201,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[None]:
                     trainer.end()
                 raise
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(_how_to_continue(trainer.args))
+        interrupt.add_note(_how_to_continue(trainer.args, trainer.last_checkpoint))
         raise
     finally:
         trainer.remove_callback(callback)
@@ -268,12 +267,12 @@ class StopOnSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self.is_stopping:
-            raise Interrupted(f"{self.name} at step {state.global_step}. {_how_to_continue(args)}")
+            last = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+            raise Interrupted(f"{self.name} at step {state.global_step}. {_how_to_continue(args, last)}")
 
 
-def _how_to_continue(args: TrainingArguments) -> str:
-    """Advice for who interrupted a run: which command continues it, and from where."""
-    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+def _how_to_continue(args: TrainingArguments, last: str | None) -> str:
+    """Advice for who interrupted a run: which command continues it, and from which checkpoint."""
     if last is None:
         return "There is no checkpoint yet: the same command starts anew."
     if str(args.resume_from_checkpoint).lower() in ("none", "true", "last", "auto"):

@@ -171,6 +171,14 @@ class StopOnSignalsTest(SignalTestCase):
         self.assertRegex(" ".join(caught.exception.__notes__), advice)
         self.assertNotIn("checkpoint-3", self.checkpoints())
 
+    @parameterized.parameters((signal.SIGINT, 1), (signal.SIGTERM, 2))
+    def test_the_advice_names_a_checkpoint_of_this_run_not_of_one_that_was_there_before(self, signum, step):
+        self.execute(save_steps=4)
+        with self.assertRaises((KeyboardInterrupt, Interrupted)) as caught:
+            self.execute(Kill("on_step_begin", 1, signum), save_steps=1, resume_from_checkpoint="false")
+        advice = getattr(caught.exception, "message", None) or caught.exception.__notes__[0]
+        self.assertRegex(advice, f"--resume_from_checkpoint .*checkpoint-{step}`")
+
     def test_workers_of_a_loader_leave_signals_to_the_run(self):
         class KillWorkers(Kill):
             def kill(self, state, step, signum):
