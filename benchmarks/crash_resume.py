@@ -4,10 +4,11 @@ How many runs that are killed go on as if nothing had happened.
     python benchmarks/crash_resume.py --kills 300
 
 The example scripts pre-train (map-style and from a stream) and fine-tune a tiny model, in 1 and 2 processes, with 0
-and 2 workers, with and without gradient accumulation, over several epochs. Saves fall between logs. Runs are killed
-(SIGKILL to the whole process group) up to three times each, half of the kills inside a save, and started again by the
-same command until they end. A run is restored if it ends with exit status 0, and if its final parameters and all
-values in its logs but speeds equal those of an uninterrupted run, bit for bit.
+and 2 workers, with and without gradient accumulation, over several epochs. Saves fall between logs, which fine-tuning
+writes at the end of each epoch. Runs are killed (SIGKILL to the whole process group) up to three times each, half of
+the kills inside a save, and started again by the same command until they end. A run is restored if it ends with exit
+status 0, and if its final parameters and all values in its logs but speeds equal those of an uninterrupted run, bit
+for bit.
 
 Each start is a fork of one process that has imported everything, so that it costs a second, and calls `main()` of the
 script.
@@ -87,6 +88,7 @@ class Setting:
         }
         if self.kind == "tasks":
             values |= {"task_file": data / "task.yaml", "train_file": data / "examples.jsonl"}
+            values |= {"logging_strategy": "epoch"}
         else:
             values |= {"train_file": data / "texts.txt", "max_source_length": 64, "max_target_length": 64}
             values |= {"streaming": str(self.kind == "stream").lower()}

@@ -2,6 +2,7 @@
 Environment of all tests: no network, one thread per process. Set here, before a test module imports torch.
 """
 
+import gc
 import os
 
 from hypothesis import settings
@@ -14,3 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The same examples in every run, and no deadline for one: a busy machine must not fail a test.
 settings.register_profile("hf_depth", deadline=None, derandomize=True)
 settings.load_profile("hf_depth")
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: the collections of garbage, with which each training begins, pass over it."""
+    gc.freeze()

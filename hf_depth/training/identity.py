@@ -64,6 +64,7 @@ FREE_FLAGS = frozenset(
     + ("task_file", "benchmark", "excluded_datasets", "dataset_dir")
 )
 NUM_SAMPLES = 64  # of the training examples
+NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of each training file, in bytes
 
 
 def describe_run(
@@ -76,8 +77,8 @@ def describe_run(
     What identifies a run of a script, by the names of its flags: the base model, the text or the tasks with their
     versions, noise, lengths. [`Run`] adds what is in the arguments of the trainer and in the training data.
 
-    Training files are known by their sizes in bytes, so that they may be renamed and moved. Their content is compared
-    later, see [`describe_data`].
+    Training files are known by their sizes and a hash of some of their bytes, so that they may be renamed and moved.
+    What is made of them is compared later, see [`describe_data`].
 
     Args:
         model_args: the base model.
@@ -96,8 +97,19 @@ def describe_run(
         run["tasks"] = sorted(f"{task.benchmark}/{task.name} version {task.version}" for task in trained)
     elif run.get("train_file"):
         files = [file for name in run["train_file"] for file in find_files("train_file", name)]
-        run["train_file"] = [file if "://" in file else f"{os.path.getsize(file)} bytes" for file in files]
+        run["train_file"] = [file if "://" in file else _describe_file(file) for file in files]
     return run | more
+
+
+def _describe_file(path: str) -> str:
+    """Size and a hash of blocks at equal distances: a stream goes on by row numbers, which hold for that file only."""
+    size = os.path.getsize(path)
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for start in np.linspace(0, max(0, size - BLOCK_SIZE), NUM_BLOCKS).astype(int):
+            file.seek(start)
+            digest.update(file.read(BLOCK_SIZE))
+    return f"{size} bytes ({digest.hexdigest()[:12]})"
 
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def describe_data(examples: Any) -> dict[str, Any]:
 
     So the text, the tokenizer, the lengths and the split are compared, whatever the files are called and wherever they
     are. The hash is that of stored columns; of a data set that computes its examples only the number is compared, and
-    of a stream, which has no number, nothing: there the sizes of its files stand for it.
+    of a stream, which has no number, nothing: there its files stand for it.
 
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 MANIFEST_FILE = "manifest.json"
 # In `output_dir`. Neither the `checkpoint-*` of `Trainer` nor its uploads to the Hub (all but `_*`) find it.
 UNFINISHED_FOLDER = "_unfinished"
+FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))  # numbers of system errors
 
 
 def gathered(value: Any) -> list[Any]:
@@ -110,10 +111,30 @@ def _sync_folder(folder: Path) -> None:
 
 def is_full_disk(error: BaseException) -> bool:
     """Whether writing failed for want of space: torch and safetensors raise errors of their own for that."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
         return True
     signs = ("No space left", "quota exceeded", "File too large", "PytorchStreamWriter failed", "inline_container")
     return any(sign in str(error) for sign in signs)
+
+
+@contextlib.contextmanager
+def one_error_for_a_full_disk(output_dir: str | os.PathLike) -> Iterator[None]:
+    """
+    For what a run writes beside its models (metrics, predictions, plots): what is missing is written by the next run.
+
+    Raises:
+        `OSError`: in one line, in the place of that of the system.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL_DISK:  # the error of a checkpoint, which has no number, says what to do
+            raise
+        free = shutil.disk_usage(output_dir).free
+        raise OSError(
+            f"The disk of {output_dir} is full ({free / 1e6:,.1f} MB free): results could not be written ({error}). "
+            "Make room, and run the same command again: it goes on from its last checkpoint."
+        ) from None
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------

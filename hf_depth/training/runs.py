@@ -34,6 +34,7 @@ from .identity import (
     describe_data,
     describe_training,
 )
+from .manifests import one_error_for_a_full_disk
 from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
 from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
@@ -140,6 +141,7 @@ class Run:
 
         Raises:
             `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data.
+            `OSError`: in one line, if the disk is full.
             [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training; a checkpoint is saved.
         """
         self._check(trainer, test_dataset)
@@ -150,14 +152,15 @@ class Run:
         trainer.run_description = describe_training(self.args) | data | self.description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
-        if self.do_train:
-            with stop_on_signals(trainer):
-                self.train(trainer, statistics.get("train", {}))
-        if self.args.do_eval:
-            self.evaluate(trainer, statistics.get("validation", {}))
-        if self.args.do_predict:
-            self.predict(trainer, test_dataset)
-        self.finish(trainer)
+        with one_error_for_a_full_disk(self.args.output_dir):
+            if self.do_train:
+                with stop_on_signals(trainer):
+                    self.train(trainer, statistics.get("train", {}))
+            if self.args.do_eval:
+                self.evaluate(trainer, statistics.get("validation", {}))
+            if self.args.do_predict:
+                self.predict(trainer, test_dataset)
+            self.finish(trainer)
 
     def _check_same(self, run: Mapping[str, Any]) -> None:
         """Stop if the checkpoint to continue is of another run, see [`check_same_run`]."""

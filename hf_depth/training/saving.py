@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import TrainOutput, get_last_checkpoint, rotate_checkpoints
+from transformers.trainer_utils import TrainOutput, rotate_checkpoints
 
 from .callbacks import RUN_FILE
+from .checkpoints import last_complete_checkpoint
 from .manifests import (
     UNFINISHED_FOLDER,
     describe_files,
@@ -39,6 +40,7 @@ class SavingTrainer(Seq2SeqTrainer):
       files of all processes), and renamed when it is on the disk. The model in `output_dir` is replaced likewise.
     - Weights or a loss that are not finite are never saved: training stops with an error, on all processes.
     - What was added up since the last log is part of a checkpoint: a resumed run logs the same values.
+    - The checkpoint of the last step of an epoch is written after the log and the evaluation at the end of the epoch.
     """
 
     # What identifies the run, see `describe_run`: `run.json` of each checkpoint.
@@ -50,14 +52,35 @@ class SavingTrainer(Seq2SeqTrainer):
         self._model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
         self._last_good_step = 0
         self._resumed_from: str | None = None
+        self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
+        self._epoch_is_over = False
         self.add_callback(_ResumeCallback(self))
 
     # ---- Checkpoints ------------------------------------------------------------------------------------------------
 
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """
+        As `Trainer` does after a step and at the end of an epoch, but not after the last step of an epoch.
+
+        What is due then is done with what is due at the end of the epoch, and saved when all of it is done: a run that
+        is killed after a checkpoint of that step goes on with the next epoch, and would be without the log and the
+        evaluation at the end of this one.
+        """
+        is_last_step = self.control.should_training_stop or self.control.should_epoch_stop or self.state.epoch % 1 == 0
+        if self._epoch_is_over or not is_last_step:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """As `Trainer` does; saves the best model also between `save_steps`, or it could not be loaded at the end."""
+        is_due = self.control.should_save  # after a signal; `save_strategy="best"` saves for a new best score only
+        is_new_best = super()._determine_best_metric(metrics, trial)
+        if is_new_best and self.args.load_best_model_at_end:
+            self.control.should_save = True
+        return is_new_best or is_due
+
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         self._check_training_loss()
-        self._check_parameters()
         folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
         with self._written_aside(folder) as aside:
             # Without a best step, `Trainer` neither waits for the other processes, which would hang if one of them
@@ -73,6 +96,7 @@ class SavingTrainer(Seq2SeqTrainer):
                 if self.run_description is not None:
                     (aside / RUN_FILE).write_text(json.dumps(self.run_description, indent=2), encoding="utf-8")
             self._save_rank_files(aside)
+        self.last_checkpoint = str(folder)
         if self.args.push_to_hub:
             self._push_from_checkpoint(str(folder))
         if self.args.should_save:
@@ -260,19 +284,30 @@ class SavingTrainer(Seq2SeqTrainer):
     def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
         self._check_training_loss()
         self._check_parameters()
-        output = super()._finalize_training(*args, **kwargs)
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            # With a limit of 1, `Trainer` would delete the last checkpoint if it is not the best one: a run that a
+            # signal stopped would go back to that one, and a finished run would be trained again from there.
+            output = super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
         return output._replace(training_loss=output.metrics["train_loss"])
 
     # ---- Resuming ---------------------------------------------------------------------------------------------------
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As `Trainer.train`; what a process that was killed left unfinished is removed first."""
+        """
+        As `Trainer.train`; what a process that was killed left unfinished is removed first. With
+        `resume_from_checkpoint=True` the last complete checkpoint is taken.
+        """
         if self.args.should_save and Path(self.args.output_dir, UNFINISHED_FOLDER).is_dir():
             logger.info(f"Removing {self.args.output_dir}/{UNFINISHED_FOLDER}, which was not written to its end.")
             self._remove_unfinished()
         if resume_from_checkpoint is True:
-            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir) or True
-        self._resumed_from = resume_from_checkpoint or None
+            resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+        self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
         self._first_step = None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -317,7 +352,10 @@ class SavingTrainer(Seq2SeqTrainer):
 
 
 class _ResumeCallback(TrainerCallback):
-    """Restores what was added up since the last log, and ends training at once if no steps are left."""
+    """
+    Restores what was added up since the last log, and where the best checkpoint is; ends training at once if no steps
+    are left. Tells the trainer whether an epoch is over.
+    """
 
     def __init__(self, trainer: SavingTrainer):
         self.trainer = trainer
@@ -330,8 +368,19 @@ class _ResumeCallback(TrainerCallback):
             path = Path(trainer._resumed_from, trainer._rank_file("log_state"))
             if path.is_file():
                 trainer._restore_log_state(json.loads(path.read_text(encoding="utf-8")))
+            trainer._record_best_checkpoint(Path(trainer._resumed_from))
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer._epoch_is_over = False
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer._epoch_is_over = True
 
 
 def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:

@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +201,7 @@ def stop_on_signals(trainer: Trainer) -> Iterator[None]:
                     trainer.end()
                 raise
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(_how_to_continue(trainer.args))
+        interrupt.add_note(_how_to_continue(trainer.args, trainer.last_checkpoint))
         raise
     finally:
         trainer.remove_callback(callback)
@@ -212,10 +211,12 @@ class StopOnSignal(TrainerCallback):
     """Saves a checkpoint and stops at the end of the step in which one of the processes got a signal."""
 
     def __init__(self):
+        self.name = ""
         self.signum = 0
         self.received_at = 0.0
         self.is_stopping = False  # from the step on at which it is saved
         self.is_agreed = False  # by all processes
+        self.is_due = (False, False)  # a log, an evaluation: at that step
         self.group = None
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
@@ -224,6 +225,7 @@ class StopOnSignal(TrainerCallback):
         if not self.signum:
             self.signum, self.received_at = int(signum), now
         elif not self.is_stopping and now - self.received_at > REPEAT_SECONDS:
+            self.is_agreed = False  # the other processes do not end with this one
             raise Interrupted("Ended at once by a second signal: nothing was saved since the last checkpoint.")
 
     def requested(self) -> str | None:
@@ -252,36 +254,25 @@ class StopOnSignal(TrainerCallback):
             return
         self.name, self.is_stopping = name, True
         logger.warning(f"{name}: saving a checkpoint at step {state.global_step} and ending.")
-        control.should_training_stop = True
-        # What is due at the end of an epoch is done before its checkpoint is written.
-        self.waits_for_epoch_end = state.epoch == int(state.epoch) and IntervalStrategy.EPOCH in (
-            args.eval_strategy,
-            args.save_strategy,
-            args.logging_strategy,
-        )
-        control.should_save = not self.waits_for_epoch_end
-        if args.save_strategy == SaveStrategy.BEST:
-            control.should_evaluate = False  # it would decide whether to save
+        control.should_training_stop = control.should_save = True
+        self.is_due = control.should_log, control.should_evaluate
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if not self.is_stopping:
-            return
-        control.should_save = self.waits_for_epoch_end
-        if not self.waits_for_epoch_end:  # the epoch is not at its end
-            control.should_evaluate = control.should_log = False
+        if self.is_stopping and state.epoch % 1:  # the epoch is not at its end, and what is due there is not due yet
+            control.should_log, control.should_evaluate = self.is_due
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self.is_stopping:
-            raise Interrupted(f"{self.name} at step {state.global_step}. {_how_to_continue(args)}")
+            last = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+            raise Interrupted(f"{self.name} at step {state.global_step}. {_how_to_continue(args, last)}")
 
 
-def _how_to_continue(args: TrainingArguments) -> str:
-    """Advice for who interrupted a run: which command continues it, and from where."""
-    last = get_last_checkpoint(args.output_dir) if os.path.isdir(args.output_dir) else None
+def _how_to_continue(args: TrainingArguments, last: str | None) -> str:
+    """Advice for who interrupted a run: which command continues it, and from which checkpoint."""
     if last is None:
         return "There is no checkpoint yet: the same command starts anew."
     if str(args.resume_from_checkpoint).lower() in ("none", "true", "last", "auto"):

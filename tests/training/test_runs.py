@@ -1,5 +1,7 @@
+import errno
 import json
 from pathlib import Path
+from unittest import mock
 
 import torch
 from absl.testing import parameterized
@@ -85,6 +87,23 @@ class RunTest(TrainingTestCase):
         self.assertEqual(self.results()["train_loss"], train_loss)
         self.assertTrue(Path(self.folder, "losses.png").is_file())
         run, _ = self.run_once(max_steps=2, execute=False)
+        self.assertFalse(run.steps["do_train"])
+
+    @parameterized.parameters("save_metrics", "save_state", "create_model_card")
+    def test_a_disk_that_is_full_when_results_are_written_is_one_line(self, method):
+        run, run_trainer = self.run_once(execute=False)
+        with mock.patch.object(run_trainer, method, side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            with self.assertRaisesRegex(OSError, f"^The disk of {self.folder} is full .*the same command again.*$"):
+                run.execute(run_trainer)
+        run, run_trainer = self.run_once()
+        self.assertIn("train_loss", self.results())
+        self.assertTrue(Path(self.folder, "README.md").is_file())
+
+    def test_the_last_checkpoint_stays_so_that_a_finished_run_is_not_trained_again(self):
+        changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "save_total_limit": 1}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}
+        self.run_once(max_steps=3, **changes)  # the best model is the first one
+        run, _ = self.run_once(max_steps=3, **changes, execute=False)
         self.assertFalse(run.steps["do_train"])
 
     def test_a_run_that_was_extended_does_not_take_the_old_model_for_the_new_one(self):

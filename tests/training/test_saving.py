@@ -6,7 +6,8 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
-from transformers import Trainer
+from safetensors.torch import load_file, save_file
+from transformers import Trainer, TrainerCallback
 
 from hf_depth.training.manifests import damage, list_files, read_manifest
 from tiny_training import TrainingTestCase, parameters, trainer
@@ -20,6 +21,17 @@ def logs(one_trainer) -> list[dict]:
         {name: value for name, value in log.items() if "per_second" not in name and "runtime" not in name}
         for log in one_trainer.state.log_history
     ]
+
+
+class KillAfterSave(TrainerCallback):
+    """Ends the process, as it were, right after the checkpoint of a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_save(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise InterruptedError
 
 
 class SavingTestCase(TrainingTestCase):
@@ -99,6 +111,15 @@ class CheckpointTest(SavingTestCase):
         self.assertEqual(saved["best_model_checkpoint"], best)
         self.assertEqual(saved["best_global_step"], one_trainer.state.best_global_step)
 
+    def test_the_best_model_is_loaded_at_the_end_also_if_its_score_came_between_two_saves(self):
+        changes = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 2, "max_steps": 4}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}  # the first one
+        one_trainer = self.trainer(**changes, load_best_model_at_end=True)
+        one_trainer.train()
+        self.assertEqual(self.names(), ["checkpoint-1", "checkpoint-2", "checkpoint-4"])
+        first = load_file(f"{self.folder}/checkpoint-1/model.safetensors")
+        self.assertTrue(torch.equal(one_trainer.model.shared.weight, first["shared.weight"]))
+
     def test_save_only_model_saves_only_the_model(self):
         self.trainer(max_steps=1, save_only_model=True).train()
         files = list_files(Path(self.folder, "checkpoint-1"))
@@ -159,6 +180,50 @@ class ResumeTest(SavingTestCase):
         resumed = self.trainer(kind, **changes)
         self.assertEqual(resumed.train(f"{self.folder}/checkpoint-{at}").training_loss, training_loss)
         self.assertEqual(logs(resumed), logs(whole))
+
+    @parameterized.parameters(
+        (2, {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_steps": 2}),
+        (3, {"logging_strategy": "epoch", "eval_strategy": "epoch", "save_steps": 2, "max_steps": 3}),
+        (2, {"logging_strategy": "epoch", "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best"}),
+    )
+    def test_what_is_due_at_the_end_of_an_epoch_is_done_before_its_last_checkpoint(self, at, strategies):
+        changes = {"num_train_epochs": 2, "max_steps": -1, "per_device_train_batch_size": 4, **strategies}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}
+        whole = self.trainer(**changes)  # 2 steps in each of 2 epochs
+        whole.train()
+        shutil.rmtree(self.folder)
+        killed = self.trainer(**changes)
+        killed.add_callback(KillAfterSave(at))
+        with self.assertRaises(InterruptedError):
+            killed.train()
+        resumed = self.trainer(**changes)
+        resumed.train(f"{self.folder}/checkpoint-{at}")
+        self.assertEqual(logs(resumed), logs(whole))
+
+    def test_true_resumes_from_the_last_checkpoint_that_is_whole(self):
+        self.trainer().train()
+        Path(self.folder, "checkpoint-2", "optimizer.pt").write_bytes(b"")
+        with self.assertLogs("hf_depth", "WARNING") as caught:
+            self.trainer().train(resume_from_checkpoint=True)
+        self.assertIn("checkpoint-2: optimizer.pt has 0 bytes", caught.output[0])
+        for step in (1, 2):
+            Path(self.folder, f"checkpoint-{step}", "optimizer.pt").write_bytes(b"")
+        with self.assertRaisesRegex(ValueError, "no complete checkpoint in"):
+            self.trainer().train(resume_from_checkpoint=True)
+
+    def test_the_best_model_of_a_run_that_was_moved_is_loaded_at_its_end(self):
+        changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}  # the first one
+        self.trainer(**changes).train()
+        expected = load_file(f"{self.folder}/checkpoint-1/model.safetensors")
+        shutil.copytree(self.folder, f"{self.folder}/moved")
+        torch.nn.init.ones_(expected["shared.weight"])  # another run is in the old folder by now
+        save_file(expected, f"{self.folder}/checkpoint-1/model.safetensors", {"format": "pt"})
+        self.folder += "/moved"
+        resumed = self.trainer(**changes)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertEqual(resumed.state.best_model_checkpoint, f"{self.folder}/checkpoint-1")
+        self.assertFalse((resumed.model.shared.weight == 1).all())
 
     def test_training_from_the_last_step_on_takes_no_step_and_has_the_loss_of_the_run(self):
         whole = self.trainer(logging_steps=5)

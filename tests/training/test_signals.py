@@ -2,13 +2,16 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import TrainerCallback
 
+from helpers import process_environment
 from hf_depth.training import signals
 from hf_depth.training.runs import Run
 from hf_depth.training.signals import REQUEUE_STATUS, Interrupted, end_on_signals
@@ -18,7 +21,7 @@ ARGUMENTS = {
     "do_train": True,
     "num_train_epochs": 2,
     "max_steps": -1,
-    "per_device_train_batch_size": 2,  # 4 steps in each of 2 epochs,
+    "per_device_train_batch_size": 2,  # 2 steps in each of 2 epochs,
     "gradient_accumulation_steps": 2,
     "learning_rate": 0.1,
     "save_strategy": "steps",
@@ -28,8 +31,11 @@ STRATEGIES = {
     "steps": {"eval_strategy": "steps", "eval_steps": 3, "save_steps": 3},
     "every_step": {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True},
     "epochs": {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
-    "evaluated_epochs": {"eval_strategy": "epoch", "save_steps": 4},
+    "evaluated_epochs": {"eval_strategy": "epoch", "logging_strategy": "epoch", "save_steps": 2},
     "best": {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "metric_for_best_model": "loss"},
+    "worst": {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "save_total_limit": 1}  # the first one
+    | {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True},
+    "stream": {"streaming": True, "max_steps": 4, "logging_steps": 3, "dataloader_num_workers": 2},
 }
 
 
@@ -53,7 +59,7 @@ class SignalTestCase(TrainingTestCase):
         super().setUp()
         self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))  # takes longer than these runs
 
-    def execute(self, *callbacks, number_of_rows=16, **changes):
+    def execute(self, *callbacks, number_of_rows=8, **changes):
         """Execute a run of a tiny model with callbacks added; returns its trainer, also after a signal."""
         run_trainer = trainer("depth", self.folder, number_of_rows=number_of_rows, **ARGUMENTS | changes)
         for callback in callbacks:
@@ -86,10 +92,13 @@ class StopOnSignalsTest(SignalTestCase):
         ("steps", 2),
         ("steps", 3),
         ("every_step", 3),
-        ("epochs", 3),
-        ("epochs", 4),
-        ("evaluated_epochs", 4),
+        ("epochs", 1),
+        ("epochs", 2),
+        ("evaluated_epochs", 2),
+        ("best", 2),
         ("best", 3),
+        ("worst", 3),
+        ("stream", 2),
     )
     def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, step):
         whole = self.execute(**STRATEGIES[strategy])
@@ -104,7 +113,7 @@ class StopOnSignalsTest(SignalTestCase):
         self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
 
     def test_it_is_not_evaluated_unless_that_is_due(self):
-        kill = Kill("on_pre_optimizer_step", 1)
+        kill = Kill("on_pre_optimizer_step", 0)
         with self.assertRaises(Interrupted):
             self.execute(kill, **STRATEGIES["epochs"])
         self.assertEqual(kill.evaluations, 0)
@@ -112,8 +121,8 @@ class StopOnSignalsTest(SignalTestCase):
     @parameterized.parameters(signal.SIGTERM, signal.SIGUSR1)
     def test_a_signal_in_an_evaluation_takes_effect_at_the_next_step(self, signum):
         with self.assertRaises(Interrupted):
-            self.execute(Kill("on_prediction_step", 3, signum), **STRATEGIES["steps"] | {"save_steps": 100})
-        self.assertEqual(self.checkpoints(), ["checkpoint-4"])
+            self.execute(Kill("on_prediction_step", 2, signum), eval_strategy="steps", eval_steps=2)
+        self.assertEqual(self.checkpoints(), ["checkpoint-3"])
 
     def test_a_signal_before_the_first_step_takes_effect_after_it(self):
         with self.assertRaises(Interrupted):
@@ -121,7 +130,7 @@ class StopOnSignalsTest(SignalTestCase):
         self.assertEqual(self.checkpoints(), ["checkpoint-1"])
 
     def test_a_trained_model_is_saved_before_a_run_ends(self):
-        kill = Kill("on_pre_optimizer_step", 7)
+        kill = Kill("on_pre_optimizer_step", 3)
         with self.assertRaisesRegex(Interrupted, "85") as caught:
             self.execute(kill, do_eval=True)
         self.assertIn("after the last step", caught.exception.message)
@@ -144,11 +153,11 @@ class StopOnSignalsTest(SignalTestCase):
 
     def test_handlers_are_as_before_when_training_has_ended(self):
         before = [signal.getsignal(signum) for signum in signals.STOP_SIGNALS]
-        self.execute(max_steps=1)
         with self.assertRaises(Interrupted):
-            self.execute(Kill("on_step_begin"), max_steps=3)
-        with self.assertRaises(ZeroDivisionError):
-            self.execute(mock.Mock(spec=TrainerCallback, on_step_begin=lambda *_, **__: 1 / 0), max_steps=9)
+            self.execute(Kill("on_step_begin"))
+        with mock.patch.object(Kill, "kill", side_effect=ZeroDivisionError), self.assertRaises(ZeroDivisionError):
+            self.execute(Kill("on_step_begin"))
+        self.execute()
         self.assertEqual([signal.getsignal(signum) for signum in signals.STOP_SIGNALS], before)
 
     @parameterized.parameters(
@@ -161,6 +170,14 @@ class StopOnSignalsTest(SignalTestCase):
             self.execute(Kill("on_step_end", 3, signal.SIGINT), **changes)
         self.assertRegex(" ".join(caught.exception.__notes__), advice)
         self.assertNotIn("checkpoint-3", self.checkpoints())
+
+    @parameterized.parameters((signal.SIGINT, 1), (signal.SIGTERM, 2))
+    def test_the_advice_names_a_checkpoint_of_this_run_not_of_one_that_was_there_before(self, signum, step):
+        self.execute(save_steps=4)
+        with self.assertRaises((KeyboardInterrupt, Interrupted)) as caught:
+            self.execute(Kill("on_step_begin", 1, signum), save_steps=1, resume_from_checkpoint="false")
+        advice = getattr(caught.exception, "message", None) or caught.exception.__notes__[0]
+        self.assertRegex(advice, f"--resume_from_checkpoint .*checkpoint-{step}`")
 
     def test_workers_of_a_loader_leave_signals_to_the_run(self):
         class KillWorkers(Kill):
@@ -227,5 +244,25 @@ class EndOnSignalsTest(SignalTestCase):
         self.assertEqual(self.end(child), (0, ""))
 
 
+class SeveralProcessesTest(SignalTestCase):
+    def test_one_process_that_gets_a_signal_stops_all_of_them(self):
+        launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
+        command = [sys.executable, *launcher, __file__, self.folder]
+        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
+        self.assertEqual(result.returncode, 1)  # of the launcher
+        self.assertRegex(result.stderr, f"exitcode *: {REQUEUE_STATUS}")
+        self.assertEqual(result.stderr.count("SIGUSR1 at step 2. Run the same command again"), 1)
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+
+
+def main(folder: str):
+    """One of two processes, of which the second gets a signal."""
+    run_trainer = trainer("depth", folder, **ARGUMENTS)
+    if run_trainer.args.process_index == 1:
+        run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
+    Run.find(run_trainer.args, {}).execute(run_trainer)
+
+
 if __name__ == "__main__":
-    absltest.main()
+    with end_on_signals():
+        main(sys.argv[1])
