@@ -242,8 +242,8 @@ def _first_bad_json_line(files: list[str]) -> str | None:
             for number, part in enumerate([content.read()] if is_list else content):
                 try:
                     json.loads(part if part.strip() else "{}")
-                except json.JSONDecodeError as error:
-                    return f"{file}, line {number + error.lineno},"
+                except (json.JSONDecodeError, RecursionError) as error:
+                    return f"{file}, line {number + getattr(error, 'lineno', 1)},"
                 line = _lone_surrogate_line(part)
                 if line:
                     return f"{file}, line {number + line},"

@@ -104,6 +104,8 @@ def _read(
         elif on_bad_record == "skip":
             num_skipped += 1
             named += [f"{place} ({problem})"] if num_skipped <= _NAMED else []
+            if num_skipped == 1 and _is_first_reader():
+                _report_first(file, named[0])
         else:
             raise ValueError(
                 f"`{argument}`: {file}, {place}: {problem}. Repair the record, or leave out such records by "
@@ -178,6 +180,11 @@ def _is_first_reader() -> bool:
 
 
 @functools.cache  # told once, not at each pass
+def _report_first(file: str, named: str) -> None:
+    logger.warning(f"{file}: skipping a bad record: {named}. How many there are is told at the end of the file.")
+
+
+@functools.cache
 def _report(file: str, number: int, named: tuple[str, ...]) -> None:
     more = ", …" if number > len(named) else ""
     logger.warning(f"{file}: skipped {number:,} bad records: {', '.join(named)}{more}")
