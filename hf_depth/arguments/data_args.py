@@ -12,7 +12,7 @@ from ..data.corpus import HELD_OUT_PERCENTAGE
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
 from ..data.records import ON_BAD_RECORD, check_on_bad_record
-from ..ranges import Range, check_ranges
+from ..ranges import WORKERS, Range, check_ranges
 
 CORPUS_RANGES = {
     "validation_split_percentage": Range(least=0, below=100),
@@ -21,7 +21,7 @@ CORPUS_RANGES = {
     "max_train_samples": Range(least=1),
     "max_eval_samples": Range(least=1),
     "max_predict_samples": Range(least=1),
-    "preprocessing_num_workers": Range(least=0),
+    "preprocessing_num_workers": WORKERS,
 }
 OBJECTIVE_RANGES = {
     "sentence_shuffling_probability": Range(least=0, most=1),

@@ -13,7 +13,7 @@ from accelerate.utils import DynamoBackend
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..ranges import Range
+from ..ranges import WORKERS, Range
 from ..suggestions import suggestion
 
 NOT_NEGATIVE = Range(least=0)
@@ -44,7 +44,7 @@ RANGES = {
     "save_total_limit": AT_LEAST_ONE,
     "seed": SEED,
     "data_seed": SEED,
-    "dataloader_num_workers": NOT_NEGATIVE,
+    "dataloader_num_workers": WORKERS,
     "dataloader_prefetch_factor": AT_LEAST_ONE,
     "ddp_bucket_cap_mb": AT_LEAST_ONE,
     "ddp_timeout": AT_LEAST_ONE,
