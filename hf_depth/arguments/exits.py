@@ -50,8 +50,8 @@ def run_script(main: Callable[[], Any]) -> None:
     Run a script: a user's mistake ends it with one message and exit status 2, any other error with its traceback.
 
     A mistake is what [`user_message`] takes for one. With the environment variable HF_DEPTH_TRACEBACK=1 it keeps its
-    traceback as well. Of several processes on a machine, one prints the message; another that only loses its connection
-    to that one ends with the same status and prints nothing.
+    traceback as well. Of several processes on a machine, one prints the message; others that only lose their
+    connection to that one end with the same status and print nothing.
 
     Args:
         main: the script's main function.
@@ -81,8 +81,8 @@ def stop(message: str, usage: str = "") -> NoReturn:
     Print the message of a user's mistake to stderr, and exit with status 2.
 
     Of the processes that `torchrun` or `accelerate launch` started on a machine, one prints it: the first, if it fails
-    as well. (What it could not make, the others lack, which says less.) Each leaves its message in its error file, from
-    which the launcher's table of failures quotes it.
+    as well. (What it could not make, the others lack, which says less.) Each leaves its message in its error file,
+    from which the launcher's table of failures quotes it.
 
     Args:
         message: what is wrong and what to do. Passwords in addresses are masked.
