@@ -67,6 +67,8 @@ class CorpusArguments:
 
     def __post_init__(self):
         check_ranges(self, CORPUS_RANGES, "--")
+        if self.dataset_config_name is not None and self.dataset_name is None:
+            raise ValueError("`--dataset_config_name` is for `--dataset_name`, which is missing.")
 
     @property
     def source(self) -> str:

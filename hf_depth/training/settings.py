@@ -26,7 +26,7 @@ RANGES = {
     "weight_decay": NOT_NEGATIVE,
     "adam_beta1": Range(least=0, below=1),
     "adam_beta2": Range(least=0, below=1),
-    "adam_epsilon": NOT_NEGATIVE,
+    "adam_epsilon": Range(above=0),  # by which a gradient of 0 is divided
     "max_grad_norm": NOT_NEGATIVE,
     "warmup_steps": NOT_NEGATIVE,
     "label_smoothing_factor": Range(least=0, below=1),
@@ -97,7 +97,7 @@ def _check_mappings(args: TrainingArguments) -> None:
         "gradient_checkpointing_kwargs": checkpointing,
     }
     for argument in (*known, "deepspeed", "fsdp_config", "lr_scheduler_kwargs"):
-        value = getattr(args, argument)
+        value = getattr(args, argument, None)  # transformers before 5.23 lacks one
         if isinstance(value, str) and value.startswith("{"):  # a flag
             try:
                 value = json.loads(value)

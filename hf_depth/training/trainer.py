@@ -218,7 +218,8 @@ class DepthTrainer(SavingTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
-        name = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+        name = "loss" if self.args.metric_for_best_model is None else self.args.metric_for_best_model
+        name = name.removeprefix("eval_")
         needs_it = self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST
         if needs_it and self.compute_metrics is None and self.eval_dataset is not None:
             known = self._evaluation_metric_names()

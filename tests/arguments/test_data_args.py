@@ -52,6 +52,10 @@ class CorpusArgumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"no {missing} data.*{flag}"):
             CorpusArguments().needed_splits(corpus, do_train=True, do_eval=True, do_predict=True)
 
+    def test_a_configuration_is_of_a_data_set(self):
+        with self.assertRaisesRegex(ValueError, "`--dataset_config_name` is for `--dataset_name`"):
+            CorpusArguments(dataset_config_name="en", train_file=["a.txt"])
+
     @parameterized.parameters(CorpusArguments, TaskArguments)
     def test_the_number_of_processes_has_a_limit(self, kind):
         with self.assertRaisesRegex(ValueError, "`--preprocessing_num_workers` must be between 0 and 1024, got 1025"):

@@ -39,6 +39,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"dataloader_num_workers": 100_000}, "`dataloader_num_workers` must be between 0 and 1024, got 100000"),
         ({"eval_strategy": "steps", "eval_steps": 0}, "`eval_steps` must be above 0, got 0"),
         ({"load_best_model_at_end": True, "save_strategy": "no"}, "`load_best_model_at_end` .*`eval_strategy`"),
+        ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0, got 0.0"),
         ({"fp16": True}, "`fp16` has no effect on a CPU"),
         ({"fp16_full_eval": True}, "`fp16_full_eval` has no effect on a CPU"),
         ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
@@ -79,7 +80,7 @@ class ArgumentsTest(parameterized.TestCase):
 
 
 class TrainerTest(TrainingTestCase):
-    @parameterized.parameters("acuracy", "order_exact")  # no order without generating
+    @parameterized.parameters("acuracy", "order_exact", "")  # no order without generating
     def test_a_best_model_by_an_unknown_metric_is_refused_before_training(self, name):
         pre_trained = trainer(
             "depth", self.folder, metric_for_best_model=name, load_best_model_at_end=True, **EVERY_TWO_STEPS
