@@ -44,13 +44,14 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
 
     # ---- Text, tokenizer, objective ----
     corpus = load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
+    splits = corpus_args.needed_splits(corpus, **run.steps)
     tokenizer = run.tokenizer or model_args.load_tokenizer()
     if tokenizer is None:
-        texts = (document[corpus_args.text_column] for document in corpus["train"])
+        texts = (document[corpus_args.text_column] for document in splits["train"])
         tokenizer = model_args.train_tokenizer(texts, training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
     data, statistics = objective.prepare_splits(
-        corpus_args.needed_splits(corpus, **run.steps),
+        splits,
         **corpus_args.for_preparing(training_args),
         main_process_first=training_args.main_process_first,
     )

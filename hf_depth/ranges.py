@@ -42,6 +42,10 @@ class Range:
         return " and ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)
 
 
+# Of processes that one process starts: more of them are a slip of the keyboard, which would fill the memory.
+WORKERS = Range(least=0, most=1024)
+
+
 def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") -> None:
     """
     Check attributes that are numbers.

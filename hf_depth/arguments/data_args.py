@@ -12,7 +12,7 @@ from ..data.corpus import HELD_OUT_PERCENTAGE
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
 from ..data.records import ON_BAD_RECORD, check_on_bad_record
-from ..ranges import Range, check_ranges
+from ..ranges import WORKERS, Range, check_ranges
 
 CORPUS_RANGES = {
     "validation_split_percentage": Range(least=0, below=100),
@@ -21,7 +21,7 @@ CORPUS_RANGES = {
     "max_train_samples": Range(least=1),
     "max_eval_samples": Range(least=1),
     "max_predict_samples": Range(least=1),
-    "preprocessing_num_workers": Range(least=0),
+    "preprocessing_num_workers": WORKERS,
 }
 OBJECTIVE_RANGES = {
     "sentence_shuffling_probability": Range(least=0, most=1),
@@ -67,6 +67,8 @@ class CorpusArguments:
 
     def __post_init__(self):
         check_ranges(self, CORPUS_RANGES, "--")
+        if self.dataset_config_name is not None and self.dataset_name is None:
+            raise ValueError("`--dataset_config_name` is for `--dataset_name`, which is missing.")
 
     @property
     def source(self) -> str:

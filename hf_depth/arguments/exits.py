@@ -18,6 +18,7 @@ from ..credentials import without_credentials
 
 EXIT_STATUS = 2  # that of argparse
 SHOW_TRACEBACK = "HF_DEPTH_TRACEBACK"  # environment variable
+PATIENCE = 3.0  # seconds that the other processes leave to the first one to print its message
 
 # What is raised for programmers; a check raises none of them.
 NO_CHECK = (AssertionError, AttributeError, LookupError, NotImplementedError)
@@ -49,7 +50,8 @@ def run_script(main: Callable[[], Any]) -> None:
     Run a script: a user's mistake ends it with one message and exit status 2, any other error with its traceback.
 
     A mistake is what [`user_message`] takes for one. With the environment variable HF_DEPTH_TRACEBACK=1 it keeps its
-    traceback as well. Of several processes on a machine, one prints the message.
+    traceback as well. Of several processes on a machine, one prints the message; others that only lose their
+    connection to that one end with the same status and print nothing.
 
     Args:
         main: the script's main function.
@@ -64,8 +66,12 @@ def run_script(main: Callable[[], Any]) -> None:
         return
     except Exception as error:
         message = user_message(error)
-        if message is None or os.environ.get(SHOW_TRACEBACK, "0") not in ("", "0"):
+        is_consequence = message is None and _is_lost_connection(error) and _is_reported()
+        is_a_bug = message is None and not is_consequence
+        if is_a_bug or os.environ.get(SHOW_TRACEBACK, "0") not in ("", "0"):
             raise
+    if is_consequence:
+        sys.exit(EXIT_STATUS)
     # Not inside `except`: the model and its process group, which the traceback holds, are freed before the exit.
     stop(message)
 
@@ -74,18 +80,20 @@ def stop(message: str, usage: str = "") -> NoReturn:
     """
     Print the message of a user's mistake to stderr, and exit with status 2.
 
-    Of the processes that `torchrun` or `accelerate launch` started on a machine, the first prints it. Each leaves it
-    in its error file, from which the launcher's table of failures quotes it.
+    Of the processes that `torchrun` or `accelerate launch` started on a machine, one prints it: the first, if it fails
+    as well. (What it could not make, the others lack, which says less.) Each leaves its message in its error file,
+    from which the launcher's table of failures quotes it.
 
     Args:
         message: what is wrong and what to do. Passwords in addresses are masked.
         usage: printed before it.
     """
     message = without_credentials(message)
+    is_first = _is_first()
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if error_file is not None and Path(error_file).parent.is_dir():
         Path(error_file).write_text(json.dumps({"message": message, "timestamp": int(time.time())}), encoding="utf-8")
-    if error_file is None or _is_first(Path(error_file).parent.parent):
+    if is_first:
         print(f"{usage}{Path(sys.argv[0]).name}: error: {message}", file=sys.stderr, flush=True)
     sys.exit(EXIT_STATUS)
 
@@ -116,21 +124,47 @@ def user_message(error: Exception) -> str | None:
         or is_check
         and (isinstance(error, ImportError) or SETTINGS_MODULES.search(place.file))
     ):
-        cause = "" if error.__cause__ is None else f"\nThe cause: {error.__cause__}"
+        is_told = error.__cause__ is None or str(error.__cause__) in place.message
+        cause = "" if is_told else f"\nThe cause: {error.__cause__}"
         library = "/".join(Path(place.file).parts[-2:])
         return f"{place.message}{cause}\n({library}, line {place.line}; {SHOW_TRACEBACK}=1 shows the traceback.)"
     return None
 
 
-def _is_first(folder: Path) -> bool:
-    """Whether no other process on this machine was here, in a folder that the launcher made for all of them."""
+def _report_mark() -> Path | None:
+    """The file that marks a message as printed, in a folder that the launcher made for all processes of a machine."""
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    folder = None if error_file is None else Path(error_file).parent.parent
+    return folder / "hf_depth_error" if folder is not None and folder.is_dir() else None
+
+
+def _is_reported() -> bool:
+    """Whether another process on this machine has printed a message."""
+    mark = _report_mark()
+    return mark is not None and mark.exists()
+
+
+def _is_first() -> bool:
+    """Whether no other process on this machine prints a message, and this one is to do so."""
+    mark = _report_mark()
+    if mark is None:
+        return True
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        deadline = time.monotonic() + PATIENCE
+        while not mark.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
     try:
-        (folder / "hf_depth_error").touch(exist_ok=False)
+        mark.touch(exist_ok=False)
     except FileExistsError:
         return False
-    except OSError:  # no such folder: another launcher
+    except OSError:  # the launcher has ended
         return True
     return True
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    """Whether an operation of several processes failed, as it does when one of them ends."""
+    return isinstance(error, torch.distributed.DistError) or isinstance(error, RuntimeError) and "gloo" in str(error)
 
 
 def _place(error: Exception) -> _Place | None:

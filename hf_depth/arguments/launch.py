@@ -74,6 +74,7 @@ def set_up(training_args: TrainingArguments) -> None:
     logs.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(handlers=[logs], level=logging.INFO if training_args.should_log else logging.WARNING)
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # its errors are raised as well
     check_launch(training_args)
     _check_output_dir(training_args.output_dir)
 

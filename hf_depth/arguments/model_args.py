@@ -154,7 +154,15 @@ class ModelArguments:
                     f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text"
                 )
                 texts = islice(texts, MAX_TOKENIZER_DOCUMENTS)
-                train_tokenizer(texts, vocab_size, folder, allow_fewer=self.vocab_size is None)
+                try:
+                    train_tokenizer(texts, vocab_size, folder, allow_fewer=self.vocab_size is None)
+                except ValueError as error:
+                    if self.vocab_size is None or "vocab_size" not in str(error):  # such as a text that is not read
+                        raise
+                    difference = f"That is `--vocab_size {self.vocab_size}` without {num_added} ids for sentences."
+                    raise ValueError(f"{error} ({difference})") from error
+        if not folder.is_dir():
+            raise ValueError("The first process has trained no tokenizer: its message says why.")
         return self._with_sentence_tokens(AutoTokenizer.from_pretrained(folder))
 
     def _with_sentence_tokens(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

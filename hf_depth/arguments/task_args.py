@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ranges import Range, check_ranges
+from ..ranges import WORKERS, Range, check_ranges
 from ..tasks.loaders.discourse import DiscourseOptions
 from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
 from ..tasks.loading import LOADERS, get_loader
@@ -22,7 +22,7 @@ RANGES = {
     "max_source_length": Range(least=8),
     "max_target_length": Range(least=2),
     "pad_to_multiple_of": Range(least=1),
-    "preprocessing_num_workers": Range(least=0),
+    "preprocessing_num_workers": WORKERS,
     "mixing_temperature": Range(least=1.0),
     "mixing_maximum": Range(least=1),
     "split_seed": Range(least=0),

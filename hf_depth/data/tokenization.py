@@ -47,7 +47,7 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     )
     try:
         tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
-    except (OSError, ValueError) as error:  # an empty folder, a damaged file, an unknown name
+    except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # an unknown name, a damaged file
         reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
         raise ValueError(
             f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "

@@ -91,9 +91,9 @@ def load_model(
 
     Raises:
         `ValueError`: if the checkpoint or the configuration is of another architecture or a PEFT adapter, if the
-            weights of the checkpoint cannot be read or are not those of the model, if the tokenizer has no sentence
-            tokens for a DEPTH model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller than the
-            tokenizer, or if another of `config_changes` is unknown or impossible.
+            weights of the checkpoint cannot be read, are not those of the model or not finite, if the tokenizer has no
+            sentence tokens for a DEPTH model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller
+            than the tokenizer, or if another of `config_changes` is unknown or impossible.
 
     Example:
 
@@ -144,13 +144,17 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         hub_arguments: for `AutoConfig.from_pretrained`.
 
     Raises:
-        `ValueError`: if there is a PEFT adapter without a model.
+        `ValueError`: if there is a PEFT adapter without a model, or the `config.json` is not that of a model.
     """
     try:
-        config = AutoConfig.from_pretrained(name_or_path, **hub_arguments)
-    except (OSError, ValueError) as error:
+        # Of a type that is not known here, which would ask whether to run the code of the checkpoint.
+        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
+    except (OSError, TypeError, ValueError) as error:
         if find_adapter_config_file(name_or_path, **hub_arguments) is None:
-            raise
+            if isinstance(error, OSError):
+                raise
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {reason}") from error
         raise ValueError(
             f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
             f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
@@ -299,12 +303,23 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
                 "was not copied or written to its end: fetch them again, or name another checkpoint."
             ) from error
         check_loaded_weights(name_or_path, loading_info)
+        _check_finite(name_or_path, model)
         if too_small:
             model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
             for part in (model, model.encoder, model.decoder):  # each has a copy of its own
                 part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
     partition_parameters(model)
     return model
+
+
+def _check_finite(name_or_path, model):
+    """Raise if the checkpoint is that of a run whose loss became NaN: training and scores would be NaN as well."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise ValueError(
+                f"{name} of {name_or_path} is not finite: the run that saved it had diverged, or the file is damaged. "
+                "Name another checkpoint."
+            )
 
 
 def _rounded_up(size: int) -> int:

@@ -13,7 +13,7 @@ from accelerate.utils import DynamoBackend
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..ranges import Range
+from ..ranges import WORKERS, Range
 from ..suggestions import suggestion
 
 NOT_NEGATIVE = Range(least=0)
@@ -26,7 +26,7 @@ RANGES = {
     "weight_decay": NOT_NEGATIVE,
     "adam_beta1": Range(least=0, below=1),
     "adam_beta2": Range(least=0, below=1),
-    "adam_epsilon": NOT_NEGATIVE,
+    "adam_epsilon": Range(above=0),  # by which a gradient of 0 is divided
     "max_grad_norm": NOT_NEGATIVE,
     "warmup_steps": NOT_NEGATIVE,
     "label_smoothing_factor": Range(least=0, below=1),
@@ -39,12 +39,12 @@ RANGES = {
     "torch_empty_cache_steps": AT_LEAST_ONE,
     "eval_delay": NOT_NEGATIVE,
     "logging_steps": NOT_NEGATIVE,
-    "eval_steps": NOT_NEGATIVE,
+    "eval_steps": Range(above=0),  # 0 would be `logging_steps`
     "save_steps": NOT_NEGATIVE,
     "save_total_limit": AT_LEAST_ONE,
     "seed": SEED,
     "data_seed": SEED,
-    "dataloader_num_workers": NOT_NEGATIVE,
+    "dataloader_num_workers": WORKERS,
     "dataloader_prefetch_factor": AT_LEAST_ONE,
     "ddp_bucket_cap_mb": AT_LEAST_ONE,
     "ddp_timeout": AT_LEAST_ONE,
@@ -59,30 +59,55 @@ UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is no
 
 def check_options(args: TrainingArguments) -> None:
     """
-    Check the names in the mappings that libraries take, and the file and the backend that are named.
+    Check the mappings that libraries take, and the files, backends and modes that are named.
 
     Raises:
         `ValueError`: naming the argument, and what there is instead.
     """
-    known = {
-        "accelerator_config": [item.name for item in fields(AcceleratorConfig)],
-        "gradient_checkpointing_kwargs": list(inspect.signature(torch.utils.checkpoint.checkpoint).parameters)[1:],
-    }
-    for argument, names in known.items():
-        value = getattr(args, argument)
-        if isinstance(value, str) and value.startswith("{"):  # a flag
-            value = json.loads(value)
-        for name in value if isinstance(value, dict) else ():
-            if name not in names:
-                raise ValueError(f"`{argument}` has no setting {name!r}.{suggestion(name, names, 'settings')}")
+    _check_mappings(args)
     config = args.accelerator_config
     if isinstance(config, str) and not config.startswith("{") and not os.path.isfile(config):
         raise ValueError(f"`accelerator_config`: there is no file {config!r}.")
+    generation = args.generation_config
+    if isinstance(generation, str | os.PathLike) and not os.path.exists(generation):
+        name = os.fspath(generation)
+        if name.startswith(("/", ".", "~")) or name.endswith(".json"):  # otherwise it is looked for on the Hub
+            raise ValueError(f"`generation_config`: there is no file or folder {name!r}.")
     backend, backends = args.torch_compile_backend, [each.value.lower() for each in DynamoBackend]
     if backend is not None and backend.lower() not in backends:
         raise ValueError(
             f"There is no `torch_compile_backend` {backend!r}.{suggestion(backend, backends, 'backends')}"
         )
+    mode = args.torch_compile_mode
+    if mode is not None and mode not in (modes := list(torch._inductor.list_mode_options())):
+        raise ValueError(f"There is no `torch_compile_mode` {mode!r}.{suggestion(mode, modes, 'modes')}")
+    if args.ddp_backend is not None and args.use_cpu and "RANK" not in os.environ:
+        raise ValueError("`ddp_backend` is for several processes: start them by `accelerate launch`, or leave it out.")
+    if args.dataloader_persistent_workers and not args.dataloader_num_workers:
+        raise ValueError("`dataloader_persistent_workers` keeps workers: ask for some by `dataloader_num_workers`.")
+
+
+def _check_mappings(args: TrainingArguments) -> None:
+    """Check that mappings given as flags are JSON, and the names in those whose names are known."""
+    checkpointing = inspect.signature(torch.utils.checkpoint.checkpoint).parameters.values()
+    checkpointing = [parameter.name for parameter in checkpointing if parameter.default is not parameter.empty]
+    known = {
+        "accelerator_config": [item.name for item in fields(AcceleratorConfig)],
+        "activation_checkpointing_kwargs": checkpointing,
+        "gradient_checkpointing_kwargs": checkpointing,
+    }
+    for argument in (*known, "deepspeed", "fsdp_config", "lr_scheduler_kwargs"):
+        value = getattr(args, argument, None)  # transformers before 5.23 lacks one
+        if isinstance(value, str) and value.startswith("{"):  # a flag
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise ValueError(f"`{argument}` must be JSON, got {value!r}: {error}.") from error
+        for name in value if isinstance(value, dict) and argument in known else ():
+            if name not in known[argument]:
+                raise ValueError(
+                    f"`{argument}` has no setting {name!r}.{suggestion(name, known[argument], 'settings')}"
+                )
 
 
 def check_optimizer(args: TrainingArguments) -> None:

@@ -27,6 +27,7 @@ from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorr
 from ..data.streams import ExampleStream, StreamCollator, StreamPosition, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
+from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .fsdp import gather_in_generation, share_embedding
@@ -38,6 +39,12 @@ from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
 
+GENERATION_RANGES = {
+    "num_beams": Range(least=1),
+    "num_return_sequences": Range(least=1, most=1),  # one prediction for each example
+    "max_length": Range(least=2),  # with the start token
+    "max_new_tokens": Range(least=1),
+}
 TRAINING_METRICS = (
     "sentence_loss",
     "reconstruction_loss",
@@ -116,6 +123,8 @@ class DepthTrainer(SavingTrainer):
         super().__init__(model, args, data_collator, *more, **kwargs)
         self._check_settings()
         self._check_parts()
+        if self.args.generation_config is not None:
+            self._complete_generation_config()
         if self.is_fsdp_enabled:
             share_embedding(self.model)
         self.card = card
@@ -177,6 +186,14 @@ class DepthTrainer(SavingTrainer):
                 "of devices. Leave it at True, or start one process per GPU by `accelerate launch`."
             )
 
+    def _complete_generation_config(self):
+        """Give a configuration of the user's the ids of the model, and check what `generate()` would find too late."""
+        generation = self.model.generation_config
+        check_ranges(generation, GENERATION_RANGES, "generation_config.")
+        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+            if getattr(generation, name) is None:
+                setattr(generation, name, getattr(self.model.config, name))
+
     def _check_parts(self):
         """Stop on a model, a tokenizer and a collator that do not fit each other."""
         model = self.accelerator.unwrap_model(self.model)
@@ -201,7 +218,8 @@ class DepthTrainer(SavingTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
-        name = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+        name = "loss" if self.args.metric_for_best_model is None else self.args.metric_for_best_model
+        name = name.removeprefix("eval_")
         needs_it = self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST
         if needs_it and self.compute_metrics is None and self.eval_dataset is not None:
             known = self._evaluation_metric_names()

@@ -99,6 +99,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`label_names` {self.label_names}: the labels of all collators are 'labels'. Leave it out."
             )
+        if self.load_best_model_at_end and self.eval_strategy == "no":
+            raise ValueError(
+                "`load_best_model_at_end` compares evaluations while training: ask for some by `eval_strategy`, or "
+                "leave it out."
+            )
         if not self.eval_do_concat_batches:
             raise ValueError("`eval_do_concat_batches` must be true: predictions are kept by example, not by batch.")
         if self.prediction_loss_only and self.predict_with_generate:

@@ -5,6 +5,7 @@ from absl.testing import parameterized
 
 from helpers import tiny_tokenizer
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
+from hf_depth.arguments.task_args import TaskArguments
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.objectives import OBJECTIVES, DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 
@@ -50,6 +51,15 @@ class CorpusArgumentsTest(parameterized.TestCase):
         corpus = {split: [] for split in ("train", "validation", "test") if split != missing}
         with self.assertRaisesRegex(ValueError, f"no {missing} data.*{flag}"):
             CorpusArguments().needed_splits(corpus, do_train=True, do_eval=True, do_predict=True)
+
+    def test_a_configuration_is_of_a_data_set(self):
+        with self.assertRaisesRegex(ValueError, "`--dataset_config_name` is for `--dataset_name`"):
+            CorpusArguments(dataset_config_name="en", train_file=["a.txt"])
+
+    @parameterized.parameters(CorpusArguments, TaskArguments)
+    def test_the_number_of_processes_has_a_limit(self, kind):
+        with self.assertRaisesRegex(ValueError, "`--preprocessing_num_workers` must be between 0 and 1024, got 1025"):
+            kind(preprocessing_num_workers=1025)
 
     @parameterized.parameters(
         ({}, "max_steps"), ({"max_steps": 5}, "max_eval_samples"), ({"max_steps": 5, "do_eval": False}, None)

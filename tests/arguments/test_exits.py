@@ -5,6 +5,7 @@ import io
 import json
 import os
 import tempfile
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +15,7 @@ from datasets import Dataset, load_dataset
 from torch.utils.data import DataLoader
 from transformers import GenerationConfig
 
+from hf_depth.arguments import exits
 from hf_depth.arguments.exits import run_script, stop, user_message
 from hf_depth.arguments.launch import check_launch
 from hf_depth.arguments.parser import parse_arguments
@@ -124,6 +126,35 @@ class ExitsTest(parameterized.TestCase):
         self.assertEqual([status for _, status in outputs], [2, 2, 2])
         self.assertIn(message, outputs[0][0])
         self.assertEqual([output for output, _ in outputs[1:]], ["", ""])
+
+    @parameterized.parameters((0, True), (1, False))
+    def test_the_first_process_prints_although_another_failed_before(self, rank, prints):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(exits, "PATIENCE", 20.0):
+            environment = {}
+            for each in (0, 1):
+                file = Path(folder, str(each), "error.json")
+                file.parent.mkdir()
+                environment[each] = {"LOCAL_RANK": str(each), "TORCHELASTIC_ERROR_FILE": str(file)}
+            first = threading.Timer(0.3, Path(folder, "hf_depth_error").touch)
+            if rank == 1:
+                first.start()
+            output, _ = self.run_in(lambda: stop("what one of them lacks"), **environment[rank])
+        self.assertEqual("error: what one of them lacks" in output, prints)
+
+    @parameterized.parameters(True, False)
+    def test_who_loses_a_process_that_told_a_mistake_tells_nothing(self, is_told):
+        def lose():
+            raise RuntimeError("[…/gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "1", "error.json")
+            file.parent.mkdir()
+            if not is_told:  # a bug, or a machine that is gone
+                with mock.patch.dict(os.environ, TORCHELASTIC_ERROR_FILE=str(file)), self.assertRaises(RuntimeError):
+                    run_script(lose)
+                return
+            Path(folder, "hf_depth_error").touch()
+            self.assertEqual(self.run_in(lose, TORCHELASTIC_ERROR_FILE=str(file)), ("", 2))
 
     def test_a_launcher_without_a_folder_leaves_the_message_to_all(self):
         for _ in range(2):

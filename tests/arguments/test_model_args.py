@@ -5,6 +5,8 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
+from helpers import SENTENCES
+from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments
 from tiny_training import tiny_model
 
@@ -22,6 +24,12 @@ class ModelArgumentsTest(parameterized.TestCase):
     def test_a_wrong_value_is_named(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
             ModelArguments(**arguments)
+
+    def test_a_vocabulary_of_a_wrong_size_is_told_in_the_numbers_of_the_flag(self):
+        with tempfile.TemporaryDirectory() as folder:
+            training_args = DepthTrainingArguments(folder, use_cpu=True)
+            with self.assertRaisesRegex(ValueError, r"=1979 .*That is `--vocab_size 2000` without 21 ids"):
+                ModelArguments(vocab_size=2000).train_tokenizer(SENTENCES, training_args)
 
     @parameterized.parameters((None, None, 0.0), (None, 0.1, 0.1), ("google/t5", None, None), ("google/t5", 0.1, 0.1))
     def test_only_a_model_from_scratch_has_a_dropout_of_its_own(self, checkpoint, given, expected):

@@ -258,6 +258,10 @@ class PretrainTest(parameterized.TestCase):
                 self.script.main(self.flags(**changes))
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
 
+    def test_text_to_evaluate_alone_trains_no_tokenizer(self):
+        with self.assertRaisesRegex(ValueError, "no train data: `--do_train` needs `--train_file`"):
+            self.script.main(self.flags(train_file=None, validation_file=self.train_file))
+
     def test_push_to_hub_uploads_model_code_tokenizer_and_card(self):
         repository = mock.Mock(repo_id="me/tiny-depth")
         with (
@@ -275,7 +279,7 @@ class PretrainTest(parameterized.TestCase):
     def test_one_sentence_corpus_is_no_corpus_for_depth(self):
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:8] * 3))
         with self.assertRaisesRegex(ValueError, "nothing to un-shuffle.*model_type.*t5"):
-            self.script.main(self.flags(vocab_size=300))
+            self.script.main(self.flags(vocab_size=290))
 
     def test_unknown_flag_suggests_the_right_one(self):
         result = self.run_script(["--lerning_rate", "1", "--output_dir", "x"])

@@ -189,9 +189,25 @@ class FamilyTest(LoadingTestCase):
         with self.assertRaisesRegex(ValueError, f"The weights of {self.folder} cannot be read: .*fetch them again"):
             load_model(self.folder, PLAIN)
 
-    @parameterized.parameters("nothing", "{")
+    def test_weights_that_are_not_finite_are_named(self):
+        model = self.saved()
+        with torch.no_grad():
+            model.shared.weight[3, 2] = float("nan")
+        model.save_pretrained(self.folder)
+        with self.assertRaisesRegex(ValueError, f"shared.weight of {self.folder} is not finite"):
+            load_model(self.folder, PLAIN)
+
+    @parameterized.parameters(("model_type", "unknown"), ("auto_map", {"AutoConfig": "code.Config"}))
+    def test_a_configuration_of_another_kind_is_named_and_its_code_not_offered(self, name, value):
+        self.saved()
+        path = Path(self.folder, "config.json")
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "unknown", name: value}))
+        with self.assertRaisesRegex(ValueError, f"{self.folder} is no T5 and no DEPTH model, by its config.json"):
+            load_model(self.folder, PLAIN)
+
+    @parameterized.parameters("nothing", "{", "[]")
     def test_a_tokenizer_that_cannot_be_read_is_named(self, content):
-        if content == "{":
+        if content != "nothing":
             self.saved()
             Path(self.folder, "tokenizer.json").write_text(content)
         with self.assertRaisesRegex(ValueError, f"The tokenizer '{self.folder}' cannot be read: .*`tokenizer_name`"):

@@ -1,6 +1,7 @@
 """Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
 
 from absl.testing import parameterized
+from transformers import GenerationConfig
 
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
 from hf_depth.training.runs import Run
@@ -29,6 +30,16 @@ class ArgumentsTest(parameterized.TestCase):
         ({"accelerator_config": "/nowhere/a.json"}, "`accelerator_config`: there is no file '/nowhere/a.json'"),
         ({"gradient_checkpointing_kwargs": {"foo": 1}}, "`gradient_checkpointing_kwargs` has no setting 'foo'"),
         ({"torch_compile_backend": "inducto"}, "`torch_compile_backend` 'inducto'. Did you mean 'inductor'"),
+        ({"torch_compile_mode": "fast"}, "no `torch_compile_mode` 'fast'.*'max-autotune'"),
+        ({"lr_scheduler_kwargs": "{'min_lr': 1}"}, "`lr_scheduler_kwargs` must be JSON, got \"{'min_lr': 1}\""),
+        ({"activation_checkpointing_kwargs": {"args": 1}}, "`activation_checkpointing_kwargs` has no setting 'args'"),
+        ({"generation_config": "/nowhere"}, "`generation_config`: there is no file or folder '/nowhere'"),
+        ({"ddp_backend": "gloo"}, "`ddp_backend` is for several processes"),
+        ({"dataloader_persistent_workers": True}, "`dataloader_persistent_workers` .*`dataloader_num_workers`"),
+        ({"dataloader_num_workers": 100_000}, "`dataloader_num_workers` must be between 0 and 1024, got 100000"),
+        ({"eval_strategy": "steps", "eval_steps": 0}, "`eval_steps` must be above 0, got 0"),
+        ({"load_best_model_at_end": True, "save_strategy": "no"}, "`load_best_model_at_end` .*`eval_strategy`"),
+        ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0, got 0.0"),
         ({"fp16": True}, "`fp16` has no effect on a CPU"),
         ({"fp16_full_eval": True}, "`fp16_full_eval` has no effect on a CPU"),
         ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
@@ -69,7 +80,7 @@ class ArgumentsTest(parameterized.TestCase):
 
 
 class TrainerTest(TrainingTestCase):
-    @parameterized.parameters("acuracy", "order_exact")  # no order without generating
+    @parameterized.parameters("acuracy", "order_exact", "")  # no order without generating
     def test_a_best_model_by_an_unknown_metric_is_refused_before_training(self, name):
         pre_trained = trainer(
             "depth", self.folder, metric_for_best_model=name, load_best_model_at_end=True, **EVERY_TWO_STEPS
@@ -87,6 +98,21 @@ class TrainerTest(TrainingTestCase):
         fine_tuned = task_trainer("t5", self.folder, rte_rows(4), task_dataset(rte_rows(4), "t5"))
         self.assertIn(name.removeprefix("eval_"), fine_tuned._evaluation_metric_names())
         self.assertIn(f"eval_{name.removeprefix('eval_')}", fine_tuned.evaluate())
+
+    @parameterized.parameters(
+        ({"num_beams": 0}, "num_beams` must be at least 1, got 0"),
+        ({"num_beams": 2, "num_return_sequences": 2}, "num_return_sequences` must be .* 1, got 2"),
+        ({"max_length": 1}, "max_length` must be at least 2, got 1"),
+    )
+    def test_generation_that_cannot_work_is_refused_before_training(self, settings, message):
+        with self.assertRaisesRegex(ValueError, f"`generation_config.{message}"):
+            trainer("t5", self.folder, generation_config=GenerationConfig(**settings))
+
+    def test_a_generation_config_gets_the_ids_of_the_model(self):
+        dataset, generation = task_dataset(rte_rows(4), "t5"), GenerationConfig(num_beams=2)
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), dataset, generation_config=generation)
+        self.assertIn("eval_score", fine_tuned.evaluate())  # generates
+        self.assertEqual(fine_tuned.model.generation_config.num_beams, 2)
 
     def test_every_example_is_evaluated_although_training_drops_the_last_batch(self):
         arguments = {"dataloader_drop_last": True, "per_device_eval_batch_size": 4}
