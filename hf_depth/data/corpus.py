@@ -21,8 +21,9 @@ Documents = Dataset | IterableDataset
 HELD_OUT_PERCENTAGE = 5
 
 _TOO_FEW_DOCUMENTS = (
-    "There are too few documents to set one apart for {}. Add documents, name a `validation_file`, or set "
-    "`validation_split_percentage` to 0. (In a text file, blank lines separate documents.)"
+    "There are too few documents to set one apart for {}. Add documents, name a `validation_file` (for a task also a "
+    "`test_file`), or, to pre-train without, set `validation_split_percentage` to 0. (In a text file, blank lines "
+    "separate documents.)"
 )
 
 
