@@ -58,6 +58,8 @@ class SignalTestCase(TrainingTestCase):
     def setUp(self):
         super().setUp()
         self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))  # takes longer than these runs
+        # A shell has SIGINT ignored by what it runs in the background, such as these tests.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
     def execute(self, *callbacks, number_of_rows=8, **changes):
         """Execute a run of a tiny model with callbacks added; returns its trainer, also after a signal."""
@@ -194,10 +196,6 @@ class StopOnSignalsTest(SignalTestCase):
 
 
 class EndOnSignalsTest(SignalTestCase):
-    def setUp(self):
-        super().setUp()
-        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
-
     def end(self, function):
         """The exit status and the message of a script that does this."""
         with contextlib.redirect_stderr(io.StringIO()) as errors, self.assertRaises(SystemExit) as caught:
