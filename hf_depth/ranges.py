@@ -42,6 +42,8 @@ class Range:
         return " and ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)
 
 
+NOT_NEGATIVE = Range(least=0)
+AT_LEAST_ONE = Range(least=1)
 # Of processes that one process starts: more of them are a slip of the keyboard, which would fill the memory.
 WORKERS = Range(least=0, most=1024)
 

@@ -11,25 +11,23 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from ..data.corpus import HELD_OUT_PERCENTAGE
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
-from ..data.records import ON_BAD_RECORD, check_on_bad_record
-from ..ranges import WORKERS, Range, check_ranges
+from ..data.records import ON_BAD_RECORD
+from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 
-CORPUS_RANGES = {
+# Of the flags that both scripts have.
+SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKERS} | dict.fromkeys(
+    ("max_train_samples", "max_eval_samples", "max_predict_samples", "pad_to_multiple_of"), AT_LEAST_ONE
+)
+CORPUS_RANGES = SHARED_RANGES | {
     "validation_split_percentage": Range(least=0, below=100),
-    "split_seed": Range(least=0),
-    "shuffle_buffer_size": Range(least=1),
-    "max_train_samples": Range(least=1),
-    "max_eval_samples": Range(least=1),
-    "max_predict_samples": Range(least=1),
-    "preprocessing_num_workers": WORKERS,
+    "shuffle_buffer_size": AT_LEAST_ONE,
 }
-OBJECTIVE_RANGES = {
+OBJECTIVE_RANGES = SHARED_RANGES | {
     "sentence_shuffling_probability": Range(least=0, most=1),
-    "max_source_length": Range(least=1),
-    "max_target_length": Range(least=1),
+    "max_source_length": AT_LEAST_ONE,
+    "max_target_length": AT_LEAST_ONE,
+    "min_sentences": AT_LEAST_ONE,
     "max_sentences": Range(least=2),
-    "min_sentences": Range(least=1),
-    "pad_to_multiple_of": Range(least=1),
 }
 
 
@@ -83,7 +81,6 @@ class CorpusArguments:
         Raises:
             `ValueError`: if it is not said how long to train or how much to evaluate on.
         """
-        check_on_bad_record(self.on_bad_record, self.streaming and self.dataset_name is None)
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
             raise ValueError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."

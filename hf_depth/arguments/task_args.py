@@ -4,28 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ranges import WORKERS, Range, check_ranges
+from ..ranges import AT_LEAST_ONE, Range, check_ranges
 from ..tasks.loaders.discourse import DiscourseOptions
 from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
 from ..tasks.loading import LOADERS, get_loader
 from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names, training_tasks
 from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
+from .data_args import SHARED_RANGES
 
 ALL_TASKS = "all"
 
 # Those of the options of loaders are checked by the loader.
-RANGES = {
-    "max_train_samples": Range(least=1),
-    "max_eval_samples": Range(least=1),
-    "max_predict_samples": Range(least=1),
+RANGES = SHARED_RANGES | {
     "max_source_length": Range(least=8),
     "max_target_length": Range(least=2),
-    "pad_to_multiple_of": Range(least=1),
-    "preprocessing_num_workers": WORKERS,
-    "mixing_temperature": Range(least=1.0),
-    "mixing_maximum": Range(least=1),
-    "split_seed": Range(least=0),
+    "mixing_temperature": AT_LEAST_ONE,
+    "mixing_maximum": AT_LEAST_ONE,
 }
 
 

@@ -92,13 +92,10 @@ def load_corpus(
     if dataset_name:
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
         corpus = _load_named(dataset_name, dataset_config_name, options)
-    elif files and streaming:
-        corpus = {
-            split: load_streamed_files(f"{split}_file", files[split], text_column, on_bad_record, cache_dir)
-            for split in files
-        }
     elif files:
-        corpus = {split: load_files(f"{split}_file", files[split], cache_dir=cache_dir) for split in files}
+        options = {"text_column": text_column, "on_bad_record": on_bad_record} if streaming else {}
+        load = load_streamed_files if streaming else load_files
+        corpus = {split: load(f"{split}_file", files[split], cache_dir=cache_dir, **options) for split in files}
     else:
         documents = Dataset.from_list(python_reference_documents())
         corpus = {"train": documents.to_iterable_dataset() if streaming else documents}

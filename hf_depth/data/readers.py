@@ -195,10 +195,20 @@ def csv_columns(file: str) -> list[str]:
         `ValueError`: if two columns have the same name.
     """
     columns = next(filter(None, _csv_reader(lines_of(file))), [])
+    check_header(file, columns)
+    return columns
+
+
+def check_header(file: str, columns: Sequence[str]) -> None:
+    """
+    Check the names of the columns of a table.
+
+    Raises:
+        `ValueError`: if two of them are the same.
+    """
     double = [column for index, column in enumerate(columns) if column in columns[:index]]
     if double:
         raise ValueError(f"{file} has several columns {double[0]!r}: {listed(columns)}. Rename all but one of them.")
-    return columns
 
 
 def csv_rows(file: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:

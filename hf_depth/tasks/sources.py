@@ -14,7 +14,7 @@ from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_
 from datasets.exceptions import DatasetGenerationError
 
 from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files
-from ..data.readers import file_version, open_file
+from ..data.readers import check_header, file_version, open_file
 from ..suggestions import listed, suggestion
 from .spec import TaskSpec
 
@@ -320,7 +320,7 @@ def table_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, str]]:
             known = {*spec.text_column_name, *spec.column_aliases, spec.label_column_name}
             has_header = not spec.file_columns or bool(known & set(cells))
             header = cells if has_header else list(spec.file_columns)
-            _check_header(file, header)
+            check_header(file, header)
             if has_header:
                 continue
         if len(cells) != len(header) and "broken_lines" in spec.file_defects:
@@ -337,12 +337,6 @@ def table_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, str]]:
             f"{file}: {len(broken):,} lines do not have {len(header)} cells between tabs, the first is line "
             f"{broken[0]}. They are left out, as by the other readers of {spec.benchmark}."
         )
-
-
-def _check_header(file: str, header: Sequence[str]) -> None:
-    double = [column for index, column in enumerate(header) if column in header[:index]]
-    if double:
-        raise ValueError(f"{file} has several columns {double[0]!r}: {listed(header)}. Rename all but one of them.")
 
 
 def text_lines(file: str) -> Iterator[tuple[int, str]]:

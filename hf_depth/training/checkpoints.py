@@ -4,11 +4,12 @@ import logging
 import os
 from pathlib import Path
 
+from accelerate.utils import gather_object
 from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
 
 from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS, config_values
 from .callbacks import evaluations_without_improvement
-from .manifests import MANIFEST_FILE, damage, gathered, read_manifest
+from .manifests import MANIFEST_FILE, damage, read_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ def last_complete_checkpoint(
         path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
     ]
     names = sorted((path.name for path in folders), key=lambda name: int(name.removeprefix("checkpoint-")))
-    for name in reversed(gathered(names)[0]):  # the first process decides
+    for name in reversed(gather_object([names])[0]):  # the first process decides
         folder = Path(output_dir, name)
         problem = damage_on_any_node(folder, training_args)
         if problem is None:
@@ -80,7 +81,7 @@ def damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArgumen
     if training_args is None:
         return damage(folder)
     found = damage(folder, training_args.world_size) if training_args.should_save else None
-    return next((problem for problem in gathered(found) if problem is not None), None)
+    return next((problem for problem in gather_object([found]) if problem is not None), None)
 
 
 def _warn_of_what_is_unknown(folder: str | os.PathLike) -> None:
@@ -108,7 +109,7 @@ def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArgu
             manifest = None
         is_complete = manifest is not None and manifest.get("step") == step
         is_complete = is_complete and damage(training_args.output_dir) is None
-    return all(gathered(is_complete))
+    return all(gather_object([is_complete]))
 
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:

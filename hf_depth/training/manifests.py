@@ -12,21 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
 MANIFEST_FILE = "manifest.json"
 # In `output_dir`. Neither the `checkpoint-*` of `Trainer` nor its uploads to the Hub (all but `_*`) find it.
 UNFINISHED_FOLDER = "_unfinished"
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))  # numbers of system errors
-
-
-def gathered(value: Any) -> list[Any]:
-    """`value` of each process, in their order; of one process `[value]`."""
-    if not torch.distributed.is_initialized():
-        return [value]
-    values = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values
 
 
 # ---- Writing --------------------------------------------------------------------------------------------------------

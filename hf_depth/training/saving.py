@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from accelerate.utils import gather_object
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput, rotate_checkpoints
 
@@ -19,7 +20,6 @@ from .checkpoints import last_complete_checkpoint
 from .manifests import (
     UNFINISHED_FOLDER,
     describe_files,
-    gathered,
     is_full_disk,
     list_files,
     publish_files,
@@ -197,7 +197,8 @@ class SavingTrainer(Seq2SeqTrainer):
             result = action()
         except Exception as error:
             failure = error
-        outcomes = gathered((result, None if failure is None else (str(failure), is_full_disk(failure))))
+        problem = None if failure is None else (str(failure), is_full_disk(failure))
+        outcomes = gather_object([(result, problem)])
         failures = [outcome[1] for outcome in outcomes if outcome[1] is not None]
         if not failures:
             return [outcome[0] for outcome in outcomes]
@@ -256,7 +257,7 @@ class SavingTrainer(Seq2SeqTrainer):
 
     def _check_training_loss(self) -> None:
         """Stop all processes if the loss since the last log is not finite on one of them."""
-        losses = gathered(self._tr_loss.item())
+        losses = gather_object([self._tr_loss.item()])
         self._stop_on_bad_loss(next((loss for loss in losses if not math.isfinite(loss)), 0.0))
         self._last_good_step = self.state.global_step
 
@@ -270,7 +271,7 @@ class SavingTrainer(Seq2SeqTrainer):
         finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
         bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
         if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            bad = [name for names in gathered(bad) for name in names]
+            bad = gather_object(bad)
         if bad:
             raise FloatingPointError(self._not_finite(f"{bad[0]} is not finite"))
 

@@ -13,11 +13,9 @@ from accelerate.utils import DynamoBackend
 from transformers import Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-from ..ranges import WORKERS, Range
+from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
 from ..suggestions import suggestion
 
-NOT_NEGATIVE = Range(least=0)
-AT_LEAST_ONE = Range(least=1)
 SEED = Range(least=0, most=2**32 - 1)  # of numpy
 
 # Of the numbers among the training arguments; `max_steps` may be -1, and `local_rank` is set by the launcher.

@@ -156,7 +156,7 @@ class FiniteTest(SavingTestCase):
 
     def test_a_loss_that_is_not_finite_on_another_process_stops_this_one(self):
         one_trainer = self.trainer()
-        with mock.patch("hf_depth.training.saving.gathered", lambda value: [value, float("nan")]):
+        with mock.patch("hf_depth.training.saving.gather_object", lambda values: [*values, float("nan")]):
             with self.assertRaisesRegex(FloatingPointError, "loss is nan at step 1"):
                 one_trainer.train()
         self.assertEqual(self.names(), [])
