@@ -19,7 +19,7 @@ from hf_depth import get_task
 from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.parser import parse_arguments
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FULL_NAME = r"DEPTH\b[\w\s*]{0,10}\(Discourse\s+Education\s+through\s+Pre-Training\s+Hierarchically\b"
 # Snippets of the README: the most statements that each may have. Those of docs/python.md run after them.
 MAX_STATEMENTS = {"pretraining": 20, "fine_tuning": 15, "predictions": 6}
@@ -154,8 +154,8 @@ class PagesTest(parameterized.TestCase):
     def test_the_pages_are_listed_in_the_index(self):
         index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
         for path in PAGES[1:]:
-            if path.name != "README.md":
-                self.assertIn(f"]({path.name})", index)
+            if path != ROOT / "docs/README.md":
+                self.assertIn(f"]({path.relative_to(ROOT / 'docs').as_posix()})", index)
 
     def test_every_folder_of_the_package_is_in_the_map(self):
         text = (ROOT / "README.md").read_text(encoding="utf-8")
