@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +9,7 @@ from datasets import Dataset
 from transformers import Seq2SeqTrainingArguments
 
 import tiny_training
-from helpers import SENTENCES, process_environment, tiny_tokenizer
+from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
@@ -81,7 +79,7 @@ class LossTest(TrainingTestCase):
         alone.train()
         metrics = alone.evaluate()
         shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-        together = run_in_two_processes(kind, self.folder, shape)
+        together = run_on_two_ranks(kind, self.folder, shape)
 
         self.assert_close(together["parameters"], parameters(alone.model))
         train_log = alone.state.log_history[0]
@@ -230,7 +228,7 @@ class StreamTest(TrainingTestCase):
 
     def test_two_processes_that_are_interrupted_are_one_with_two_workers(self):
         arguments = {"max_steps": 6, "streaming": True, "per_device_train_batch_size": 2, "learning_rate": 0.1}
-        together = run_in_two_processes("depth", self.folder, arguments | {"interrupted_at": 4})
+        together = run_on_two_ranks("depth", self.folder, arguments | {"interrupted_at": 4})
         alone = trainer("depth", self.folder, **arguments, dataloader_num_workers=2, gradient_accumulation_steps=2)
         alone.train()
         self.assert_close(parameters(alone.model), together["parameters"])
@@ -448,18 +446,9 @@ class PartsTest(TrainingTestCase):
             self.assertEqual(made.args.generation_max_length, expected)
 
 
-def run_in_two_processes(kind, folder, arguments):
-    """`tiny_training.py` on two gloo processes; what its first process wrote."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    result = subprocess.run(
-        [*command, tiny_training.__file__, kind, folder, json.dumps(arguments)],
-        env=process_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if result.returncode:
-        raise AssertionError(result.stderr[-3000:])
+def run_on_two_ranks(kind, folder, arguments):
+    """`tiny_training.main` in two gloo processes; what its first process wrote."""
+    run_in_two_processes(tiny_training.main, kind, folder, json.dumps(arguments))
     logs = json.loads(Path(folder, "logs.json").read_text())
     return {"parameters": torch.load(Path(folder, "parameters.pt")), **logs}
 
