@@ -288,7 +288,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             encoder_outputs ([`BaseModelOutput`] or `tuple`, *optional*):
                 What `model.encoder` returned, instead of `input_ids`. The first element is the last hidden state, of
                 shape `(batch_size, source_length, d_model)`.
-            past_key_values ([`EncoderDecoderCache`], *optional*):
+            past_key_values (`EncoderDecoderCache`, *optional*):
                 Keys and values of earlier decoder tokens.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
                 Embeddings instead of `input_ids`.

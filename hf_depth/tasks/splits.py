@@ -75,17 +75,19 @@ class TaskSplits:
     """
     The data of one or several tasks, from files to what [`TaskTrainer`] takes.
 
-        splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
-        splits.prepare(tokenizer)
-        trainer = TaskTrainer(
-            model=model,
-            args=args,
-            train_dataset=splits.train_dataset(),
-            eval_dataset=splits.eval_dataset(),
-            processing_class=tokenizer,
-        )
-        trainer.train()
-        trainer.evaluate_tasks(splits.test_datasets())
+    ```python
+    splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
+    splits.prepare(tokenizer)
+    trainer = TaskTrainer(
+        model=model,
+        args=args,
+        train_dataset=splits.train_dataset(),
+        eval_dataset=splits.eval_dataset(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.evaluate_tasks(splits.test_datasets())
+    ```
 
     [`~TaskSplits.load`] and [`~TaskSplits.from_datasets`] make it.
 
