@@ -48,7 +48,7 @@ class TaskConfig:
             The options of the loaders of the tasks, by the names of the loaders, see [`load_task`].
 
     Raises:
-        `ValueError`: if there is no task, two have the same name, or labels of a free-form task are to be scored.
+        `ValueError`: if there is no task, two have the same name, or there is no such mode.
 
     >>> import tempfile
     >>> from hf_depth import TaskConfig, get_task
@@ -75,7 +75,7 @@ class TaskConfig:
         names = self.task_names
         if not names or len(set(names)) < len(names):
             raise ValueError(f"`tasks` must be one or several different tasks, got {listed(names)}.")
-        check_prediction_mode(self.tasks, self.prediction_mode)
+        check_prediction_mode([], self.prediction_mode)
 
     @property
     def task_names(self) -> list[str]:

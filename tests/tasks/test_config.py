@@ -72,8 +72,8 @@ class TaskConfigTest(parameterized.TestCase):
         for tasks in ((), (QUESTIONS, QUESTIONS)):
             with self.assertRaisesRegex(ValueError, "one or several different tasks"):
                 TaskConfig(tasks, True)
-        with self.assertRaisesRegex(ValueError, "'questions' is free-form"):
-            TaskConfig((QUESTIONS,), True, prediction_mode="score_labels")
+        with self.assertRaisesRegex(ValueError, "`prediction_mode` must be one of"):
+            TaskConfig((QUESTIONS,), True, prediction_mode="guess")
 
     def test_a_folder_without_the_file_is_named(self):
         self.assertIsNone(find_task_config(self.folder))
