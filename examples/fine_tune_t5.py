@@ -73,6 +73,7 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
         train_dataset=splits.train_dataset(**task_args.for_mixing(), seed=seed) if run.do_train else None,
         eval_dataset=splits.eval_dataset(),
         processing_class=tokenizer,
+        task_config=splits.task_config,
         card=fine_tuning_content(splits, training_args, model, model_args.model_name_or_path, task_args.for_mixing()),
     )
 

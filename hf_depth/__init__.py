@@ -11,6 +11,7 @@ from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from .tasks.config import TaskConfig
 from .tasks.dataset import DataCollatorForTasks, TaskDataset
 from .tasks.loading import load_task
 from .tasks.preprocessing import TaskPreprocessor
@@ -49,6 +50,7 @@ __all__ = [
     "Run",
     "SpanCorruptionObjective",
     "T5ForConditionalGeneration",
+    "TaskConfig",
     "TaskDataset",
     "TaskFiles",
     "TaskPredictor",

@@ -21,6 +21,7 @@ from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_m
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
+from ..tasks.config import TaskConfig, merge_task_configs
 from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, TokenCounts, count_tokens
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
@@ -57,6 +58,9 @@ class TaskTrainer(DepthTrainer):
             As `TaskSplits.eval_dataset` gives it. The keys of several stand in the names of their metrics:
             `eval_accuracy`, `eval_rte_accuracy`.
         processing_class (`PreTrainedTokenizerBase`): the tokenizer that the examples were prepared with.
+        task_config (`TaskConfig`, *optional*):
+            The tasks and how their examples were prepared: `task_config.json` of each saved model, from which
+            [`TaskPredictor`] reads it. By default that of `eval_dataset`; `TaskSplits.task_config` gives it.
         kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
 
     Raises:
@@ -99,6 +103,7 @@ class TaskTrainer(DepthTrainer):
         train_dataset: Dataset | torch.utils.data.Dataset | None = None,
         eval_dataset: EvaluationData | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
+        task_config: TaskConfig | None = None,
         **kwargs: Any,
     ):
         if processing_class is None:
@@ -126,6 +131,7 @@ class TaskTrainer(DepthTrainer):
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
+        self.task_config = self._complete_task_config(task_config)
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
@@ -141,6 +147,16 @@ class TaskTrainer(DepthTrainer):
                 "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
                 "it at False: the collator takes what the model needs."
             )
+
+    def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
+        """What is saved with the model: how examples are prepared, and how these arguments predict them."""
+        if task_config is None:
+            named = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+            task_config = merge_task_configs([data.config for data in named.values() if getattr(data, "config", None)])
+        if task_config is None:
+            return None
+        names = ("prediction_mode", "length_normalize_scores", "generation_max_length", "generation_num_beams")
+        return task_config.replace(**{name: getattr(self.args, name) for name in names})
 
     def _evaluation_metric_names(self) -> list[str]:
         datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
@@ -375,6 +391,22 @@ class TaskTrainer(DepthTrainer):
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         texts = decode_generated(self.processing_class, outputs)
         return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
+
+    # ---- Saving -----------------------------------------------------------------------------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """As `Trainer` does, and `task_config.json`."""
+        super()._save(output_dir, state_dict)
+        self._save_task_config(output_dir or self.args.output_dir)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._staging_folder is None:  # `Trainer` uploads `output_dir`, with the files that it knows
+            self._save_task_config(self.args.output_dir)
+        super()._push_from_checkpoint(checkpoint_folder)
+
+    def _save_task_config(self, folder: str) -> None:
+        if self.args.should_save and self.task_config is not None:
+            self.task_config.save_pretrained(folder)
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 
