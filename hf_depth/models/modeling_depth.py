@@ -519,52 +519,38 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         tokenizer: PreTrainedTokenizerBase,
         *texts: Sequence[str],
         max_length: int | None = None,
-        sentence_numbers: Sequence[int] | None = None,
     ) -> torch.LongTensor:
         """
         The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
         It is here, and not in a tokenizer, for those who have the files of a model and not hf_depth.
 
-        Sentences past the last sentence token share it. An input that is too long loses tokens at the end of its
-        longest text, until several are equally long and all of them do. Special tokens that are written in a sentence
-        are read as such: `<extra_id_0>` stands for a masked span.
+        Sentence tokens count up, and sentences past the last one share it. An input that is too long loses tokens at
+        the end of its longest text, until several are equally long and all of them do. Special tokens that are written
+        in a sentence are read as such: `<extra_id_0>` stands for a masked span.
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): the one of the model.
             texts (`Sequence[str]`): the sentences of each text, such as those of a premise and those of a hypothesis.
             max_length (`int`, *optional*): the most tokens of the input, special tokens included.
-            sentence_numbers (`Sequence[int]`, *optional*):
-                The numbers of the sentence tokens, one for each sentence; by default they count up from 0.
 
         Returns:
             `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
-
-        Raises:
-            `ValueError`: if there are not as many different sentence numbers as sentences, or no such token.
         """
-        available = range(self.config.num_sentence_tokens)
-        numbers = list(available if sentence_numbers is None else sentence_numbers)
-        num_sentences = len(numbers) if sentence_numbers is None else sum(map(len, texts))
-        if len(set(numbers).intersection(available)) != num_sentences or len(numbers) != num_sentences:
-            raise ValueError(
-                f"`sentence_numbers` must be {num_sentences} different numbers below {len(available)}, one for each "
-                f"sentence, got {numbers}."
-            )
         encoded = [tokenizer(list(text), add_special_tokens=False)["input_ids"] if text else [] for text in texts]
         kept = parts = [[ids for ids in sentences if ids] for sentences in encoded]
         budget = sum(map(_cost, parts))
-        while max_length is not None and (excess := len(self._layout(kept, numbers)) - max_length) > 0:
+        while max_length is not None and (excess := len(self._layout(kept)) - max_length) > 0:
             # More than once only if there are more sentences than sentence tokens, as those behind cost less.
             budget -= excess
             kept = _cut_longest(parts, budget)
-        return torch.tensor([self._layout(kept, numbers)], device=self.device)
+        return torch.tensor([self._layout(kept)], device=self.device)
 
-    def _layout(self, parts: list[list[list[int]]], numbers: list[int]) -> list[int]:
+    def _layout(self, parts: list[list[list[int]]]) -> list[int]:
         """The ids of the sentences of all texts in one row, with their special tokens."""
         ids = []
         for position, sentence in enumerate(sentence for part in parts for sentence in part):
-            if position < len(numbers):
-                ids += [self.config.eosen_token_id, self.config.first_sentence_token_id + numbers[position]]
+            if position < self.config.num_sentence_tokens:
+                ids += [self.config.eosen_token_id, self.config.first_sentence_token_id + position]
             ids += sentence
         return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
 

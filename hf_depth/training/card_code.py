@@ -5,18 +5,19 @@ A block runs as it stands where the folder of the model is (or anywhere, for a m
 about custom code. Both blocks read and predict the same, which the tests of this module hold them to.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sentences import CLOSED_LINE, WIDE_SPACE_BEFORE_STOP
+from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..evaluation.prediction import generation_length
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.config import TaskConfig, prompt_format
@@ -27,6 +28,7 @@ from .previews import first_examples
 
 NUM_CANDIDATES = 100  # among which the examples of a card are chosen
 NUM_EXAMPLES = 2
+MAX_PIECES, WORDS_OF_A_PIECE = 4, 12  # sentences of an example of pre-training; without sentences, words for each span
 
 # ---- Loading --------------------------------------------------------------------------------------------------------
 
@@ -55,20 +57,19 @@ model = load_model(name, tokenizer).eval()
 
 USE_PRETRAINED_DEPTH = Template("""\
 
-# Sentences in any order; <extra_id_0>, <extra_id_1>, … stand for masked spans.
+# In any order; <extra_id_0>, <extra_id_1>, … stand for masked spans.
 sentences = [
 $sentences
 ]
-numbers = $numbers  # of their sentence tokens: any different ones
-input_ids = model.encode_sentences(tokenizer, sentences, sentence_numbers=numbers)
+input_ids = model.encode_sentences(tokenizer, sentences)
 output_ids = model.generate(input_ids, max_length=$max_length)[0, 1:].tolist()
 prediction = tokenizer.decode(output_ids)
 print(prediction)
 
-# The sentence tokens in the output put the sentences in order.
-first = model.config.first_sentence_token_id
-order = [numbers.index(token - first) for token in dict.fromkeys(output_ids) if token - first in numbers]
-print([sentences[place] for place in order])
+# The sentence tokens of the output put the sentences in order.
+numbers = [token - model.config.first_sentence_token_id for token in output_ids]
+order = [number for number in dict.fromkeys(numbers) if number in range(len(sentences))]
+print([sentences[number] for number in order])
 """)
 
 USE_PRETRAINED_T5 = Template("""\
@@ -210,81 +211,97 @@ def pretrained_usage(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Iterable[Mapping[str, Any]],
-    data_collator: Callable[[list], Mapping[str, torch.Tensor]],
+    objective: str,
     max_length: int,
 ) -> Usage:
     """
-    How to use a pre-trained model: the code lets it restore an example that the collator corrupted.
+    How to use a pre-trained model: the code lets it restore a short example.
+
+    Whole words are masked in it. The spans of tokens that a collator masks begin and end within words, which nobody
+    could write down so that a tokenizer gives the same ids again.
 
     Args:
         name: see [`name_in_code`].
-        examples: prepared ones, not seen in training; one whose text gives its ids again is chosen.
-        data_collator: what corrupts them.
+        examples: prepared ones, not seen in training.
+        objective: that of the training; of a `"prefix_lm"` nothing is masked, and the text goes on.
         max_length: of the generated ids.
     """
     is_depth = has_sentence_tokens(model.config)
-    write = _corrupted_sentences if is_depth else _corrupted_text
-    candidates = sorted(first_examples(examples, NUM_CANDIDATES), key=lambda example: _preference(example, is_depth))
-    chosen = None
-    for example in candidates:
-        batch = data_collator([example])
-        source = batch["input_ids"][0][batch["attention_mask"][0].bool()]
-        values, read_again = write(model, tokenizer, source.tolist())
-        found = values, source, batch["labels"][0]
-        chosen = chosen or found
-        if read_again == source.tolist():
-            chosen = found
-            break
-    values, source, labels = chosen
-    template = USE_PRETRAINED_DEPTH if is_depth else USE_PRETRAINED_T5
-    use = template.substitute(values, max_length=max_length)
+    example = min(first_examples(examples, NUM_CANDIDATES), key=lambda example: _length(example, is_depth))
+    token_ids = [int(token) for token in example["input_ids"]]
+    if is_depth:
+        lengths = [int(length) for length in example["sentence_lengths"]][:MAX_PIECES]
+        ends = list(accumulate(lengths))
+        pieces = [token_ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        sentences, target = _shuffled([tokenizer.decode(piece).strip() for piece in pieces])
+        source = model.encode_sentences(tokenizer, sentences)[0]
+        use = USE_PRETRAINED_DEPTH.substitute(sentences=_items(sentences), max_length=max_length)
+    else:
+        corrupt = _prefix if objective == "prefix_lm" else _spans
+        text, target = corrupt(tokenizer.decode(token_ids).split()[: MAX_PIECES * WORDS_OF_A_PIECE])
+        source = tokenizer(text)["input_ids"]
+        use = USE_PRETRAINED_T5.substitute(text=repr(text), max_length=max_length)
     return Usage(
         LOAD_WITH_PACKAGE.substitute(name=repr(name)) + use,
         _loading(name, tokenizer, is_depth) + use,
         _packages(),
         tokenizer.decode(source),
-        tokenizer.decode(labels[labels >= 0]),
-        PRETRAINED_NOTES[is_depth],
+        target + tokenizer.eos_token,
+        PRETRAINED_NOTES["depth" if is_depth else objective],
     )
 
 
+def _length(example: Mapping[str, Any], is_depth: bool) -> tuple[bool, int]:
+    """Short examples come first, of DEPTH those of three sentences or more; very short ones say nothing."""
+    length = len(example["input_ids"])
+    has_few = len(example["sentence_lengths"]) < 3 if is_depth else length < 2 * WORDS_OF_A_PIECE
+    return has_few, length
+
+
+def _shuffled(sentences: list[str]) -> tuple[list[str], str]:
+    """Sentences with masked words, the last one in front, and the target that restores them."""
+    last = len(sentences) - 1
+    given, targets = [], []
+    for place, sentence in enumerate([sentences[last], *sentences[:last]]):
+        text, masked = _masked(sentence.split(), f"<extra_id_{place}>")
+        given.append(text)
+        targets.append(f"{SENTENCE_TOKENS[place]}{masked}{EOSEN_TOKEN}")
+    return given, "".join([*targets[1:], targets[0]])
+
+
+def _spans(words: list[str]) -> tuple[str, str]:
+    """Text with a masked span every few words, and the target."""
+    pieces = [words[start : start + WORDS_OF_A_PIECE] for start in range(0, len(words), WORDS_OF_A_PIECE)]
+    masked = [_masked(piece, f"<extra_id_{number}>") for number, piece in enumerate(pieces)]
+    return " ".join(text for text, _ in masked), "".join(target for _, target in masked)
+
+
+def _prefix(words: list[str]) -> tuple[str, str]:
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:])
+
+
+def _masked(words: list[str], sentinel: str) -> tuple[str, str]:
+    """A text with the two words in its middle masked, and its part of the target; very short ones stay whole."""
+    middle = len(words) // 2
+    if middle < 2:
+        return " ".join(words), ""
+    masked = " ".join(words[middle - 1 : middle + 1])
+    return " ".join([*words[: middle - 1], sentinel, *words[middle + 1 :]]), f"{sentinel} {masked}"
+
+
 PRETRAINED_NOTES = {
-    True: (
-        "Each sentence stands behind `<eosen>` and a sentence token `<sent_i>`, the input ends in `<eosen></s>`; "
-        "`encode_sentences` writes them. Sentinels `<extra_id_i>` stand for masked spans. The target names the "
-        "sentences in their order, each with its sentinels and what they stand for."
+    "depth": (
+        "Each sentence stands behind `<eosen>` and a sentence token `<sent_i>`, and the input ends in `<eosen></s>`; "
+        "`encode_sentences` writes them. Sentinels `<extra_id_i>` stand for masked spans, here of whole words. The "
+        "target names the sentences in their order, each with its sentinels and what they stand for."
     ),
-    False: (
-        "Sentinels `<extra_id_i>` stand for masked spans, and the target says what they stand for. (A prefix-LM has "
-        "none: it goes on with the text.)"
+    "span_corruption": (
+        "Sentinels `<extra_id_i>` stand for masked spans, here of whole words; the target says what they stand for. "
+        "Both end in `</s>`."
     ),
+    "prefix_lm": "The input is the beginning of a text and `</s>`, the target is its rest.",
 }
-
-
-def _preference(example: Mapping[str, Any], is_depth: bool) -> tuple[bool, int]:
-    """Short examples come first, of DEPTH those of three sentences or more."""
-    return is_depth and len(example["sentence_lengths"]) < 3, len(example["input_ids"])
-
-
-def _corrupted_sentences(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: list[int]
-) -> tuple[dict[str, Any], list[int]]:
-    """The sentences of an input and their numbers, for the code, and the ids that the code makes of them."""
-    first, last = model.config.first_sentence_token_id, model.config.num_sentence_tokens - 1
-    starts = [place for place, token in enumerate(ids) if 0 <= token - first <= last]
-    ends = [start - 1 for start in starts[1:]] + [len(ids) - 2]  # before `<eosen>`
-    numbers = [ids[start] - first for start in starts]
-    sentences = [tokenizer.decode(ids[start + 1 : end]).strip() for start, end in zip(starts, ends, strict=True)]
-    read_again = model.encode_sentences(tokenizer, sentences, sentence_numbers=numbers)[0].tolist()
-    return {"sentences": _items(sentences), "numbers": numbers}, read_again
-
-
-def _corrupted_text(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ids: list[int]
-) -> tuple[dict[str, Any], list[int]]:
-    """The same for the input of a T5."""
-    text = tokenizer.decode(ids[:-1]).strip()
-    return {"text": repr(text)}, tokenizer(text)["input_ids"]
 
 
 def task_usage(

@@ -480,7 +480,7 @@ def _metadata(
         library_name="transformers",
         license=content.license,
         metrics=sorted({score.metric_type for score in scores}) or None,
-        model_name=model_name,
+        model_name=model_name if scores else None,
         tags=sorted({"hf_depth", *tags, *content.tags}),
         eval_results=list(scores) or None,
     )

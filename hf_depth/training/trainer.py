@@ -546,7 +546,7 @@ class DepthTrainer(SavingTrainer):
             self._unwrapped_model,
             self.processing_class,
             dataset,
-            self.eval_data_collator,
+            objective=getattr(self.data_collator, "objective", "span_corruption"),
             max_length=self.args.generation_max_length,
         )
 

@@ -273,8 +273,8 @@ class PretrainTest(parameterized.TestCase):
         files = {path.name for path in Path(upload.call_args.kwargs["folder_path"]).iterdir()}
         self.assertContainsSubset(["model.safetensors", "modeling_depth.py", "tokenizer.json", "README.md"], files)
         card = (self.output_dir / "README.md").read_text()
-        self.assertIn('from_pretrained("me/tiny-depth", trust_remote_code=True)', card)
-        self.assertIn("eval_sentence_accuracy", card)
+        self.assertIn("name = 'me/tiny-depth'\n", card)
+        self.assertIn("| sentence_accuracy |", card)
 
     def test_one_sentence_corpus_is_no_corpus_for_depth(self):
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:8] * 3))

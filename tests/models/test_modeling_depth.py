@@ -731,7 +731,7 @@ class EncodeSentencesTest(parameterized.TestCase):
         random = np.random.default_rng(0)
         spec = TaskSpec("tests", "pair", ("premise", "hypothesis"), ("first:", "second:"), labels=("no", "yes"))
         num_cut = 0
-        for _ in range(60):
+        for _ in range(30):
             number = int(random.choice([1, 2, 4, 14]))
             example = {name: " ".join(random.choice(SENTENCES, size=number)) for name in spec.text_column_name}
             max_length = int(random.integers(8, 120))
@@ -744,17 +744,13 @@ class EncodeSentencesTest(parameterized.TestCase):
                 texts.append([f"{prefix} {first}", *others])
             found = self.model.encode_sentences(self.tokenizer, *texts, max_length=max_length)
             self.assertEqual(found.tolist(), [expected["input_ids"][0].tolist()])
-        self.assertBetween(num_cut, 30, 59)
+        self.assertBetween(num_cut, 10, 29)
 
-    def test_sentences_have_the_numbers_that_are_given(self):
-        ids = self.model.encode_sentences(self.tokenizer, ["Call me.", "It is <extra_id_3>."], sentence_numbers=[7, 2])
+    def test_sentinels_are_read_as_such(self):
+        ids = self.model.encode_sentences(self.tokenizer, ["Call me.", "It is <extra_id_3>."])
         text = self.tokenizer.decode(ids[0])
-        self.assertEqual(text.replace(" ", ""), "<eosen><sent_7>Callme.<eosen><sent_2>Itis<extra_id_3>.<eosen></s>")
+        self.assertEqual(text.replace(" ", ""), "<eosen><sent_0>Callme.<eosen><sent_1>Itis<extra_id_3>.<eosen></s>")
+        self.assertIn(self.tokenizer.convert_tokens_to_ids("<extra_id_3>"), ids[0].tolist())
 
     def test_an_input_without_a_sentence_is_its_end(self):
         self.assertEqual(self.model.encode_sentences(self.tokenizer, []).tolist(), [[self.tokenizer.eos_token_id]])
-
-    @parameterized.parameters([[1]], [[1, 1]], [[1, 20]], [[1, 2, 3]])
-    def test_numbers_that_are_not_one_for_each_sentence_are_refused(self, numbers):
-        with self.assertRaisesRegex(ValueError, "`sentence_numbers` must be 2 different numbers below 20"):
-            self.model.encode_sentences(self.tokenizer, ["Call me.", "Ishmael."], sentence_numbers=numbers)

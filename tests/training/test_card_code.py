@@ -8,11 +8,20 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
 from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import SENTENCES, process_environment, tiny_tokenizer
-from hf_depth import DepthTrainer, TaskSplits, TaskTrainer, TaskTrainingArguments
+from hf_depth import (
+    DataCollatorForDepth,
+    DataCollatorForT5SpanCorruption,
+    DepthTrainer,
+    DepthTrainingArguments,
+    TaskSplits,
+    TaskTrainer,
+    TaskTrainingArguments,
+)
 from hf_depth.evaluation.outputs import write_outputs
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import TaskSpec
@@ -21,7 +30,6 @@ from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, rte_rows
 from tiny_training import rows as documents
 from tiny_training import tiny_model
-from tiny_training import trainer as pretraining_trainer
 
 # Runs the blocks of cards, each with names of its own, where there is no network; "without" also without the package.
 RUNNER = """
@@ -65,12 +73,11 @@ QUESTION_ROWS = [{"question": " ".join(SENTENCES[i : i + 3]), "answers": [SENTEN
 # Kind -> task, its examples, kind of model, arguments of the trainer.
 FINE_TUNED = {
     "classifier": (RTE, rte_rows(12), "depth", {}),
-    "scored": (RTE, rte_rows(12), "depth", {"prediction_mode": "score_labels"}),
-    "free-form": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "depth", {"generation_num_beams": 2}),
-    "german": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {}),
+    "free-form": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {"generation_num_beams": 2}),
     "t5": (RTE, rte_rows(12), "t5", {"prediction_mode": "score_labels", "length_normalize_scores": True}),
     "t5 'free'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
 }
+COLLATORS = {"depth": DataCollatorForDepth, "t5": DataCollatorForT5SpanCorruption}
 PRETRAINED = {"pre-trained": "depth", "pre-trained t5": "t5"}
 ARGUMENTS = {"max_steps": 2, "learning_rate": 0.01, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
 
@@ -88,7 +95,7 @@ def fine_tune(folder: Path, spec: TaskSpec, rows: Dataset, kind: str, arguments:
     )
     splits.prepare(tokenizer, sentence_tokens=kind == "depth")
     trainer = TaskTrainer(
-        model=tiny_model(kind, d_model=32, d_ff=64),
+        model=sensitive(tiny_model(kind, d_model=32, d_ff=64)),
         args=TaskTrainingArguments(str(folder), per_device_eval_batch_size=5, **ARGUMENTS | arguments),
         train_dataset=splits.train_dataset(),
         eval_dataset=splits.eval_dataset(),
@@ -111,26 +118,29 @@ def fine_tune(folder: Path, spec: TaskSpec, rows: Dataset, kind: str, arguments:
     }
 
 
+def sensitive(model):
+    """With weights so large that what it writes depends on what it reads, without much training."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 2
+    return model
+
+
 def pretrain(folder: Path, kind: str) -> dict:
-    """The same for pre-training; what the run predicted stands beside the targets."""
-    tokenizer = tiny_tokenizer(sentence_tokens=True)
-    made = pretraining_trainer(kind, str(folder))  # its model and its collator
+    """The same for pre-training: the trainer, which predicts what the card shows."""
     trainer = DepthTrainer(
-        model=tiny_model(kind, d_model=32, d_ff=64),
-        args=type(made.args)(str(folder), predict_with_generate=True, generation_max_length=30, **ARGUMENTS),
-        data_collator=made.data_collator,
+        model=sensitive(tiny_model(kind, d_model=32, d_ff=64)),
+        args=DepthTrainingArguments(str(folder), generation_max_length=30, **ARGUMENTS),
+        data_collator=COLLATORS[kind](tiny_tokenizer(sentence_tokens=True)),
         train_dataset=documents(8),
         eval_dataset=documents(8),
-        processing_class=tokenizer,
+        processing_class=tiny_tokenizer(sentence_tokens=True),
         card=CardContent(),
     )
     trainer.train()
-    output = trainer.predict(trainer.eval_dataset)
     trainer.save_model()
     trainer.create_model_card()
-    texts = [tokenizer.decode(ids[(ids >= 0) & (ids != 0)]) for ids in output.predictions]
-    targets = [tokenizer.decode(ids[ids >= 0]) for ids in output.label_ids]
-    return {"rows": [], "predictions": dict(zip(targets, texts, strict=True))}
+    return {"rows": [], "trainer": trainer}
 
 
 class CardCodeTest(parameterized.TestCase):
@@ -189,11 +199,12 @@ class CardCodeTest(parameterized.TestCase):
     def test_the_code_of_a_pretrained_model_predicts_what_the_run_predicted(self, kind):
         with_package, without = self.found["with"][kind], self.found["without"][kind]
         self.assertEqual(with_package, without)
+        trainer, tokenizer = self.runs[kind]["trainer"], tiny_tokenizer(sentence_tokens=True)
+        (ids,) = without["input_ids"]
+        generated = trainer.model.generate(torch.tensor([ids]), max_length=trainer.args.generation_max_length)
+        self.assertEqual(without["prediction"], tokenizer.decode(generated[0, 1:]))
         card = (self.folder / "hub" / kind / "README.md").read_text()
-        (target,) = re.findall(r"^target: (.*)$", card, re.MULTILINE)
-        self.assertEqual(without["prediction"], self.runs[kind]["predictions"][target])
-        (source,) = re.findall(r"^input:  (.*)$", card, re.MULTILINE)
-        self.assertEqual(tiny_tokenizer(sentence_tokens=True).decode(without["input_ids"][0]), source)
+        self.assertIn(f"\ninput:  {tokenizer.decode(ids)}\ntarget: ", card)
 
     @parameterized.parameters(*PRETRAINED, *FINE_TUNED)
     def test_the_code_is_short_and_names_the_folder_alone(self, kind):
