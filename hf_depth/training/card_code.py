@@ -419,7 +419,7 @@ def _task_notes(task_config: TaskConfig, spec: TaskSpec) -> str:
         notes += (
             " The text of each column is split into sentences by itself, and its prefix belongs to the first of them. "
             "Each sentence stands behind `<eosen>` and a sentence token, which count up from `<sent_0>`; the input "
-            "ends in `<eosen></s>`. Without sentence tokens the model predicts worse: they are no decoration."
+            "ends in `<eosen></s>`. Do not leave them out: the model was trained with them."
         )
     else:
         notes += " It ends in `</s>`."

@@ -39,13 +39,11 @@ TRAINING_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
     "warmup_steps",
-    "max_steps",
-    "num_train_epochs",
     "optim",
     "seed",
 )
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
-NO_MEASURES = ("runtime", "per_second", "_chance", "padding_fraction", "tokens_cut")
+NO_MEASURES = ("runtime", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
 # Parameters below which a model is one to try things out with.
 SMALL_MODEL = 50_000_000
 
@@ -181,7 +179,8 @@ def run_settings(
         base_model: the checkpoint that training started from; of a folder, only the name is told.
     """
     settings = {}
-    for name in TRAINING_SETTINGS:
+    length = "max_steps" if training_args.max_steps > 0 else "num_train_epochs"
+    for name in (length, *TRAINING_SETTINGS):
         value = getattr(training_args, name)
         settings[name] = getattr(value, "value", value)  # of an enumeration
     batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
@@ -270,7 +269,7 @@ def usage_sections(usage: Usage | None) -> list[str]:
         f"{fence}python\n{usage.with_package}{fence}\n",
         f"Without it, after `pip install {packages}`:\n",
         f"{fence}python\n{usage.without_package}{fence}\n",
-        "Where the code names a folder (`./…`), it runs in the folder that this one is in.\n",
+        "A name that begins with `./` is that of this folder: the code runs in the folder that it is in.\n",
         "## Input format\n",
         f"{usage.notes}\n",
         f"{fence}text\ninput:  {_one_line(usage.source)}\ntarget: {_one_line(usage.target)}\n{fence}\n",

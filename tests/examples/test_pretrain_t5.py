@@ -93,7 +93,7 @@ class PretrainTest(parameterized.TestCase):
         self.assertGreater(results["eval_reconstruction_loss"], 0)
         self.assertEqual("eval_order_exact" in results, changes["model_type"] == "depth")
         card = (self.output_dir / "README.md").read_text()
-        for part in ("texts.jsonl", "objective", "max_source_length", "learning_rate", "eval_loss"):
+        for part in ("texts.jsonl", "objective", "max_source_length", "learning_rate", "| loss |"):
             self.assertIn(part, card)
 
     def test_training_lowers_both_losses(self):
