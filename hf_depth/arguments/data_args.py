@@ -72,6 +72,8 @@ class CorpusArguments:
     def source(self) -> str:
         """Where the text is from, without the path of any file."""
         names = [Path(file).name for file in self.train_file or []]
+        if self.dataset_name and Path(self.dataset_name).exists():
+            return Path(self.dataset_name).resolve().name
         return self.dataset_name or ", ".join(names) or "the Python language reference"
 
     def check(self, training_args: TrainingArguments) -> None:

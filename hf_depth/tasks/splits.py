@@ -429,11 +429,15 @@ class TaskSplits:
         return [] if self.files.are_named else sorted({task.path for task in self.tasks if task.path})
 
     @property
-    def description(self) -> dict[str, str | int]:
-        """What a model card states about the data: where it comes from, and how many examples each split has."""
+    def sources(self) -> dict[str, str]:
+        """Where the data comes from: the names of files, else for each task that of its data."""
         # Without files it comes from the Hub, or is made of the Python language reference.
-        sources = self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
-        return sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
+        return self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
+
+    @property
+    def description(self) -> dict[str, str | int]:
+        """Where the data comes from, and how many examples each split has."""
+        return self.sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
 
     def preview(self, number: int = 2) -> str:
         """

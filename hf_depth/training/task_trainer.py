@@ -3,17 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
-from ..credentials import without_credentials
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
 from ..evaluation.prediction import decode_generated, generation_length
@@ -25,7 +24,8 @@ from ..tasks.config import TaskConfig, merge_task_configs
 from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, TokenCounts, count_tokens
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
-from .model_card import fine_tuning_card
+from .card_code import Usage, name_in_code, task_usage
+from .model_card import CardContent, fine_tuning_card
 from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -415,15 +415,23 @@ class TaskTrainer(DepthTrainer):
 
     # ---- Model card -------------------------------------------------------------------------------------------------
 
-    def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
-        """Write `README.md` with the latest scores on each data set, or without `card` that of `Trainer`."""
-        if self.card is None:
-            return super().create_model_card(model_name=model_name, **kwargs)
-        if self.is_world_process_zero():
-            name = getattr(self, "hub_model_id", None) or model_name or Path(self.args.output_dir).name
-            results = [evaluation.result for evaluation in self.evaluations.values()]
-            text = fine_tuning_card(name, self.model.config.model_type, results, self.card)
-            Path(self.args.output_dir, "README.md").write_text(without_credentials(text), encoding="utf-8")
+    def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
+        """With the latest scores on each data set."""
+        results = [evaluation.result for evaluation in self.evaluations.values()]
+        return fine_tuning_card(
+            model_name, self._unwrapped_model, results, content, self._usage(), self.state.global_step
+        )
+
+    def _usage(self) -> Usage | None:
+        if self.task_config is None:
+            return None
+        evaluated = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+        datasets = [evaluation.dataset for evaluation in self.evaluations.values()] + list(evaluated.values())
+        dataset = next((data for data in datasets if data is not None and len(data)), None)
+        if dataset is None:
+            return None
+        name = name_in_code(self.hub_model_id, self.args.output_dir)
+        return task_usage(name, self._unwrapped_model, self.processing_class, self.task_config, dataset)
 
 
 def _how_many(number: int, counts: TokenCounts) -> str:

@@ -9,13 +9,14 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import is_compiled_module
 from datasets import Dataset, IterableDataset
+from huggingface_hub import ModelCard
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
@@ -30,8 +31,9 @@ from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
+from .card_code import Usage, name_in_code, pretrained_usage
 from .fsdp import gather_in_generation, share_embedding
-from .model_card import CardContent, model_card
+from .model_card import CardContent, pretraining_card
 from .saving import SavingTrainer
 from .signals import without_signals
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
@@ -503,16 +505,50 @@ class DepthTrainer(SavingTrainer):
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
-        """Write `README.md` with data, settings and results, or without `card` that of `Trainer`."""
+        """
+        Write `README.md` with code, data, settings, results and limits, or without `card` that of `Trainer`.
+
+        Args:
+            model_name (`str`, *optional*): its title; by default its name on the Hub, or that of its folder.
+            kwargs: `language`, `license`, `tags`, `finetuned_from`, `dataset_tags`, `dataset`, as for `Trainer`; what
+                is not given is that of `card`. [`Trainer.push_to_hub`] passes them on.
+        """
         if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)
+        content = self.card = self.card.updated(**kwargs)
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
-            evaluations = [log for log in self.state.log_history if "eval_loss" in log]
-            sections = {**self.card.sections, "Results": evaluations[-1] if evaluations else {}}
-            name = getattr(self, "hub_model_id", None) or model_name or folder.name
-            text = model_card(name, self.model.config.model_type, sections)
-            (folder / "README.md").write_text(without_credentials(text), encoding="utf-8")
+            card = self._model_card(self.hub_model_id or model_name or folder.resolve().name, content)
+            (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
+
+    def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
+        return pretraining_card(
+            model_name,
+            self._unwrapped_model,
+            content,
+            self.state.log_history,
+            self._usage(),
+            self.state.global_step,
+        )
+
+    @property
+    def _unwrapped_model(self) -> PreTrainedModel:
+        return self.accelerator.unwrap_model(self.model)
+
+    def _usage(self) -> Usage | None:
+        """The code of the card; `None` without a tokenizer or examples to show."""
+        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+        dataset = next((data for data in (*datasets.values(), self.train_dataset) if data is not None), None)
+        if dataset is None or self.processing_class is None:
+            return None
+        return pretrained_usage(
+            name_in_code(self.hub_model_id, self.args.output_dir),
+            self._unwrapped_model,
+            self.processing_class,
+            dataset,
+            objective=getattr(self.data_collator, "objective", "span_corruption"),
+            max_length=self.args.generation_max_length,
+        )
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
         allow_changed_arguments (`bool`, *optional*, defaults to `False`):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
+        hub_license (`str`, *optional*):
+            License of the model, for its card, as the Hub writes it: `"apache-2.0"`, `"mit"`, `"cc-by-4.0"`.
 
     Raises:
         `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
@@ -58,6 +60,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
     allow_changed_arguments: bool = field(
         default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
+    )
+    hub_license: str | None = field(
+        default=None, metadata={"help": "License of the model for its card, as the Hub writes it: apache-2.0, mit, …"}
     )
 
     def __post_init__(self):

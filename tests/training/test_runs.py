@@ -177,7 +177,7 @@ class RunTest(TrainingTestCase):
         Run.find(run_trainer.args, {}).execute(run_trainer)
         card = Path(self.folder, "README.md").read_text()
         self.assertIn("| source | Middlemarch |", card)
-        self.assertIn("| eval_loss |", card)
+        self.assertIn("| loss |", card)
 
     def test_a_model_of_another_size_does_not_continue_it(self):
         run, _ = self.run_once()
