@@ -40,10 +40,10 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         tokenizer (`PreTrainedTokenizerBase`): the one that the model was trained with.
         input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`):
             What the encoder reads, on the device of the model. Each row may be decoded as several beams.
-        max_new_tokens (`int`, *optional*):
-            The number of tokens to generate, the start token not counted; spans end in time for the other sentences.
-            Raised to what the longest target with empty spans takes; pass the attribute `max_new_tokens` on to
-            `generate()`.
+        max_new_tokens (`int`, *optional*, defaults to 0):
+            How many tokens may be generated, the start token not counted: spans end in time for the other sentences.
+            An example may have as many as its target with empty spans takes, even if they are more. Pass the attribute
+            `max_new_tokens`, the largest number of the batch, on to `generate()`.
 
     >>> from hf_depth import SentenceOrderLogitsProcessor, add_sentence_tokens, load_model, train_tokenizer
     >>> text = "The dog barked. The cat slept."
@@ -62,7 +62,7 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         config: DepthConfig,
         tokenizer: PreTrainedTokenizerBase,
         input_ids: torch.LongTensor,
-        max_new_tokens: int | None = None,
+        max_new_tokens: int = 0,
     ):
         batch_size, device = len(input_ids), input_ids.device
         self.eosen, self.eos = config.eosen_token_id, config.eos_token_id
@@ -85,7 +85,8 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         # `<sent_i>` and `<eosen>` of each sentence, each sentinel, and `</s>`.
         num_sentinels = is_sentinel[input_ids].sum(1)  # (B,)
         self.target_lengths = 2 * self.sentences.sum(1) + num_sentinels + 1  # (B,), with empty spans
-        self.max_new_tokens = max(int(self.target_lengths.max()), max_new_tokens or 0)
+        self.limits = self.target_lengths.clamp(min=max_new_tokens)  # (B,)
+        self.max_new_tokens = int(self.limits.max())
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """
@@ -110,7 +111,7 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
         follows = torch.where(is_end, self.eos, self.successors[examples, last])  # (R,)
         allowed[rows, follows] |= ~is_between | is_end
         tokens_left = self.target_lengths[examples] - is_mark.sum(1)  # (R,)
-        has_room = tokens_left <= self.max_new_tokens - length  # for text
+        has_room = tokens_left <= self.limits[examples] - length  # for text
         in_span = ~is_between & ~self.is_sentence[last] & has_room
         allowed |= self.is_text & in_span[:, None]
         return scores.masked_fill(~allowed, -torch.inf)

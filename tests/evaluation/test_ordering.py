@@ -178,7 +178,7 @@ class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
     def batch(self, number: int = 5, **options):
         return DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=1.0, **options)(rows(number))
 
-    def generate(self, model, batch, max_new_tokens=None, first=(), **arguments):
+    def generate(self, model, batch, max_new_tokens=0, first=(), **arguments):
         constraint = SentenceOrderLogitsProcessor(model.config, TOKENIZER, batch["input_ids"], max_new_tokens)
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         arguments = {"max_new_tokens": constraint.max_new_tokens, "do_sample": False} | arguments
@@ -212,7 +212,7 @@ class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
         self.assertIsNone(current)
         self.assertCountEqual(found, parts.values())
 
-    @parameterized.product(seed=(0, 1), tokens=(None, 30, 90), num_beams=(1, 3))
+    @parameterized.product(seed=(0, 1), tokens=(0, 30, 90), num_beams=(1, 3))
     def test_whatever_the_model_says_a_target_is_written_within_the_length(self, seed, tokens, num_beams):
         batch = self.batch()
         generated = self.generate(
@@ -232,6 +232,14 @@ class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
             scores = constraint(ids[:, : step + 1], torch.zeros(len(ids), config.vocab_size))
             is_allowed = scores.gather(1, ids[:, step + 1 : step + 2])[:, 0] == 0
             self.assertTrue((is_allowed | (step >= lengths)).all(), step)
+
+    def test_an_example_is_decoded_the_same_in_any_batch(self):
+        batch, model = self.batch(), random_model()
+        together = self.generate(model, batch, 25)  # too few for some
+        for number, ids in enumerate(together):
+            alone = self.generate(model, {name: rows[number : number + 1] for name, rows in batch.items()}, 25)[0]
+            self.assertEqual(ids[: len(alone)].tolist(), alone.tolist())
+            self.assertEqual(ids[len(alone) :].sum().item(), 0)
 
     def test_the_cache_makes_no_difference(self):
         batch, model = self.batch(), random_model()
