@@ -7,6 +7,7 @@ from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorru
 from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 from .data.tokenization import add_sentence_tokens, load_tokenizer
 from .data.vocabulary import train_tokenizer
+from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
 from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
@@ -48,6 +49,7 @@ __all__ = [
     "PrefixLMObjective",
     "PretrainingRun",
     "Run",
+    "SentenceOrderLogitsProcessor",
     "SpanCorruptionObjective",
     "T5ForConditionalGeneration",
     "TaskConfig",
@@ -65,6 +67,8 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "load_task",
+    "order_sentences",
     "register_task",
+    "score_sentence_orders",
     "train_tokenizer",
 ]

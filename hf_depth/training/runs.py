@@ -21,7 +21,7 @@ from transformers import (
 from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..evaluation.outputs import results_table, write_outputs
-from ..evaluation.plots import plot_losses
+from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
@@ -249,6 +249,18 @@ class PretrainingRun(Run):
         before = first_log if first_log is not None and first_log["step"] == 0 and trainer.state.global_step else None
         if self.args.should_log:
             print("\n" + metrics_table(before, metrics, REPORTED_METRICS), flush=True)
+        if trainer.is_world_process_zero():
+            self.save_unshuffling(trainer)
+
+    def save_unshuffling(self, trainer: DepthTrainer) -> None:
+        """With `predict_with_generate`, un-shuffling accuracies of a DEPTH model as `unshuffling.json` and `.png`."""
+        for prefix, accuracies in trainer.unshuffling.items():
+            if not prefix.startswith("eval"):
+                continue
+            path = Path(self.args.output_dir, prefix.replace("eval", "unshuffling", 1) + ".json")
+            path.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
+            plot_unshuffling(accuracies, path.with_suffix(".png"))
+            logger.info(f"Un-shuffling accuracies by number of sentences and position are in {path}")
 
     def predict(self, trainer: DepthTrainer, test_dataset: Dataset) -> None:
         """The metrics of the test data; with `predict_with_generate` also `predictions.jsonl`."""

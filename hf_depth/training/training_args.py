@@ -33,6 +33,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             stops with an error at the next log.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False}`):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
+        constrain_sentence_order (`bool`, *optional*, defaults to `False`):
+            With `predict_with_generate`, evaluation of a DEPTH model generates twice: freely, and under the constraint
+            that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). The scores of the order are
+            those of free generation; those under the constraint have `constrained` in their names.
         allow_changed_arguments (`bool`, *optional*, defaults to `False`):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
         hub_license (`str`, *optional*):
@@ -57,6 +61,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Hide NaN and infinite losses in the log. Off: training stops on them."}
+    )
+    constrain_sentence_order: bool = field(
+        default=False,
+        metadata={"help": "Also score the order that a DEPTH model generates if it must name each sentence once."},
     )
     allow_changed_arguments: bool = field(
         default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
@@ -115,6 +123,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 "`prediction_loss_only` contradicts `predict_with_generate`, without which there is no fine-tuning: "
                 "leave one of them out."
+            )
+        if self.constrain_sentence_order and not self.predict_with_generate:
+            raise ValueError(
+                "`constrain_sentence_order` is a way to generate: add `--predict_with_generate`, or leave it out."
             )
 
 
@@ -186,6 +198,8 @@ class TaskTrainingArguments(DepthTrainingArguments):
                 "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "
                 "scores without generating, use `prediction_mode` score_labels."
             )
+        if self.constrain_sentence_order:
+            raise ValueError("`constrain_sentence_order` is for pre-training: predictions of tasks name no sentences.")
         for name in ("batch_eval_metrics", "include_for_metrics"):
             if getattr(self, name):
                 raise ValueError(f"`{name}` has no effect: the metrics are those of the task. Leave it out.")
