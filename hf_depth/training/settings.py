@@ -119,8 +119,8 @@ def _check_extras(args: TrainingArguments) -> None:
     ):
         if is_asked_for and find_spec(package) is None:
             raise ValueError(
-                f"`{argument}` needs {package}, which is not installed: `pip install \"hf_depth[{package}]\"`, in a "
-                f"clone `pip install -c constraints.txt -e \".[{package}]\"`."
+                f'`{argument}` needs {package}, which is not installed: `pip install "hf_depth[{package}]"`, in a '
+                f'clone `pip install -c constraints.txt -e ".[{package}]"`.'
             )
 
 

@@ -80,7 +80,6 @@ class ArgumentsTest(parameterized.TestCase):
     def test_what_works_is_accepted(self, **arguments):
         self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
 
-
     @parameterized.parameters(
         ({"report_to": "wandb"}, "`report_to` needs wandb.*hf_depth.wandb."),
         ({"report_to": ["tensorboard", "wandb"]}, "`report_to` needs wandb.*hf_depth.wandb."),
