@@ -14,7 +14,7 @@ from tiny_models import SENTENCE_TOKENS, no_flex_attention, random_batch, tiny_m
 
 
 def allowed(kind, queries, keys, query, key):
-    """Whether a query may attend to a key by the paper's rules; `queries` and `keys`: which tokens are sentence tokens."""
+    """Whether a query may attend to a key; `queries` and `keys` say which tokens are sentence tokens."""
     if kind == "decoder" and key > query:
         return False
     if not queries[query]:
