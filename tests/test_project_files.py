@@ -175,6 +175,30 @@ def imported_modules(path):
     return modules
 
 
+class ContributingTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+    def test_the_files_that_are_named_exist(self):
+        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", self.text)]
+        self.assertNotEmpty(links)
+        for name in (*links, *re.findall(r"`(tests/[\w/]+\.py)", self.text)):
+            with self.subTest(name):
+                self.assertTrue((ROOT / name).exists())
+
+    def test_the_tests_that_are_said_to_complain_exist(self):
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", self.text)
+        self.assertNotEmpty(named)
+        for file, name in named:
+            with self.subTest(name):
+                self.assertIn(f"def {name}(", (ROOT / file).read_text(encoding="utf-8"))
+
+    def test_the_commands_install_the_extras_that_there_are(self):
+        (extras,) = re.findall(r'pip install -c constraints.txt -e "\.\[([\w,]+)\]"', self.text)
+        self.assertContainsSubset(extras.split(","), setup_options()["options.extras_require"])
+
+
 class ReadmeCommandsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("main", "pip install -c constraints.txt -e .", "examples/pretrain_t5.py examples/configs/quickstart.yaml"),
