@@ -1,4 +1,4 @@
-"""The advice for arguments of other versions and systems, and docs/how_to/coming_from.md, lead to arguments that exist."""
+"""The advice for arguments of other systems, and docs/how_to/coming_from.md, lead to arguments that exist."""
 
 import re
 
