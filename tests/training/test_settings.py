@@ -1,5 +1,7 @@
 """Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
 
+from unittest import mock
+
 from absl.testing import parameterized
 from transformers import GenerationConfig
 
@@ -78,6 +80,16 @@ class ArgumentsTest(parameterized.TestCase):
     )
     def test_what_works_is_accepted(self, **arguments):
         self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
+
+    @parameterized.parameters(
+        ({"report_to": "wandb"}, "`report_to` needs wandb.*hf_depth.wandb."),
+        ({"report_to": ["tensorboard", "wandb"]}, "`report_to` needs wandb.*hf_depth.wandb."),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "`deepspeed` needs deepspeed.*hf_depth.deepspeed."),
+    )
+    def test_a_missing_package_is_an_error_that_names_the_extra(self, arguments, message):
+        with mock.patch("hf_depth.training.settings.find_spec", lambda name: None):
+            with self.assertRaisesRegex(ValueError, message):
+                DepthTrainingArguments("unused", use_cpu=True, **arguments)
 
 
 class TrainerTest(TrainingTestCase):
