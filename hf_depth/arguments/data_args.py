@@ -33,7 +33,7 @@ OBJECTIVE_RANGES = SHARED_RANGES | {
 
 @dataclass
 class CorpusArguments:
-    """The text. With no source at all: the Python reference that every CPython carries."""
+    """The text. With no source at all: Python's reference and docstrings, which every CPython carries."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub (or folder)."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})

@@ -35,7 +35,8 @@ class TaskArguments:
     """
 
     benchmark: str | None = field(
-        default=None, metadata={"help": "glue, disco_eval, natural_instructions, discourse, or one of your own."}
+        default=None,
+        metadata={"help": "glue, disco_eval, natural_instructions, discourse, python, or one of your own."},
     )
     dataset_name: list[str] | None = field(
         default=None, metadata={"help": "Tasks of the benchmark, or `all`: several are mixed in training."}
@@ -92,7 +93,7 @@ class TaskArguments:
     test_split_percentage: float = field(
         default=DiscourseOptions.test_split_percentage,
         metadata={
-            "help": "Discourse: documents to test on, at most the --validation_split_percentage of pre-training."
+            "help": "Discourse, python: documents to test on, at most --validation_split_percentage of pre-training."
         },
     )
     add_task_definition: bool = field(

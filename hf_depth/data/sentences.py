@@ -4,6 +4,7 @@ Text to sentences, offline: by nupunkt for English, by sentencex for the other l
 DEPTH reads, shuffles and restores sentences; where a sentence ends is decided here and nowhere else.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？
 WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
 
 
+_version = functools.cache(version)  # it reads files
+
+
 @dataclass(frozen=True)
 class SentenceSplitter:
     """
@@ -48,7 +52,7 @@ class SentenceSplitter:
 
     def __post_init__(self):
         library = "nupunkt" if self.language == "en" else "sentencex"
-        object.__setattr__(self, "version", f"{library} {version(library)}")
+        object.__setattr__(self, "version", f"{library} {_version(library)}")
 
     def __call__(self, text: str) -> list[str]:
         """

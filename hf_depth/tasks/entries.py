@@ -198,11 +198,24 @@ DISCOURSE: dict[str, Entry] = {
     )
 }
 
+# From which part of Python's documentation a passage comes: the sources of the default corpus that have most of it.
+PYTHON: dict[str, Entry] = {
+    "module_of_passage": {
+        "text_column_name": "text",
+        "prefix": "python text:",
+        "labels": ("reference", "asyncio", "email", "logging", "importlib", "_pydecimal", "turtle", "unittest"),
+        "metric_names": ("accuracy",),
+        "loader": "python_modules",
+        "max_source_length": 256,
+    },
+}
+
 BENCHMARKS: dict[str, dict[str, Entry]] = {
     "glue": GLUE,
     "disco_eval": DISCO_EVAL,
     "natural_instructions": NATURAL_INSTRUCTIONS,
     "discourse": DISCOURSE,
+    "python": PYTHON,
 }
 
 # Other names that benchmarks, tasks and metrics go by.

@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..suggestions import suggestion
-from .loaders import disco_eval, discourse, natural_instructions, table
+from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
 from .registry import get_task
 from .sources import TaskFiles, collect_files, read_tables
 from .spec import TaskSpec
@@ -72,6 +72,7 @@ LOADERS: dict[str, Loader] = {
         completed_from=("input", *natural_instructions.TASK_FIELDS),
     ),
     "discourse": Loader(discourse.load, discourse.DiscourseOptions, reads_documents=True),
+    "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions),
 }
 
 
@@ -91,7 +92,7 @@ def load_task(
         task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`; its `loader` is a key of `LOADERS`.
         files (`TaskFiles`, *optional*):
             Where to read; without any, the data set that the task names on the Hub. Discourse tasks are then made of
-            Python's documentation.
+            Python's documentation, as `python/module_of_passage` always is.
         options (`Mapping` or a dataclass, *optional*):
             Of the loader: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields by name.
         split_seed (`int`, *optional*, defaults to 42):

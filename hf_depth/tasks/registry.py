@@ -7,7 +7,7 @@ YAML file.
 
 >>> from hf_depth import DATASET_VALS
 >>> sorted(DATASET_VALS)
-['disco_eval', 'discourse', 'glue', 'natural_instructions']
+['disco_eval', 'discourse', 'glue', 'natural_instructions', 'python']
 >>> DATASET_VALS["glue"]["rte"].labels
 {0: 'entailment', 1: 'not_entailment'}
 """

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from transformers import Seq2SeqTrainingArguments
+from transformers import SchedulerType, Seq2SeqTrainingArguments
 
 from ..ranges import check_ranges
 from ..tasks.checks import PREDICTION_MODES, check_prediction_mode
@@ -15,11 +15,17 @@ from .settings import (
     check_schedule,
 )
 
+# Of AdamW. A pre-trained T5 needs more than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
+# From scratch, nanoT5's best recipe for a T5-base is a cosine from 2e-2 times the root mean square of each matrix,
+# hence about 7e-4, with a warm-up.
+DEFAULT_SCHEDULE = {"learning_rate": 1e-4, "lr_scheduler_type": "linear", "warmup_steps": 0}
+SCRATCH_SCHEDULE = {"learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 0.05}
+
 
 @dataclass
 class DepthTrainingArguments(Seq2SeqTrainingArguments):
     """
-    [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and three defaults that suit this package.
+    [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and defaults that suit this package.
 
     Args:
         sentence_loss_coefficient (`float`, *optional*, defaults to 1.0):
@@ -37,6 +43,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             With `predict_with_generate`, evaluation of a DEPTH model generates twice: freely, and under the constraint
             that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). The scores of the order are
             those of free generation; those under the constraint have `constrained` in their names.
+        learning_rate, lr_scheduler_type, warmup_steps (*optional*, defaults to 1e-4, `"linear"` and 0):
+            The peak of the learning rate, its course, and the steps of the warm-up (below 1 a share of all steps).
+            For a model from scratch call [`~DepthTrainingArguments.use_scratch_schedule`], as the scripts do.
         allow_changed_arguments (`bool`, *optional*, defaults to `False`):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
         hub_license (`str`, *optional*):
@@ -66,6 +75,25 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         default=False,
         metadata={"help": "Also score the order that a DEPTH model generates if it must name each sentence once."},
     )
+    learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Peak learning rate (default: 1e-4; but a model from scratch has 1e-3, cosine and 0.05, if none "
+            "of learning_rate, lr_scheduler_type and warmup_steps is given)."
+        },
+    )
+    lr_scheduler_type: SchedulerType | str | None = field(
+        default=None,
+        metadata={"help": "Course of the learning rate (default: linear; see learning_rate)."}
+        | {"choices": [kind.value for kind in SchedulerType]},
+    )
+    warmup_steps: float | None = field(
+        default=None,
+        metadata={
+            "help": "Steps over which the learning rate rises, or below 1 their share of all steps (default: 0; see "
+            "learning_rate)."
+        },
+    )
     allow_changed_arguments: bool = field(
         default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
     )
@@ -74,6 +102,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self):
+        self._has_default_schedule = all(getattr(self, name) is None for name in DEFAULT_SCHEDULE)
+        for name, default in DEFAULT_SCHEDULE.items():
+            if getattr(self, name) is None:
+                setattr(self, name, default)
         if self.accelerator_config is None:
             self.accelerator_config = {"dispatch_batches": False}
         if self.ddp_find_unused_parameters is None:
@@ -97,6 +129,28 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 "`enable_jit_checkpoint` saves in the middle of a step, and the run that continues is another one. "
                 "Leave it out: on SIGTERM and SIGUSR1 a `Run` saves a checkpoint at the end of the step."
             )
+
+    def use_scratch_schedule(self) -> bool:
+        """
+        Take learning rate, schedule and warm-up of a model from scratch (1e-3, cosine, a twentieth of the steps) in
+        place of those for a pre-trained one, unless one of them or `lr_scheduler_kwargs` was given, or an optimizer
+        other than AdamW.
+
+        Returns:
+            `bool`: whether they were taken.
+
+        >>> args = DepthTrainingArguments("runs/mine", use_cpu=True)
+        >>> args.learning_rate, args.use_scratch_schedule(), args.learning_rate
+        (0.0001, True, 0.001)
+        >>> DepthTrainingArguments("runs/mine", learning_rate=2e-3, use_cpu=True).use_scratch_schedule()
+        False
+        """
+        is_adamw = "adamw" in getattr(self.optim, "value", self.optim)
+        if not self._has_default_schedule or self.lr_scheduler_kwargs or not is_adamw:
+            return False
+        for name, value in SCRATCH_SCHEDULE.items():
+            setattr(self, name, SchedulerType(value) if name == "lr_scheduler_type" else value)
+        return True
 
     def _check_length(self):
         """Stop on a length at which the Trainer would train for another one, or not at all."""
