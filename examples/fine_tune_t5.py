@@ -31,7 +31,7 @@ ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
 def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     # ---- Arguments ----
-    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args)
+    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
     set_up(training_args)
     tasks = chosen_tasks(task_args)
     check_run_arguments(model_args, training_args)

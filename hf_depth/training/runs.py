@@ -25,6 +25,7 @@ from ..evaluation.plots import plot_losses
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
+from .console import files_table
 from .identity import (
     FIXED,
     OPTIMIZER_SETTINGS,
@@ -35,7 +36,7 @@ from .identity import (
     describe_training,
 )
 from .manifests import one_error_for_a_full_disk
-from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
+from .previews import REPORTED_METRICS, before_and_after, print_unshuffled
 from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
 from .trainer import DepthTrainer
@@ -209,8 +210,7 @@ class Run:
         self.save_metrics(trainer, "predict", trainer.predict(test_dataset, metric_key_prefix="predict").metrics)
 
     def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
-        """Print the metrics of a split, and write them to `{split}_results.json` and `all_results.json`."""
-        trainer.log_metrics(split, metrics)
+        """Write the metrics of a split, which the logs show, to `{split}_results.json` and `all_results.json`."""
         trainer.save_metrics(split, metrics)
 
     def finish(self, trainer: DepthTrainer) -> None:
@@ -225,6 +225,8 @@ class Run:
             trainer.push_to_hub()
         if self.do_train:
             trainer.write_model_manifest()
+        if trainer.is_world_process_zero():
+            print("\n" + files_table(self.args.output_dir), flush=True)
 
     def report(self, trainer: DepthTrainer) -> None:
         """What else a run shows and writes at its end."""
@@ -245,10 +247,8 @@ class PretrainingRun(Run):
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         metrics = trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()}
         trainer.save_metrics("eval", metrics)
-        first_log = next((log for log in trainer.state.log_history if "eval_loss" in log), None)
-        before = first_log if first_log is not None and first_log["step"] == 0 and trainer.state.global_step else None
-        if self.args.should_log:
-            print("\n" + metrics_table(before, metrics, REPORTED_METRICS), flush=True)
+        if trainer.is_world_process_zero():
+            print("\n" + before_and_after(trainer.state, metrics, REPORTED_METRICS), flush=True)
 
     def predict(self, trainer: DepthTrainer, test_dataset: Dataset) -> None:
         """The metrics of the test data; with `predict_with_generate` also `predictions.jsonl`."""
@@ -304,7 +304,7 @@ class FineTuningRun(Run):
 
     def report(self, trainer: TaskTrainer) -> None:
         evaluations = list(trainer.evaluations.values())
-        if self.args.should_log and evaluations:
-            print("\n" + results_table([evaluation.result for evaluation in evaluations]) + "\n", flush=True)
         if trainer.is_world_process_zero():
+            if evaluations:
+                print("\n" + results_table([evaluation.result for evaluation in evaluations]), flush=True)
             write_outputs(self.args.output_dir, evaluations)

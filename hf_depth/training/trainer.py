@@ -30,6 +30,7 @@ from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
+from .console import install_console
 from .fsdp import gather_in_generation, share_embedding
 from .model_card import CardContent, model_card
 from .saving import SavingTrainer
@@ -95,7 +96,7 @@ class DepthTrainer(SavingTrainer):
     ...     eval_dataset=objective.prepare(documents),
     ... )
     >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
-    {'eval_loss': ...}
+    step 0 | evaluation: loss ...
     >>> "eval_sentence_accuracy" in metrics
     True
     """
@@ -121,6 +122,7 @@ class DepthTrainer(SavingTrainer):
         if data_collator is None:
             raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
         super().__init__(model, args, data_collator, *more, **kwargs)
+        install_console(self)
         self._check_settings()
         self._check_parts()
         if self.args.generation_config is not None:
