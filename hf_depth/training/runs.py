@@ -39,6 +39,7 @@ from .manifests import one_error_for_a_full_disk
 from .previews import REPORTED_METRICS, before_and_after, print_unshuffled
 from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
+from .trackers import Outputs, run_trackers
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
 
@@ -151,6 +152,8 @@ class Run:
         if self.do_train and data:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
+        for tracker in run_trackers(trainer):
+            tracker.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
         with one_error_for_a_full_disk(self.args.output_dir):
@@ -226,6 +229,8 @@ class Run:
         if self.do_train:
             trainer.write_model_manifest()
         if trainer.is_world_process_zero():
+            for tracker in run_trackers(trainer):
+                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir))
             print("\n" + files_table(self.args.output_dir), flush=True)
 
     def report(self, trainer: DepthTrainer) -> None:

@@ -36,6 +36,7 @@ from .model_card import CardContent, model_card
 from .saving import SavingTrainer
 from .signals import without_signals
 from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
+from .trackers import install_trackers, run_trackers
 from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class DepthTrainer(SavingTrainer):
             raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
         super().__init__(model, args, data_collator, *more, **kwargs)
         install_console(self)
+        install_trackers(self)
         self._check_settings()
         self._check_parts()
         if self.args.generation_config is not None:
@@ -493,6 +495,8 @@ class DepthTrainer(SavingTrainer):
         End trackers and process group; the last line of a script. Several processes cannot go on with this trainer.
         """
         self.accelerator.wait_for_everyone()
+        for tracker in run_trackers(self):
+            tracker.end()
         if self.args.world_size > 1:
             # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
             # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
