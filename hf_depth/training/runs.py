@@ -22,6 +22,7 @@ from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses
+from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
@@ -221,7 +222,8 @@ class Run:
         if self.do_train:
             trainer.save_state()  # once more, with the last evaluation
             if trainer.is_world_process_zero():
-                plot_losses(trainer.state.log_history, Path(self.args.output_dir, "losses.png"))
+                path = Path(self.args.output_dir, "losses.png")
+                plot_losses(trainer.state.log_history, path, baselines=self.baselines(trainer))
                 trainer.create_model_card()
         self.report(trainer)
         if self.args.push_to_hub:
@@ -232,6 +234,10 @@ class Run:
             for tracker in run_trackers(trainer):
                 tracker.log_outputs(trainer, Outputs.read(self.args.output_dir))
             print("\n" + files_table(self.args.output_dir), flush=True)
+
+    def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
+        """What the score of an evaluation is compared with, by name."""
+        return {}
 
     def report(self, trainer: DepthTrainer) -> None:
         """What else a run shows and writes at its end."""
@@ -306,6 +312,21 @@ class FineTuningRun(Run):
     def predict(self, trainer: TaskTrainer, test_dataset: TaskDataset | Mapping[str, TaskDataset]) -> None:
         """Predictions for the test sets, and scores where their labels are known."""
         self.save_metrics(trainer, "predict", trainer.evaluate_tasks(test_dataset, metric_key_prefix="predict"))
+
+    def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
+        """The mean scores of the majority class and of random guesses, over the data that the score is of."""
+        datasets = trainer.eval_dataset
+        datasets = list(datasets.values()) if isinstance(datasets, Mapping) else [datasets]
+        evaluations: dict[tuple[str, str], TaskEvaluation] = {}
+        for dataset in datasets:
+            if dataset is not None and dataset.key in trainer.evaluations:
+                evaluations.setdefault(dataset.key[:2], trainer.evaluations[dataset.key])
+        found = {}
+        for name in ("majority", "chance"):
+            scores = [one.baseline_score(name) for one in evaluations.values()]
+            if scores and None not in scores:
+                found[name] = sum(scores) / len(scores)
+        return found
 
     def report(self, trainer: TaskTrainer) -> None:
         evaluations = list(trainer.evaluations.values())

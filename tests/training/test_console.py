@@ -152,7 +152,9 @@ class SummaryTest(TrainingTestCase):
     def test_fine_tuning_prints_its_scores_once_and_keeps_every_figure_in_the_files(self):
         with captured() as (out, _):
             made = tiny_tasks.trainer("t5", self.folder, tiny_tasks.rte_rows(8), do_eval=True)
-            FineTuningRun.find(made.args, {"task": "tests"}).execute(made)
+            run = FineTuningRun.find(made.args, {"task": "tests"})
+            run.execute(made)
+        self.assertEqual(run.baselines(made)["chance"], 0.5)
         results = json.loads(Path(self.folder, "all_results.json").read_text())
         self.assertContainsSubset(["eval_accuracy", "eval_majority_accuracy", "eval_samples_per_second"], results)
         self.assertEqual(out.getvalue().count("majority"), 1)  # the table
