@@ -23,8 +23,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FULL_NAME = r"DEPTH\b[\w\s*]{0,10}\(Discourse\s+Education\s+through\s+Pre-Training\s+Hierarchically\b"
 # Snippets of the README: the most statements that each may have. Those of docs/python.md run after them.
 MAX_STATEMENTS = {"pretraining": 20, "fine_tuning": 15, "predictions": 6}
-# Flags of other programs: sbatch, wandb, hf.
-OTHER_FLAGS = {"array", "count", "help", "nodes", "nproc-per-node", "repo-type"}
+# Flags of other programs: sbatch, wandb, hf, tensorboard.
+OTHER_FLAGS = {"array", "count", "help", "logdir", "nodes", "nproc-per-node", "repo-type"}
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 
 # Runs snippets one after the other, each with its own names, and prints the predictions of the last.
