@@ -33,11 +33,11 @@ ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
 def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     # ---- Arguments ----
-    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args)
+    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
     config = model_tasks(model_args, task_args)
     if config is not None:
         defaults = task_defaults(config)
-        model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, defaults=defaults)
+        model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__, defaults=defaults)
     set_up(training_args)
     tasks = chosen_tasks(task_args, config)
     check_run_arguments(model_args, training_args)

@@ -29,7 +29,7 @@ ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingA
 
 def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     # ---- Arguments ----
-    model_args, corpus_args, objective_args, training_args = parse_arguments(ARGUMENTS, args)
+    model_args, corpus_args, objective_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
     set_up(training_args)
     check_run_arguments(model_args, training_args)
     corpus_args.check(training_args)

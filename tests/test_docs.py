@@ -29,8 +29,8 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FULL_NAME = r"DEPTH\b[\w\s*]{0,10}\(Discourse\s+Education\s+through\s+Pre-Training\s+Hierarchically\b"
 # Snippets of the README: the most statements that each may have. Those of docs/ run after them.
 MAX_STATEMENTS = {"pretraining": 20, "fine_tuning": 15, "predictions": 6}
-# Flags of other programs: sbatch, wandb, hf, sphinx.
-OTHER_FLAGS = {"array", "count", "help", "keep-going", "nodes", "nproc-per-node", "repo-type"}
+# Flags of other programs: sbatch, wandb, hf, sphinx, tensorboard.
+OTHER_FLAGS = {"array", "count", "help", "keep-going", "logdir", "nodes", "nproc-per-node", "repo-type"}
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
 

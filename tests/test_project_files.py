@@ -42,6 +42,7 @@ DISTRIBUTIONS = {
     "huggingface_hub": "transformers",
     "packaging": "pytest",
     "sklearn": "scikit-learn",
+    "tqdm": "transformers",
     "yaml": "pyyaml",
 }
 TEXT_FOLDERS = (".ci", "benchmarks", "docs", "examples", "hf_depth", "sweeps", "tests")

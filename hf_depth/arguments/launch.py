@@ -2,8 +2,13 @@
 
 import logging
 import os
+import sys
 import tempfile
 
+import datasets
+import huggingface_hub
+import transformers
+from tqdm.auto import tqdm
 from transformers import TrainingArguments
 
 from ..credentials import without_credentials
@@ -55,7 +60,8 @@ def check_launch(training_args: TrainingArguments) -> None:
 
 def set_up(training_args: TrainingArguments) -> None:
     """
-    Set up logging, check the launch, and give each run of a W&B sweep a folder of its own.
+    Set up logging, check the launch, and give each run of a W&B sweep a folder of its own. Progress bars are shown on
+    a terminal only, by the first of all processes, and not with `disable_tqdm`.
 
     Args:
         training_args (`transformers.TrainingArguments`): its `output_dir` becomes `output_dir/WANDB_RUN_ID` in a
@@ -72,13 +78,35 @@ def set_up(training_args: TrainingArguments) -> None:
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
     if "WANDB_SWEEP_ID" in os.environ and "WANDB_RUN_ID" in os.environ:
         training_args.output_dir = os.path.join(training_args.output_dir, os.environ["WANDB_RUN_ID"])
-    logs = logging.StreamHandler()
+    logs = _HandlerBesideBars()
     logs.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    logging.basicConfig(handlers=[logs], level=logging.INFO if training_args.should_log else logging.WARNING)
+    level = logging.INFO if training_args.should_log else logging.WARNING
+    if training_args.log_level != "passive":
+        level = max(level, training_args.get_process_log_level())
+    logging.basicConfig(handlers=[logs], level=level)
+    if training_args.disable_tqdm or training_args.process_index != 0 or not sys.stderr.isatty():
+        _disable_progress_bars()
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # its errors are raised as well
     check_launch(training_args)
     _check_output_dir(training_args.output_dir)
+
+
+def _disable_progress_bars() -> None:
+    """Those of preparing and loading, which in a log file are long lines of garbage."""
+    transformers.utils.logging.disable_progress_bar()
+    if datasets.config.HF_DATASETS_DISABLE_PROGRESS_BARS is None:  # otherwise the environment decides
+        datasets.disable_progress_bars()
+    if huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
+        huggingface_hub.utils.disable_progress_bars()
+
+
+class _HandlerBesideBars(logging.StreamHandler):
+    """Writes above progress bars, not into them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with tqdm.external_write_mode(file=self.stream):
+            super().emit(record)
 
 
 class _Formatter(logging.Formatter):

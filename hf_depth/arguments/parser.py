@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -15,6 +15,7 @@ from transformers.hf_argparser import string_to_bool
 from ..suggestions import near_matches
 from .exits import stop
 from .removed_flags import REMOVED_FLAGS
+from .topics import OTHER, TOPICS, topic_of
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -122,7 +123,59 @@ def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
             pass
         raise argparse.ArgumentTypeError(f"takes {expected}, got {text!r}")
 
+    parse.convert = convert  # which `--help` names
     return parse
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows each flag once, in one spelling, with one word for its value, and its choices and default in the text."""
+
+    WORDS = {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}
+    MAX_CHOICES = 40  # characters of choices that stand beside the flag
+
+    def __init__(self, prog: str, **kwargs: Any):
+        super().__init__(prog, max_help_position=10, **kwargs)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        flag = action.option_strings[0]
+        if action.nargs == "?":  # true without a value
+            return f"{flag} [{self._word(action)}]" + (f", --no_{flag[2:]}" if action.default is True else "")
+        return f"{flag} {self._word(action)}{' ...' if action.nargs == '+' else ''}"
+
+    def _word(self, action: argparse.Action) -> str:
+        choices = self._choices(action)
+        if choices and len(",".join(choices)) <= self.MAX_CHOICES:
+            return f"{{{','.join(choices)}}}"
+        return self.WORDS.get(getattr(action.type, "convert", action.type), "TEXT")
+
+    def _choices(self, action: argparse.Action) -> list[str]:
+        return [str(choice) for choice in action.choices or ()]
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        choices = self._choices(action)
+        if len(",".join(choices)) > self.MAX_CHOICES:
+            text += f" One of {', '.join(choices)}."
+        if action.default is argparse.SUPPRESS and action.nargs != 0:
+            return f"{text} (required)"
+        says_it = "(default:" in text or action.default is None and "default" in text.lower()
+        return text if says_it or action.nargs == 0 else f"{text} (default: %(default)s)"
+
+
+class _TopicParser(HfArgumentParser):
+    """An `HfArgumentParser` whose flags stand in `--help` by topic."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.topics: dict[str, argparse._ArgumentGroup] = {}
+        super().__init__(*args, formatter_class=_HelpFormatter, **kwargs)
+
+    def _parse_dataclass_field(self, parser: argparse.ArgumentParser, field: Field) -> None:
+        if not self.topics:
+            self.topics = {topic: self.add_argument_group(topic) for topic in (*TOPICS, OTHER)}
+        group = self.topics[topic_of(field.name)]
+        super()._parse_dataclass_field(group, field)
 
 
 class _Parser:
@@ -132,7 +185,7 @@ class _Parser:
     """
 
     def __init__(self, dataclass_types: Sequence[type], removed_flags: Mapping[str, str], description: str | None):
-        self.parser = HfArgumentParser(
+        self.parser = _TopicParser(
             dataclass_types,
             description=description,
             usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # instead of 150 flags
@@ -152,6 +205,8 @@ class _Parser:
             if action.type is not None and action.dest in self.hints:
                 action.type = _typed(action, is_optional=type(None) in get_args(self.hints[action.dest]))
                 self.actions[action.dest] = action
+            elif isinstance(action, argparse._StoreFalseAction):
+                action.help = argparse.SUPPRESS  # `--no_flag` stands beside `--flag`
 
     def unknown(self, name: str, place: str) -> str:
         """The error message for an argument that does not exist."""

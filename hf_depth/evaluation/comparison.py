@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+SPREAD = "Mean and standard deviation of several seeds"  # what stands in a table as ±, in a figure as a bar
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """
@@ -178,7 +181,7 @@ def markdown(results: Sequence[Result]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in table]
     lines += ["", *(f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items())]
     if len({result.seed for result in results}) > 1:
-        lines.append("- Mean and standard deviation of several seeds.")
+        lines.append(f"- {SPREAD}.")
     return "\n".join(["Scores after fine-tuning, by steps of pre-training.", "", *lines, ""])
 
 
@@ -186,14 +189,15 @@ def _cell(results: Sequence[Result]) -> str:
     scores = [result.score for result in results]
     if not scores:
         return ""
-    spread = f" ± {statistics.stdev(scores):.4f}" if len(scores) > 1 else ""
+    spread = f" ± {_spread(scores):.4f}" if len(scores) > 1 else ""
     return f"{statistics.fmean(scores):.4f}{spread}"
 
 
 def score_figure(results: Sequence[Result]) -> "Figure":
     """
     A panel for each task with the score over the steps of pre-training (logarithmic axis): a line for each model, with
-    bars from the worst to the best seed. A model at step 0 or with an unknown step is a horizontal dashed line.
+    bars of one standard deviation to both sides, as in the table. A model at step 0 or with an unknown step is a
+    horizontal dashed line, with a band for the bars.
 
     Returns:
         `matplotlib.figure.Figure`
@@ -218,6 +222,8 @@ def score_figure(results: Sequence[Result]) -> "Figure":
         handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     for panel in panels[len(groups) :]:
         panel.remove()
+    if len({result.seed for result in results}) > 1:
+        figure.suptitle(SPREAD, fontsize="small")
     labels = [label for label in (*colors, "majority", "chance") if label in handles]
     figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels))
     return figure
@@ -228,12 +234,17 @@ def _plot_model(panel: "Axes", results_by_step: Mapping[int | None, Sequence[Res
     steps = sorted(step for step in scores if step)
     if steps:
         means = [statistics.fmean(scores[step]) for step in steps]
-        below = [mean - min(scores[step]) for step, mean in zip(steps, means, strict=True)]
-        above = [max(scores[step]) - mean for step, mean in zip(steps, means, strict=True)]
-        panel.errorbar(steps, means, yerr=[below, above], marker="o", capsize=3, **style)
+        panel.errorbar(steps, means, yerr=[_spread(scores[step]) for step in steps], marker="o", capsize=3, **style)
     for step in (0, None):  # a logarithmic axis has no place for them
         if step in scores:
-            panel.axhline(statistics.fmean(scores[step]), linestyle="--", **style)
+            mean, spread = statistics.fmean(scores[step]), _spread(scores[step])
+            panel.axhline(mean, linestyle="--", **style)
+            panel.axhspan(mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _spread(scores: Sequence[float]) -> float:
+    """The standard deviation over seeds, 0 for a single one."""
+    return statistics.stdev(scores) if len(scores) > 1 else 0.0
 
 
 def _plot_baselines(panel: "Axes", result: Result) -> None:

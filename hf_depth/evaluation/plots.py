@@ -1,4 +1,4 @@
-"""Loss curves, un-shuffling accuracies and confusion matrices."""
+"""Curves of training, attention masks, un-shuffling accuracies and confusion matrices."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,36 +10,71 @@ import numpy as np
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-def plot_losses(log_history: Sequence[Mapping], path: str | Path, title: str = "") -> None:
+def plot_losses(
+    log_history: Sequence[Mapping],
+    path: str | Path,
+    title: str = "",
+    baselines: Mapping[str, float] | None = None,
+) -> None:
     """
-    Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture.
+    Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture. For
+    a run with scores, these stand in a panel of their own.
 
     Args:
         log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
         path (`str` or `Path`): file to write, `.png`.
         title (`str`, *optional*): of the picture.
+        baselines (`Mapping[str, float]`, *optional*): scores to compare with, such as `majority`, by name.
     """
+    losses_figure(log_history, title, baselines).savefig(path, dpi=120)
+
+
+def losses_figure(
+    log_history: Sequence[Mapping], title: str = "", baselines: Mapping[str, float] | None = None
+) -> "Figure":
+    """The picture of [`plot_losses`] as a matplotlib figure."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
+    has_scores = any("eval_score" in log for log in log_history)
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    panels = figure.subplots(1, 2) if has_scores else [figure.subplots()]
+    _plot_loss_panel(panels[0], log_history)
+    if has_scores:
+        _plot_score_panel(panels[1], log_history, baselines or {})
+    if title:
+        figure.suptitle(title)
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize="small")
+    return figure
+
+
+def _plot_loss_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
     for color, (key, label) in enumerate(
         [("loss", "total"), ("sentence_loss", "sentence tokens"), ("reconstruction_loss", "reconstruction")]
     ):
         for prefix, style in (("", "-"), ("eval_", "o")):
             points = [(log["step"], log[prefix + key]) for log in log_history if prefix + key in log]
             if points:
-                name = f"{label}, evaluation" if prefix else label
+                name = f"{label}, evaluation" if prefix else f"{label}, training"
                 axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=name)
-    axes.set(xlabel="step", ylabel="cross-entropy in nats per label", title=title)
-    axes.grid(alpha=0.3)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    if axes.lines:
-        figure.legend(loc="outside right upper")
-    figure.savefig(path, dpi=120)
+    axes.set(xlabel="step", ylabel="cross-entropy in nats per label")
+
+
+def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: Mapping[str, float]) -> None:
+    scores = {log["step"]: log["eval_score"] for log in log_history if "eval_score" in log}
+    axes.plot(list(scores), list(scores.values()), "o-", color="C0", label="score, evaluation")
+    best = max(scores, key=scores.get)
+    axes.plot(best, scores[best], "*", color="C3", markersize=14, label=f"best: {scores[best]:.4f} at step {best}")
+    for (name, value), linestyle in zip(baselines.items(), ("-.", ":"), strict=False):
+        axes.axhline(value, color="grey", linestyle=linestyle, label=f"{name}: {value:.4f}")
+    axes.set(xlabel="step", ylabel="score")
 
 
 def plot_unshuffling(

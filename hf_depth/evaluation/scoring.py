@@ -243,3 +243,12 @@ class TaskEvaluation:
     @property
     def result(self) -> TaskResult:
         return TaskResult(self.dataset.spec, self.dataset.split, self.metrics)
+
+    def baseline_score(self, name: str) -> float | None:
+        """The score of `majority` or `chance`, see [`optimized_score`]; `None` if there is none."""
+        spec = self.dataset.spec
+        value = self.metrics.get(f"{name}_{spec.metric_to_optimize}")
+        if value is None:
+            return None
+        score = optimized_score(spec, {spec.metric_to_optimize: value})
+        return score if spec.greater_is_better else -score

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
 from ..data.streams import ExampleStream
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
@@ -166,11 +166,50 @@ def print_unshuffled(
     print(f"  Generated without this constraint ({found}): {result['generated']}", flush=True)
 
 
-def metrics_table(before: Mapping[str, float] | None, after: Mapping[str, float], names: Sequence[str]) -> str:
-    """The metrics `names`, before and after training, one per line; those not measured are left out."""
-    lines = [f"{'':40}{'before':>10}{'after':>10}"]
+def before_and_after(state: TrainerState, after: Mapping[str, float], names: Sequence[str]) -> str:
+    """
+    A table of the metrics of a trained model beside those of the first evaluation in the logs of its run, which a
+    resumed run has from its checkpoint; without training, of the model alone.
+
+    Args:
+        state (`TrainerState`): after the evaluation of the trained model.
+        after (`Mapping[str, float]`): the metrics of that evaluation.
+        names (`Sequence[str]`): the metrics to show; those not measured are left out.
+
+    >>> state = TrainerState(global_step=9, log_history=[{"step": 0, "eval_loss": 6.5}, {"step": 9, "eval_loss": 2.0}])
+    >>> print(before_and_after(state, {"eval_loss": 2.0}, ["eval_loss"]))
+               before   after
+    eval_loss  6.5000  2.0000
+    """
+    columns = {"evaluation": after}
+    note = ""
+    if state.global_step:
+        first = next((log for log in state.log_history if "eval_loss" in log), None)
+        if first is None or first["step"] >= state.global_step:
+            first, title = {}, "before"
+            note = "\nBefore training nothing was measured: `--eval_on_start` does."
+        else:
+            title = f"step {first['step']}" if first["step"] else "before"
+        columns = {title: first, "after": after}
+    rows = [["", *columns]]
     for name in names:
         if name in after:
-            earlier = f"{before[name]:10.4f}" if before and name in before else f"{'':10}"
-            lines.append(f"{name:40}{earlier}{after[name]:10.4f}")
+            rows.append([name, *(f"{values[name]:.4f}" if name in values else "-" for values in columns.values())])
+    return aligned(rows) + note
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """
+    A table as lines of text: the first column to the left, numbers to the right.
+
+    >>> print(aligned([["", "before"], ["loss", "6.5"], ["accuracy", "0.25"]]))
+              before
+    loss         6.5
+    accuracy    0.25
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+        lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -22,9 +22,11 @@ from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses, plot_unshuffling
+from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
+from .console import files_table
 from .identity import (
     FIXED,
     OPTIMIZER_SETTINGS,
@@ -35,9 +37,10 @@ from .identity import (
     describe_training,
 )
 from .manifests import one_error_for_a_full_disk
-from .previews import REPORTED_METRICS, metrics_table, print_unshuffled
+from .previews import REPORTED_METRICS, before_and_after, print_unshuffled
 from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
+from .trackers import Outputs, run_trackers
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
 
@@ -150,6 +153,8 @@ class Run:
         if self.do_train and data:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
+        for tracker in run_trackers(trainer):
+            tracker.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
         with one_error_for_a_full_disk(self.args.output_dir):
@@ -209,8 +214,7 @@ class Run:
         self.save_metrics(trainer, "predict", trainer.predict(test_dataset, metric_key_prefix="predict").metrics)
 
     def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
-        """Print the metrics of a split, and write them to `{split}_results.json` and `all_results.json`."""
-        trainer.log_metrics(split, metrics)
+        """Write the metrics of a split, which the logs show, to `{split}_results.json` and `all_results.json`."""
         trainer.save_metrics(split, metrics)
 
     def finish(self, trainer: DepthTrainer) -> None:
@@ -218,13 +222,22 @@ class Run:
         if self.do_train:
             trainer.save_state()  # once more, with the last evaluation
             if trainer.is_world_process_zero():
-                plot_losses(trainer.state.log_history, Path(self.args.output_dir, "losses.png"))
+                path = Path(self.args.output_dir, "losses.png")
+                plot_losses(trainer.state.log_history, path, baselines=self.baselines(trainer))
                 trainer.create_model_card()
         self.report(trainer)
         if self.args.push_to_hub:
             trainer.push_to_hub()
         if self.do_train:
             trainer.write_model_manifest()
+        if trainer.is_world_process_zero():
+            for tracker in run_trackers(trainer):
+                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir))
+            print("\n" + files_table(self.args.output_dir), flush=True)
+
+    def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
+        """What the score of an evaluation is compared with, by name."""
+        return {}
 
     def report(self, trainer: DepthTrainer) -> None:
         """What else a run shows and writes at its end."""
@@ -245,11 +258,8 @@ class PretrainingRun(Run):
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         metrics = trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()}
         trainer.save_metrics("eval", metrics)
-        first_log = next((log for log in trainer.state.log_history if "eval_loss" in log), None)
-        before = first_log if first_log is not None and first_log["step"] == 0 and trainer.state.global_step else None
-        if self.args.should_log:
-            print("\n" + metrics_table(before, metrics, REPORTED_METRICS), flush=True)
         if trainer.is_world_process_zero():
+            print("\n" + before_and_after(trainer.state, metrics, REPORTED_METRICS), flush=True)
             self.save_unshuffling(trainer)
 
     def save_unshuffling(self, trainer: DepthTrainer) -> None:
@@ -314,11 +324,27 @@ class FineTuningRun(Run):
         """Predictions for the test sets, and scores where their labels are known."""
         self.save_metrics(trainer, "predict", trainer.evaluate_tasks(test_dataset, metric_key_prefix="predict"))
 
+    def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
+        """The mean scores of the majority class and of random guesses, over the data that the score is of."""
+        datasets = trainer.eval_dataset
+        datasets = list(datasets.values()) if isinstance(datasets, Mapping) else [datasets]
+        evaluations: dict[tuple[str, str], TaskEvaluation] = {}
+        for dataset in datasets:
+            if dataset is not None and dataset.key in trainer.evaluations:
+                evaluations.setdefault(dataset.key[:2], trainer.evaluations[dataset.key])
+        found = {}
+        for name in ("majority", "chance"):
+            scores = [one.baseline_score(name) for one in evaluations.values()]
+            if scores and None not in scores:
+                found[name] = sum(scores) / len(scores)
+        return found
+
     def report(self, trainer: TaskTrainer) -> None:
         evaluations = list(trainer.evaluations.values())
+        if not trainer.is_world_process_zero():
+            return
         scored = [evaluation.result for evaluation in evaluations if evaluation.dataset.has_targets]
-        if self.args.should_log and scored:
-            print("\n" + results_table(scored) + "\n", flush=True)
-        if trainer.is_world_process_zero():
-            for path in write_outputs(self.args.output_dir, evaluations):
-                logger.info(f"Predictions are in {path}")
+        if scored:
+            print("\n" + results_table(scored), flush=True)
+        for path in write_outputs(self.args.output_dir, evaluations):
+            logger.info(f"Predictions are in {path}")

@@ -33,6 +33,7 @@ from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .card_code import Usage, name_in_code, pretrained_usage
+from .console import install_console
 from .fsdp import gather_in_generation, share_embedding
 from .model_card import CardContent, pretraining_card
 from .saving import SavingTrainer
@@ -48,6 +49,7 @@ from .statistics import (
     unshuffling_statistics,
     unshuffling_table,
 )
+from .trackers import install_trackers, run_trackers
 from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -109,7 +111,7 @@ class DepthTrainer(SavingTrainer):
     ...     eval_dataset=objective.prepare(documents),
     ... )
     >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
-    {'eval_loss': ...}
+    step 0 | evaluation: loss ...
     >>> "eval_sentence_accuracy" in metrics
     True
     """
@@ -135,6 +137,8 @@ class DepthTrainer(SavingTrainer):
         if data_collator is None:
             raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
         super().__init__(model, args, data_collator, *more, **kwargs)
+        install_console(self)
+        install_trackers(self)
         self._check_settings()
         self._check_parts()
         if self.args.generation_config is not None:
@@ -544,6 +548,8 @@ class DepthTrainer(SavingTrainer):
         End trackers and process group; the last line of a script. Several processes cannot go on with this trainer.
         """
         self.accelerator.wait_for_everyone()
+        for tracker in run_trackers(self):
+            tracker.end()
         if self.args.world_size > 1:
             # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
             # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See

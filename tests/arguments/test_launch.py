@@ -6,6 +6,7 @@ import tempfile
 from types import SimpleNamespace
 from unittest import mock
 
+import datasets
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
@@ -17,6 +18,12 @@ def arguments(world_size, device="cpu", **changes):
     """What `check_launch` reads."""
     others = {"output_dir": "runs/1", "fsdp": None, "deepspeed": None} | changes
     return SimpleNamespace(world_size=world_size, device=SimpleNamespace(type=device), **others)
+
+
+def launched(output_dir, **changes):
+    """What `set_up` reads."""
+    others = {"should_log": False, "log_level": "passive", "world_size": 1, "process_index": 0, "deepspeed": None}
+    return mock.Mock(output_dir=output_dir, **others | changes)
 
 
 class CheckLaunchTest(parameterized.TestCase):
@@ -60,7 +67,7 @@ class SetUpTest(parameterized.TestCase):
     )
     def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
         with mock.patch.dict(os.environ, environment), tempfile.TemporaryDirectory() as folder:
-            arguments = mock.Mock(output_dir=f"{folder}/runs/rte", should_log=False, world_size=1, deepspeed=None)
+            arguments = launched(f"{folder}/runs/rte")
             set_up(arguments)
             self.assertEqual(arguments.output_dir, f"{folder}/{expected}")
 
@@ -69,11 +76,34 @@ class SetUpTest(parameterized.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             folder = name.format(file=file.name)
             with self.assertRaisesRegex(ValueError, f"`--output_dir {folder}` cannot be written: "):
-                set_up(mock.Mock(output_dir=folder, should_log=False, world_size=1, deepspeed=None))
+                set_up(launched(folder))
+
+    @parameterized.parameters(
+        ("passive", True, logging.INFO),
+        ("passive", False, logging.WARNING),
+        ("error", True, logging.ERROR),
+        ("debug", False, logging.WARNING),
+    )
+    def test_the_log_level_is_that_of_the_arguments(self, log_level, should_log, expected):
+        with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
+            level = logging.getLevelName(log_level.upper()) if log_level != "passive" else logging.WARNING
+            get_level = mock.Mock(return_value=level)
+            set_up(launched(folder, log_level=log_level, should_log=should_log, get_process_log_level=get_level))
+        self.assertEqual(configure.call_args.kwargs["level"], expected)
+
+    @parameterized.parameters(
+        (True, False, 0, True), (False, False, 0, False), (True, True, 0, False), (True, False, 1, False)
+    )
+    def test_bars_are_shown_on_a_terminal_by_the_first_process(self, is_terminal, disable_tqdm, rank, expected):
+        self.addCleanup(datasets.enable_progress_bars)
+        datasets.enable_progress_bars()
+        with tempfile.TemporaryDirectory() as folder, mock.patch("sys.stderr.isatty", return_value=is_terminal):
+            set_up(launched(folder, disable_tqdm=disable_tqdm, process_index=rank))
+        self.assertEqual(datasets.are_progress_bars_disabled(), not expected)
 
     def test_logs_hold_no_password(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
-            set_up(mock.Mock(output_dir=folder, should_log=False, world_size=1, deepspeed=None))
+            set_up(launched(folder))
         (handler,) = configure.call_args.kwargs["handlers"]
         record = logging.LogRecord("", logging.INFO, "", 1, "reading %s", ("https://me:secret@host/a",), None)
         self.assertRegex(handler.format(record), "INFO reading https://[*]{3}@host/a$")

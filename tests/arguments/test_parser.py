@@ -3,8 +3,9 @@
 import contextlib
 import io
 import json
+import re
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -13,7 +14,10 @@ from unittest import mock
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
+from helpers import script_arguments
+from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.topics import OTHER, TOPICS, topic_of
 
 
 @dataclass
@@ -199,6 +203,44 @@ class ParseArgumentsTest(ArgumentsTestCase):
         self.assertEqual(context.exception.code, 0)
         for text in ("Trains a model.", "[CONFIG.yaml | CONFIG.json]", *expected):
             self.assertIn(text, output.getvalue())
+
+    @parameterized.parameters(
+        ("examples/pretrain_t5.py",), ("examples/fine_tune_t5.py",), ("examples/compare_checkpoints.py",)
+    )
+    def test_help_shows_each_flag_of_a_script_once_with_its_default_by_topic(self, script):
+        types = [CompareArguments] if "compare" in script else script_arguments(script)
+        names = {one.name: one for cls in types for one in fields(cls) if one.init}
+        sections = self.help_sections(types)
+        shown = re.findall(r"^  --(\w+)", "\n".join(sections.values()), re.MULTILINE)
+        self.assertCountEqual(shown, names)
+        for topic, text in sections.items():
+            for entry in re.split(r"^  (?=--)", text, flags=re.MULTILINE)[1:]:
+                name = re.match(r"--(\w+)", entry)[1]
+                self.assertEqual(topic, topic_of(name), name)
+                is_required = names[name].default is MISSING and names[name].default_factory is MISSING
+                self.assertIn("(required)" if is_required else "default", entry.lower())
+                self.assertLessEqual(len(re.findall(r"--no_", entry)), names[name].default is True, name)
+
+    def help_sections(self, types):
+        """The flags that `--help` prints, by the titles of its groups."""
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), self.assertRaises(SystemExit):
+            parse_arguments(types, ["--help"])
+        parts = re.split(r"^(\S.*):\n", output.getvalue().split("show this help message and exit")[1], flags=re.M)
+        return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+    def test_each_flag_with_a_topic_is_one_of_a_script_and_has_one_topic(self):
+        types = [CompareArguments, *script_arguments("examples/pretrain_t5.py")]
+        types += script_arguments("examples/fine_tune_t5.py")
+        listed = [name for names in TOPICS.values() for name in names]
+        self.assertContainsSubset(listed, {one.name for cls in types for one in fields(cls)})
+        self.assertLen(set(listed), len(listed))
+
+    def test_our_own_flags_have_a_topic(self):
+        inherited = {one.name for one in fields(Seq2SeqTrainingArguments)}
+        for script in ("examples/pretrain_t5.py", "examples/fine_tune_t5.py"):
+            for one in (one for cls in script_arguments(script) for one in fields(cls)):
+                self.assertTrue(one.name in inherited or topic_of(one.name) != OTHER, one.name)
 
 
 class ErrorTest(ArgumentsTestCase):

@@ -136,9 +136,12 @@ class FigureTest(parameterized.TestCase):
         self.assertEqual(lines, {"depth": [[10, 0.5], [1000, 0.75]], "t5": [[10, 0.4]]})
         (depth, _) = rte.containers
         low, high = depth.lines[2][0].get_segments()[1][:, 1]
-        self.assertAlmostEqual((low, high), (0.7, 0.8))
+        self.assertAlmostEqual(low, 0.75 - 0.0707, places=4)  # as in the table
+        self.assertAlmostEqual(high, 0.75 + 0.0707, places=4)
+        self.assertEqual(figure.get_suptitle(), "Mean and standard deviation of several seeds")
         across = {line.get_label(): line.get_ydata()[0] for line in rte.lines if line.get_linestyle() != "None"}
         self.assertContainsSubset({"majority": 0.6, "chance": 0.5, "t5": 0.2}, across)
         self.assertIn(0.9, [line.get_ydata()[0] for line in cola.lines])
+        self.assertEqual(score_figure(entries[:1]).get_suptitle(), "")  # one seed
         (legend,) = figure.legends
         self.assertCountEqual([text.get_text() for text in legend.texts], ["depth", "t5", "majority", "chance"])

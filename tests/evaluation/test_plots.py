@@ -11,12 +11,35 @@ from matplotlib.image import imread
 from hf_depth.evaluation.plots import (
     confusion_figure,
     confusion_matrix,
+    losses_figure,
     plot_confusion_matrix,
     plot_unshuffling,
     unshuffling_figure,
 )
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import UNPARSED
+
+LOSSES = [{"step": 5, "loss": 2.0}, {"step": 10, "loss": 1.0}, {"step": 10, "eval_loss": 1.5}]
+SCORES = [{"step": 5, "eval_loss": 2.0, "eval_score": 0.7}, {"step": 10, "eval_loss": 1.5, "eval_score": 0.6}]
+
+
+class LossesTest(parameterized.TestCase):
+    def test_losses_alone_have_one_panel(self):
+        (panel,) = losses_figure(LOSSES, baselines={"majority": 0.5}).axes
+        lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+        self.assertEqual(lines, {"total, training": [[5, 2], [10, 1]], "total, evaluation": [[10, 1.5]]})
+
+    def test_scores_stand_beside_the_losses_with_their_best_and_the_baselines(self):
+        losses, scores = losses_figure(LOSSES + SCORES, baselines={"majority": 0.5, "chance": 0.25}).axes
+        self.assertEqual((losses.get_xlabel(), scores.get_ylabel()), ("step", "score"))
+        lines = {line.get_label(): line for line in scores.lines}
+        expected = ["score, evaluation", "best: 0.7000 at step 5", "majority: 0.5000", "chance: 0.2500"]
+        self.assertEqual(list(lines), expected)
+        self.assertEqual(lines["score, evaluation"].get_xydata().tolist(), [[5, 0.7], [10, 0.6]])
+        self.assertEqual(lines["majority: 0.5000"].get_ydata()[0], 0.5)
+
+    def test_a_run_without_logs_has_an_empty_picture(self):
+        self.assertEmpty(losses_figure([]).axes[0].lines)
 
 
 class ConfusionMatrixTest(parameterized.TestCase):

@@ -1,0 +1,161 @@
+"""What a run prints: a line for each log, no bars in log files, both columns of the last table, the list of files."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
+
+import tiny_tasks
+from hf_depth.training.console import LogLines, ProgressBar, files_table, log_line
+from hf_depth.training.previews import before_and_after
+from hf_depth.training.runs import FineTuningRun, PretrainingRun
+from tiny_training import TrainingTestCase, trainer
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@contextlib.contextmanager
+def captured(stderr=None):
+    """What is printed to stdout and to stderr."""
+    streams = io.StringIO(), io.StringIO() if stderr is None else stderr
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        yield streams
+
+
+class ConsoleTest(TrainingTestCase):
+    def console(self, made, kind=(PrinterCallback, ProgressCallback)):
+        return [type(one) for one in made.callback_handler.callbacks if isinstance(one, kind)]
+
+    @parameterized.named_parameters(
+        ("log_file", io.StringIO, False, LogLines),
+        ("terminal", Terminal, False, ProgressBar),
+        ("terminal_without_bars", Terminal, True, LogLines),
+    )
+    def test_a_bar_is_shown_on_a_terminal_only(self, stream, disable_tqdm, expected):
+        with captured(stream()):
+            self.assertEqual(self.console(trainer("t5", self.folder, disable_tqdm=disable_tqdm)), [expected])
+
+    def test_the_console_can_be_removed_as_that_of_every_trainer(self):
+        made = trainer("t5", self.folder)
+        made.remove_callback(PrinterCallback)
+        self.assertEqual(self.console(made), [])
+
+    def test_a_notebook_keeps_its_own_table(self):
+        table = type("NotebookProgressCallback", (TrainerCallback,), {})
+        with mock.patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", table):
+            made = trainer("t5", self.folder, disable_tqdm=False)
+        self.assertEqual(self.console(made, (table, PrinterCallback, ProgressCallback)), [table])
+
+    def test_each_log_is_one_line_of_numbers_in_a_log_file(self):
+        with captured() as (out, err):
+            made = trainer("depth", self.folder, max_steps=3, eval_on_start=True, disable_tqdm=False)
+            made.train()
+            made.evaluate()
+        lines = out.getvalue().splitlines()
+        self.assertLen(lines, 6)  # two evaluations, three steps, the end
+        for line in lines:
+            self.assertRegex(line, r"^step [0-3]/3 \| ")
+            self.assertNotIn("'", line)
+        self.assertRegex(
+            lines[1], r"loss \d.*\| sentence loss \d.*\| reconstruction loss \d.*\| lr 1.00e\+00 \| grad norm \d"
+        )
+        self.assertRegex(lines[2], r" tokens/s \| 0:00:\d\d left$")
+        self.assertRegex(lines[4], r"trained for 0:00:\d\d \| mean loss \d")
+        self.assertEmpty(err.getvalue())
+
+    def test_lines_do_not_cut_through_bars_on_a_terminal(self):
+        with captured(Terminal()) as (out, err):
+            made = trainer("t5", self.folder, max_steps=2, eval_strategy="steps", eval_steps=1, disable_tqdm=False)
+            made.train()
+        self.assertLen(out.getvalue().splitlines(), 5)
+        self.assertIn("2/2", err.getvalue())
+        self.assertNotIn("loss", err.getvalue())
+
+    @parameterized.parameters(({"log_level": "error"}, True), ({"log_level": "warning"}, False))
+    def test_nothing_is_printed_with_a_log_level_of_errors(self, arguments, is_silent):
+        with captured() as (out, _):
+            trainer("t5", self.folder, **arguments).train()
+        self.assertEqual(out.getvalue() == "", is_silent)
+
+    def test_another_process_than_the_first_prints_nothing(self):
+        with captured() as (out, _):
+            made = trainer("t5", self.folder)
+            made.state.is_world_process_zero = False
+            made.log({"loss": 1.0})
+        self.assertEmpty(out.getvalue())
+
+    def test_several_data_sets_are_told_apart(self):
+        metrics = {"eval_rte_loss": 1.0, "eval_rte_runtime": 1.0, "eval_cola_loss": 2.0, "eval_cola_runtime": 1.0}
+        line = log_line(TrainerState(), metrics | {"eval_score": 0.5})
+        expected = "evaluation of rte: loss 1, 0:00:01 | evaluation of cola: loss 2, 0:00:01 | mean score 0.5000"
+        self.assertEqual(line, f"step 0 | {expected}")
+
+    def test_a_log_without_any_figure_prints_nothing(self):
+        self.assertIsNone(log_line(TrainerState(), {"memory": 3.0}))
+
+
+class SummaryTest(TrainingTestCase):
+    def table(self, **arguments):
+        """The table of metrics that a pre-training run prints, as a list of cells for each line."""
+        arguments = {"do_train": True, "do_eval": True, "save_strategy": "steps", "save_steps": 1} | arguments
+        with captured() as (out, _):
+            made = trainer("t5", self.folder, number_of_rows=8, **arguments)
+            run = PretrainingRun.find(made.args, {"task": "tests"})
+            made.model = run.restore(made.model)
+            run.execute(made)
+        lines = out.getvalue().splitlines()
+        start = next(index for index, line in enumerate(lines) if line.startswith("eval_loss"))
+        return [lines[start - 1].split(), lines[start].split()], out.getvalue()
+
+    def test_a_resumed_run_shows_the_metrics_from_before_training(self):
+        (_, first), _ = self.table(max_steps=1, eval_on_start=True)
+        (title, resumed), _ = self.table(max_steps=2, eval_on_start=True)
+        self.assertEqual(title, ["before", "after"])
+        self.assertEqual(resumed[1], first[1])
+        self.assertNotEqual(resumed[2], first[2])
+        (title, again), _ = self.table(max_steps=2, eval_on_start=True)  # a finished run
+        self.assertEqual([title, again], [["before", "after"], resumed])
+
+    def test_the_first_evaluation_stands_in_if_there_was_none_before_training(self):
+        (title, values), _ = self.table(max_steps=3, eval_strategy="steps", eval_steps=1)
+        self.assertEqual(title, ["step", "1", "after"])
+        self.assertLen(values, 3)
+
+    def test_what_was_not_measured_is_said(self):
+        (title, values), text = self.table(max_steps=1)
+        self.assertEqual((title, values[1]), (["before", "after"], "-"))
+        self.assertIn("--eval_on_start", text)
+
+    def test_a_model_that_is_only_evaluated_has_one_column(self):
+        self.assertStartsWith(before_and_after(TrainerState(), {"eval_loss": 1.0}, ["eval_loss"]), "           eval")
+
+    def test_a_run_lists_the_files_that_it_left_and_no_other(self):
+        _, text = self.table(max_steps=2)
+        listed = [line.split()[0] for line in text[text.index(f"The run is in {self.folder}:") :].splitlines()[1:]]
+        expected = ["model.safetensors", "README.md", "all_results.json", "trainer_state.json", "losses.png"]
+        self.assertEqual(listed, [*expected, "checkpoint-2/"])
+        for name in listed:
+            self.assertTrue(Path(self.folder, name).exists(), name)
+
+    def test_many_files_of_a_kind_are_one_line(self):
+        for number in range(4):
+            Path(self.folder, f"predictions_{number}.jsonl").touch()
+        self.assertRegex(files_table(self.folder), r"\n  predictions\*\.jsonl  .* \(4 files\)$")
+
+    def test_fine_tuning_prints_its_scores_once_and_keeps_every_figure_in_the_files(self):
+        with captured() as (out, _):
+            made = tiny_tasks.trainer("t5", self.folder, tiny_tasks.rte_rows(8), do_eval=True)
+            run = FineTuningRun.find(made.args, {"task": "tests"})
+            run.execute(made)
+        self.assertEqual(run.baselines(made)["chance"], 0.5)
+        results = json.loads(Path(self.folder, "all_results.json").read_text())
+        self.assertContainsSubset(["eval_accuracy", "eval_majority_accuracy", "eval_samples_per_second"], results)
+        self.assertEqual(out.getvalue().count("majority"), 1)  # the table
+        self.assertNotIn("*****", out.getvalue())
