@@ -7,6 +7,7 @@ from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorru
 from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 from .data.tokenization import add_sentence_tokens, load_tokenizer
 from .data.vocabulary import train_tokenizer
+from .evaluation.embeddings import sentence_embeddings
 from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
@@ -64,5 +65,6 @@ __all__ = [
     "load_tokenizer",
     "load_task",
     "register_task",
+    "sentence_embeddings",
     "train_tokenizer",
 ]
