@@ -145,6 +145,9 @@ def _encode(
     sentence_language: str,
 ) -> list[_Document]:
     encoder, splitter = TextEncoder(tokenizer), get_sentence_splitter(sentence_language)
+    tokens, end_of_sentence = (), -1
+    if has_sentence_tokens(model.config):
+        tokens, end_of_sentence = sentence_token_ids(tokenizer), eosen_token_id(tokenizer)
     given = [sentence for document in documents if not isinstance(document, str) for sentence in document]
     encoded = iter(encoder(given))
     laid_out = []
@@ -160,19 +163,18 @@ def _encode(
                 )
         if not sentences:
             raise ValueError(f"Document {number} has no sentence: {document!r:.80}. Leave it out.")
-        laid_out.append(_lay_out(sentences, number, model, tokenizer))
+        laid_out.append(_lay_out(sentences, number, tokens, end_of_sentence, tokenizer.eos_token_id))
     return laid_out
 
 
 def _lay_out(
-    sentences: Sequence[list[int]], number: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    sentences: Sequence[list[int]], number: int, tokens: Sequence[int], end_of_sentence: int, end_of_text: int
 ) -> _Document:
     """The encoder input as in training, see [`layout_document`]; of a T5, the tokens and `</s>`."""
-    if not has_sentence_tokens(model.config):
+    if not len(tokens):
         input_ids = [token_id for ids in sentences for token_id in ids]
         owners = [place for place, ids in enumerate(sentences) for _ in ids]
-        return _Document([*input_ids, tokenizer.eos_token_id], [*owners, -1], len(sentences))
-    tokens = sentence_token_ids(tokenizer)
+        return _Document([*input_ids, end_of_text], [*owners, -1], len(sentences))
     if len(sentences) > len(tokens):
         raise ValueError(
             f"Document {number} has {len(sentences)} sentences, but the model has {len(tokens)} sentence tokens. Give "
@@ -180,7 +182,7 @@ def _lay_out(
             f"{len(tokens)})]`."
         )
     owners = [owner for place, ids in enumerate(sentences) for owner in (-1, place, *[place] * len(ids))]
-    input_ids = layout_document(sentences, tokens, eosen_token_id(tokenizer), tokenizer.eos_token_id)
+    input_ids = layout_document(sentences, tokens, end_of_sentence, end_of_text)
     return _Document(input_ids, [*owners, -1, -1], len(sentences))
 
 

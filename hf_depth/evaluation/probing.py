@@ -30,9 +30,6 @@ from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_me
 
 logger = logging.getLogger(__name__)
 
-# The inverse of the strength, as scikit-learn has it, from strong to weak.
-REGULARIZATION = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-PATIENCE = 2  # weaker ones without a better score, after which no others are tried
 HELD_OUT = 0.2  # of the training examples, for a task without validation examples
 
 NORMALIZATIONS = ("standardize", "whiten", "none")
@@ -102,7 +99,12 @@ class ProbedSplit:
 
 
 class Featurizer(Protocol):
-    """Turns examples into a matrix of features, with what it has learnt of the training examples."""
+    """
+    Turns examples into a matrix of features, with what it has learnt of the training examples. `regularization` are
+    the values to choose from for features of that size: the inverse of its strength, from strong to weak.
+    """
+
+    regularization: Sequence[float]
 
     def fit_transform(self, rows: Dataset) -> Any: ...
 
@@ -117,6 +119,8 @@ class EmbeddingFeatures:
         model, tokenizer, options: what embeds, and how.
         spec: the task, whose `probe_features` says which features.
     """
+
+    regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
@@ -166,7 +170,9 @@ def _normalizer(name: str) -> Any:
     from sklearn.decomposition import PCA  # half a second to import
     from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-    return {"standardize": StandardScaler, "whiten": lambda: PCA(whiten=True), "none": FunctionTransformer}[name]()
+    if name == "whiten":  # without directions in which there is nothing but rounding to be magnified
+        return PCA(n_components=1 - 1e-6, whiten=True, svd_solver="full")
+    return StandardScaler() if name == "standardize" else FunctionTransformer()
 
 
 class BagOfWords:
@@ -174,6 +180,8 @@ class BagOfWords:
     For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
     model's tokenizer, so that every language has some.
     """
+
+    regularization = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec):
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -214,6 +222,7 @@ class LinearProbe:
     def __init__(self, spec: TaskSpec, featurizer: Featurizer, seed: int = 42):
         self.spec, self.featurizer, self.seed = spec, featurizer, seed
         self.classifier: Any = None
+        self._features: dict[str, Any] = {}  # of the validation examples, which are perhaps predicted later
 
     def fit(self, train: Dataset, validation: Dataset | None = None) -> "LinearProbe":
         """
@@ -238,16 +247,16 @@ class LinearProbe:
                 f"A probe of {self.spec.full_name} needs training examples of at least two classes, but the "
                 f"{len(labels)} that there are have {len(np.unique(labels))}. Give more of them."
             )
-        features, validated = self.featurizer.fit_transform(train), self.featurizer.transform(validation)
+        features = self.featurizer.fit_transform(train)
+        validated = self.featurizer.transform(validation)
+        self._features = {validation._fingerprint: validated}
         classifier = LogisticRegression(max_iter=500, tol=1e-3, warm_start=True)
         scores: list[float] = []
-        for strength in REGULARIZATION:
-            classifier.set_params(C=strength).fit(features, labels)
+        for inverse in self.featurizer.regularization:
+            classifier.set_params(C=inverse).fit(features, labels)
             scores.append(self._score(validation, classifier.predict(validated)))
             if scores[-1] > max(scores[:-1], default=-np.inf):
                 self.classifier = copy.deepcopy(classifier)
-            if len(scores) - 1 - int(np.argmax(scores)) >= PATIENCE:
-                break
         logger.info(
             f"{self.spec.full_name}: {type(self.featurizer).__name__} of {features.shape[0]:,} examples, "
             f"{features.shape[1]:,} features; C={self.classifier.C:g} scores {max(scores):.4f} on validation examples"
@@ -260,7 +269,9 @@ class LinearProbe:
 
     def predict(self, rows: Dataset) -> np.ndarray:
         """The class of each example, int64 of shape `(num_examples,)`."""
-        return self.classifier.predict(self.featurizer.transform(rows)).astype(np.int64)
+        features = self._features.get(rows._fingerprint)
+        features = self.featurizer.transform(rows) if features is None else features
+        return self.classifier.predict(features).astype(np.int64)
 
 
 def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
