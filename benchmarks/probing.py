@@ -14,6 +14,7 @@ import json
 import logging
 import statistics
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,7 +71,8 @@ def measurements(arguments, baselines) -> Iterator[tuple]:
     settings = f"layer {options.layer}, {options.pooling or 'default'}, {options.normalization}"
     settings += ", together" * options.read_together
     tasks = {task: load_task(task, arguments) for task in arguments.tasks}
-    for seed, entry in enumerate(arguments.runs):
+    for entry in arguments.runs:
+        seed = zlib.crc32(entry.encode())  # each run has random weights of its own
         for step, folder in steps_of(entry, arguments.steps):
             for task, splits in tasks.items():
                 key = {"model": entry.partition("=")[0], "run": entry, "step": step, "task": task, "options": settings}

@@ -15,6 +15,8 @@ import torch
 from absl.testing import absltest, parameterized
 
 from helpers import ROOT, SENTENCES, process_environment
+from tiny_tasks import as_jsonl, rte_rows
+from tiny_training import save_pretraining
 
 TINY_STEP = "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 256 --batch_size 2"
 COMMANDS = {
@@ -27,6 +29,7 @@ COMMANDS = {
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
     "order_baselines": ("--max_length 96", "ranker on words"),
     "preparation": ("--runs 1 --megabytes 0.01", "DEPTH"),
+    "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
 }
@@ -46,6 +49,12 @@ class BenchmarksTest(parameterized.TestCase):
             documents = (" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40))
             path.write_text("\n\n".join(documents), encoding="utf-8")
             flags = f"{flags} --train_file {path}"
+        if name == "probing":
+            folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+            save_pretraining(folder / "run", 3, kind="depth")
+            for split in ("train", "validation", "test"):
+                (folder / f"{split}.jsonl").write_text(as_jsonl(rte_rows(12).to_list()), encoding="utf-8")
+            flags = f"{flags} --runs depth={folder}/run --dataset_dir {folder} --output {folder}/probes.jsonl"
         run = self.run_in_a_process if name in FORKS else self.run_here
         self.assertIn(expected, run(ROOT / f"benchmarks/{name}.py", flags.split()))
 
