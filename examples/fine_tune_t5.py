@@ -26,6 +26,7 @@ from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_task
 from hf_depth.tasks.checks import check_prediction_mode
 from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import fine_tuning_content
+from hf_depth.training.probing import run_probe
 from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
@@ -41,6 +42,9 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     set_up(training_args)
     tasks = chosen_tasks(task_args, config)
     check_run_arguments(model_args, training_args)
+    if training_args.prediction_mode == "probe":
+        run_probe(model_args, task_args, training_args, tasks)
+        return None
     check_prediction_mode(tasks, training_args.prediction_mode)
     model_args.complete()
 

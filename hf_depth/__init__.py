@@ -7,6 +7,7 @@ from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorru
 from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 from .data.tokenization import add_sentence_tokens, load_tokenizer
 from .data.vocabulary import train_tokenizer
+from .evaluation.embeddings import sentence_embeddings
 from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
 from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
@@ -70,5 +71,6 @@ __all__ = [
     "order_sentences",
     "register_task",
     "score_sentence_orders",
+    "sentence_embeddings",
     "train_tokenizer",
 ]

@@ -16,6 +16,8 @@ from absl.testing import absltest, parameterized
 
 from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
 from hf_depth import load_model
+from tiny_tasks import as_jsonl, rte_rows
+from tiny_training import save_pretraining
 
 TINY_STEP = "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 256 --batch_size 2"
 COMMANDS = {
@@ -32,6 +34,7 @@ COMMANDS = {
     ),
     "order_baselines": ("--max_length 96", "ranker on words"),
     "preparation": ("--runs 1 --megabytes 0.01", "DEPTH"),
+    "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
 }
@@ -58,6 +61,12 @@ class BenchmarksTest(parameterized.TestCase):
             tokenizer.save_pretrained(folder)
             load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(folder)
             flags = f"{flags} --output_dir {folder}"
+        if name == "probing":
+            folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+            save_pretraining(folder / "run", 3, kind="depth")
+            for split in ("train", "validation", "test"):
+                (folder / f"{split}.jsonl").write_text(as_jsonl(rte_rows(12).to_list()), encoding="utf-8")
+            flags = f"{flags} --runs depth={folder}/run --dataset_dir {folder} --output {folder}/probes.jsonl"
         run = self.run_in_a_process if name in FORKS else self.run_here
         self.assertIn(expected, run(ROOT / f"benchmarks/{name}.py", flags.split()))
 

@@ -51,6 +51,7 @@ RANGES = {
     "generation_num_beams": AT_LEAST_ONE,
     "sentence_loss_coefficient": NOT_NEGATIVE,
     "early_stopping_patience": AT_LEAST_ONE,
+    "probe_layer": NOT_NEGATIVE,
     "early_stopping_threshold": NOT_NEGATIVE,
 }
 UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes

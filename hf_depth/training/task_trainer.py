@@ -142,6 +142,7 @@ class TaskTrainer(DepthTrainer):
         for name, advice in instead.items():
             if arguments.get(name) is not None:
                 raise ValueError(f"`{name}` is not supported by TaskTrainer. {advice}")
+        check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
         if self.args.remove_unused_columns:
             raise ValueError(
                 "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "

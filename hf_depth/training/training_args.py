@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 
+from ..evaluation.embeddings import POOLINGS
+from ..evaluation.probing import NORMALIZATIONS, ProbeOptions
 from ..ranges import check_ranges
-from ..tasks.checks import PREDICTION_MODES, check_prediction_mode
+from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from .settings import (
     RANGES,
     check_devices,
@@ -192,9 +194,12 @@ class TaskTrainingArguments(DepthTrainingArguments):
     Args:
         prediction_mode (`str`, *optional*, defaults to `"generate"`):
             `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
-            label.
+            label; `"probe"`, for [`run_probe`] and not for [`TaskTrainer`], fits a linear classifier on frozen
+            sentence embeddings.
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             With `"score_labels"`, divide the log-probability of a label by its number of tokens.
+        probe_layer, probe_pooling, probe_normalization, probe_read_together (*optional*):
+            With `"probe"`, the fields of [`ProbeOptions`]; the layer counts from the token embeddings, 0.
         early_stopping_patience (`int`, *optional*):
             Stop after this many evaluations without a better score. Sets `load_best_model_at_end`.
         early_stopping_threshold (`float`, *optional*, defaults to 0.0):
@@ -219,11 +224,29 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
     prediction_mode: str = field(
         default="generate",
-        metadata={"help": "generate: free text; score_labels: the most probable of the task's labels."}
-        | {"choices": list(PREDICTION_MODES)},
+        metadata={
+            "help": "generate: free text; score_labels: the most probable of the task's labels; probe: a linear "
+            "classifier of frozen sentence embeddings, the model is not trained."
+        }
+        | {"choices": list(EVALUATION_MODES)},
     )
     length_normalize_scores: bool = field(
         default=False, metadata={"help": "score_labels: divide by the number of a label's tokens."}
+    )
+    probe_layer: int | None = field(
+        default=None, metadata={"help": "probe: hidden states of this encoder layer (0: embeddings; default: last)."}
+    )
+    probe_pooling: str | None = field(
+        default=None,
+        metadata={"help": "probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5)."}
+        | {"choices": list(POOLINGS)},
+    )
+    probe_normalization: str = field(
+        default=ProbeOptions.normalization,
+        metadata={"help": "probe: of the embeddings, by the training examples.", "choices": list(NORMALIZATIONS)},
+    )
+    probe_read_together: bool = field(
+        default=False, metadata={"help": "probe: read the sentences of an example as one document, not one by one."}
     )
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after this many evaluations without a better score."}
@@ -246,7 +269,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
                 )
             self.load_best_model_at_end = True
         super().__post_init__()
-        check_prediction_mode([], self.prediction_mode)
+        check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)
         if not self.predict_with_generate:
             raise ValueError(
                 "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "
