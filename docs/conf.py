@@ -22,13 +22,14 @@ project = "hf_depth"
 author = "The hf_depth authors"
 version = release = metadata["metadata"]["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "markdown_docstrings", "generated", "links"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "markdown_docstrings", "directives", "links"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = [
     "_build",
     "README.md",
     "extensions",
 ]  # README.md is the index of the pages, which index.md includes
+smartquotes = False  # they make a dash of the two hyphens of a flag
 html_theme = "furo"
 html_title = f"hf_depth {version}"
 
