@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 IDENTITY_COLUMNS = ("idx", "id", "task", "category")
 
 
-def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> None:
+def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> list[Path]:
     """
     Write what was predicted for each data set.
 
@@ -31,7 +31,11 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
     Args:
         folder (`str` or `os.PathLike`): is made.
         evaluations (`Iterable[TaskEvaluation]`): such as `trainer.evaluations.values()`.
+
+    Returns:
+        `list[Path]`: the files of predictions.
     """
+    written = []
     evaluations = list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
     for evaluation in evaluations:
@@ -40,6 +44,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
         name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
         path = Path(folder, f"predictions_{name}.jsonl")
         write_predictions(path, spec, rows, predictions.texts, predictions.label_ids, predictions.scores)
+        written.append(path)
         if spec.labels is None:
             continue
         submissions = Path(folder, "submission", *([] if one_benchmark else [spec.benchmark]))
@@ -48,6 +53,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
         if dataset.has_targets:
             path, title = Path(folder, f"confusion_matrix_{name}.png"), f"{spec.full_name}, {dataset.split}"
             plot_confusion_matrix(path, spec, spec.label_ids(rows), predictions.label_ids, title)
+    return written
 
 
 def write_predictions(

@@ -304,7 +304,9 @@ class FineTuningRun(Run):
 
     def report(self, trainer: TaskTrainer) -> None:
         evaluations = list(trainer.evaluations.values())
-        if self.args.should_log and evaluations:
-            print("\n" + results_table([evaluation.result for evaluation in evaluations]) + "\n", flush=True)
+        scored = [evaluation.result for evaluation in evaluations if evaluation.dataset.has_targets]
+        if self.args.should_log and scored:
+            print("\n" + results_table(scored) + "\n", flush=True)
         if trainer.is_world_process_zero():
-            write_outputs(self.args.output_dir, evaluations)
+            for path in write_outputs(self.args.output_dir, evaluations):
+                logger.info(f"Predictions are in {path}")

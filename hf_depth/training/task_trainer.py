@@ -154,6 +154,11 @@ class TaskTrainer(DepthTrainer):
             named = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
             task_config = merge_task_configs([data.config for data in named.values() if getattr(data, "config", None)])
         if task_config is None:
+            if self.train_dataset is not None:
+                logger.warning(
+                    "The saved model will not say what its task is: give `task_config=splits.task_config`, or an "
+                    "`eval_dataset` of `TaskSplits`."
+                )
             return None
         names = ("prediction_mode", "length_normalize_scores", "generation_max_length", "generation_num_beams")
         return task_config.replace(**{name: getattr(self.args, name) for name in names})

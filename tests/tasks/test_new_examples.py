@@ -13,15 +13,19 @@ from tiny_tasks import ENTRY, RTE, RTE_EXAMPLES, WRITERS, TaskFilesTestCase, wri
 TONE = as_task(ENTRY | {"column_aliases": {"text": "review", "body": "review"}}, "tests", "tone")
 TEXTS = {name: [row[name] for row in RTE_EXAMPLES] for name in RTE.text_column_name}
 UNLABELED = [{name: row[name] for name in ("idx", *RTE.text_column_name)} for row in RTE_EXAMPLES]
-PAIRS = {"sentence_1": ["It rains.", "He left."], "sentence_2": ["It is wet.", "She stayed."]}
 
 
 class ColumnsTest(TaskFilesTestCase):
-    @parameterized.parameters(
-        list, iter, Dataset.from_list, lambda rows: Dataset.from_list(rows).to_iterable_dataset()
-    )
-    def test_examples_are_read_of_any_kind(self, kind):
-        self.assertEqual(read_new_examples(kind(UNLABELED), RTE), TEXTS)
+    def test_examples_are_read_of_any_kind(self):
+        dataset = Dataset.from_list(UNLABELED)
+        for examples in (
+            UNLABELED,
+            iter(UNLABELED),
+            dataset,
+            dataset.to_iterable_dataset(),
+            dataset.with_format("torch"),
+        ):
+            self.assertEqual(read_new_examples(examples, RTE), TEXTS)
 
     @parameterized.product(ending=tuple(WRITERS), is_packed=(False, True))
     def test_files_of_unlabeled_examples_are_read(self, ending, is_packed):
@@ -77,8 +81,8 @@ class ColumnsTest(TaskFilesTestCase):
 
 
 class LoadersTest(TaskFilesTestCase):
-    @parameterized.parameters(("DCchat", "DC"), ("BSOarxiv", "BSO"))
-    def test_disco_eval_is_read_as_it_is_published_and_without_labels(self, name, _):
+    @parameterized.parameters("DCchat", "BSOarxiv")
+    def test_disco_eval_is_read_as_it_is_published_and_without_labels(self, name):
         task = get_task(name, "disco_eval")
         columns = task.text_column_name
         rows = [[f"A {number} {i}." for i in range(len(columns))] for number in range(2)]
