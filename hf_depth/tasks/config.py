@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import cached_file
+from transformers.utils import CONFIG_NAME, cached_file
 
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..suggestions import listed, suggestion
@@ -164,6 +164,7 @@ class TaskConfig:
         """
         config = find_task_config(name_or_path, **hub_arguments)
         if config is None:
+            _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if it is offline, or no model at all
             raise ValueError(
                 f"{name_or_path} has no {TASK_CONFIG_FILE}, which a fine-tuned model is saved with: it was not "
                 "fine-tuned, or by an earlier version. Name its task by `task`, such as 'glue/rte'."
@@ -179,13 +180,25 @@ def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> T
         `ValueError`: if the file cannot be read.
         `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
     """
-    path = cached_file(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
+    path = _find(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
     if path is None:
         return None
     try:
         return TaskConfig.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except ValueError as error:
         raise ValueError(f"{TASK_CONFIG_FILE} of {name_or_path} cannot be read: {error}") from error
+
+
+def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str | None:
+    try:
+        return cached_file(name_or_path, file, **arguments)
+    except OSError as error:
+        if Path(name_or_path).is_dir():
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise OSError(
+            f"There is no folder {str(name_or_path)!r}, and it cannot be loaded from the Hub: {reason}"
+        ) from error
 
 
 def merge_task_configs(configs: Iterable[TaskConfig]) -> TaskConfig | None:

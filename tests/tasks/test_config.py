@@ -77,10 +77,14 @@ class TaskConfigTest(parameterized.TestCase):
 
     def test_a_folder_without_the_file_is_named(self):
         self.assertIsNone(find_task_config(self.folder))
+        Path(self.folder, "config.json").touch()
         with self.assertRaisesRegex(ValueError, f"{self.folder} has no task_config.json.*Name its task by `task`"):
             TaskConfig.from_pretrained(self.folder)
-        with self.assertRaisesRegex(OSError, "nowhere"):
-            TaskConfig.from_pretrained(f"{self.folder}/nowhere/at/all", local_files_only=True)
+
+    @parameterized.parameters("a/nowhere/at/all", "nowhere/at_all")
+    def test_a_name_that_is_no_model_is_refused(self, name):
+        with self.assertRaisesRegex(OSError, f"There is no folder '{name}', and it cannot be loaded from the Hub"):
+            TaskConfig.from_pretrained(name, local_files_only=True)
 
     @parameterized.parameters(
         ("{", "Expecting"),
