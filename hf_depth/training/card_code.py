@@ -334,7 +334,7 @@ def task_usage(
         _packages(task_config.sentence_language if is_depth else None),
         tokenizer.decode(prepared["input_ids"]),
         tokenizer.decode([token for token in prepared["labels"] if token >= 0]),
-        _task_notes(task_config, spec),
+        _task_notes(task_config, spec, has_instance),
     )
 
 
@@ -413,7 +413,7 @@ def _generation_arguments(task_config: TaskConfig, spec: TaskSpec, tokenizer: Pr
     return f"max_length={max_length}" + (f", num_beams={num_beams}" if num_beams else "")
 
 
-def _task_notes(task_config: TaskConfig, spec: TaskSpec) -> str:
+def _task_notes(task_config: TaskConfig, spec: TaskSpec, has_instance: bool) -> str:
     notes = f"The prompt is `{prompt_format(spec)}`, with the columns in braces."
     if task_config.sentence_tokens:
         notes += (
@@ -424,6 +424,8 @@ def _task_notes(task_config: TaskConfig, spec: TaskSpec) -> str:
     else:
         notes += " It ends in `</s>`."
     notes += f" Inputs have {spec.max_source_length} tokens at most: of a longer one the longest text loses its end."
+    if has_instance:
+        notes += f" (With hf_depth, the end of the prompt that is also in `{INSTANCE_COLUMN}` is cut last.)"
     if spec.labels is not None:
         labels = list(spec.labels.values())
         shown = ", ".join(f"`{label}`" for label in labels[:30]) + (", …" if labels[30:] else "")
