@@ -349,6 +349,8 @@ class ArgumentsTest(TestCase):
             self.build(**{name: lambda *_: {}})
 
     def test_columns_that_evaluation_needs_are_kept(self):
+        with self.assertRaisesRegex(ValueError, "must be one of generate, score_labels, got 'probe'"):
+            self.trainer("t5", prediction_mode="probe")
         arguments = TaskTrainingArguments(self.folder, use_cpu=True, remove_unused_columns=True)
         with self.assertRaisesRegex(
             ValueError, "`remove_unused_columns=True` would remove `index`.*Leave it at False"
