@@ -351,6 +351,11 @@ class ArgumentsTest(TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.build(**{name: lambda *_: {}})
 
+    def test_a_probe_is_not_for_a_trainer(self):
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, prediction_mode="probe")
+        with self.assertRaisesRegex(ValueError, "must be one of generate, score_labels, got 'probe'"):
+            self.build(args=arguments)
+
     def test_columns_that_evaluation_needs_are_kept(self):
         arguments = TaskTrainingArguments(self.folder, use_cpu=True, remove_unused_columns=True)
         with self.assertRaisesRegex(
