@@ -31,6 +31,7 @@ COMMANDS = {
         "after the token before",
     ),
     "order_baselines": ("--max_length 96", "ranker on words"),
+    "passage_baselines": ("", "bag of words"),
     "preparation": ("--runs 1 --megabytes 0.01", "DEPTH"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
