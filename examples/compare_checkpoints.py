@@ -1,8 +1,10 @@
 """
-Fine-tune a list of checkpoints on a list of tasks, and show how the scores grow with pre-training, T5 beside DEPTH.
+Fine-tune or probe checkpoints on a list of tasks, and show how the scores grow with pre-training, T5 beside DEPTH.
 
     python examples/compare_checkpoints.py --checkpoints depth=runs/depth t5=runs/t5 \
         --tasks disco_eval/SParxiv glue/rte --output_dir runs/comparison -- --dataset_dir data/{task} --max_steps 500
+    python examples/compare_checkpoints.py --prediction_mode probe --checkpoints depth=runs/depth t5=runs/t5 \
+        --tasks disco_eval/SParxiv --output_dir runs/probes -- --dataset_dir data/{task}
 
 The folder of a pre-training run stands for all its checkpoints. What follows `--` is passed to
 examples/fine_tune_t5.py; there and in `--config`, {benchmark} and {task} stand for those of the task. Writes

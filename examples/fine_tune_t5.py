@@ -6,6 +6,8 @@ Fine-tune a DEPTH model or a T5 on the tasks of a benchmark, or on a task of you
         --dataset_name rte --output_dir runs/rte --do_train --do_eval --do_predict --learning_rate 1e-4
     accelerate launch examples/fine_tune_t5.py --model_name_or_path runs/depth --task_file my_task.yaml \
         --train_file train.jsonl --validation_file validation.jsonl --output_dir runs/mine --do_train --do_eval
+    python examples/fine_tune_t5.py --model_name_or_path runs/mine --test_file new.jsonl --do_predict \
+        --output_dir runs/mine_new
 
 Arguments come from a YAML or JSON file, from flags, or from a file followed by flags that override it.
 """
@@ -20,10 +22,11 @@ from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
+from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_tasks, task_defaults
 from hf_depth.tasks.checks import check_prediction_mode
 from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import fine_tuning_content
+from hf_depth.training.probing import run_probe
 from hf_depth.training.signals import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
@@ -32,9 +35,16 @@ ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     # ---- Arguments ----
     model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
+    config = model_tasks(model_args, task_args)
+    if config is not None:
+        defaults = task_defaults(config)
+        model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__, defaults=defaults)
     set_up(training_args)
-    tasks = chosen_tasks(task_args)
+    tasks = chosen_tasks(task_args, config)
     check_run_arguments(model_args, training_args)
+    if training_args.prediction_mode == "probe":
+        run_probe(model_args, task_args, training_args, tasks)
+        return None
     check_prediction_mode(tasks, training_args.prediction_mode)
     model_args.complete()
 
@@ -73,6 +83,7 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
         train_dataset=splits.train_dataset(**task_args.for_mixing(), seed=seed) if run.do_train else None,
         eval_dataset=splits.eval_dataset(),
         processing_class=tokenizer,
+        task_config=splits.task_config,
         card=fine_tuning_content(splits, training_args, model, model_args.model_name_or_path, task_args.for_mixing()),
     )
 

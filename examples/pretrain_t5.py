@@ -72,7 +72,13 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
         eval_dataset=data.get("validation"),
         processing_class=tokenizer,
         card=pretraining_content(
-            corpus_args.source, statistics, objective.settings, training_args, model, model_args.model_name_or_path
+            corpus_args.source,
+            statistics,
+            objective.settings,
+            training_args,
+            model,
+            base_model=model_args.model_name_or_path,
+            dataset_name=corpus_args.dataset_name,
         ),
     )
 

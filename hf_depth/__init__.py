@@ -7,10 +7,13 @@ from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorru
 from .data.objectives import DepthObjective, Objective, PrefixLMObjective, SpanCorruptionObjective
 from .data.tokenization import add_sentence_tokens, load_tokenizer
 from .data.vocabulary import train_tokenizer
+from .evaluation.embeddings import sentence_embeddings
+from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
 from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
 from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from .tasks.config import TaskConfig
 from .tasks.dataset import DataCollatorForTasks, TaskDataset
 from .tasks.loading import load_task
 from .tasks.preprocessing import TaskPreprocessor
@@ -47,8 +50,10 @@ __all__ = [
     "PrefixLMObjective",
     "PretrainingRun",
     "Run",
+    "SentenceOrderLogitsProcessor",
     "SpanCorruptionObjective",
     "T5ForConditionalGeneration",
+    "TaskConfig",
     "TaskDataset",
     "TaskFiles",
     "TaskPredictor",
@@ -63,6 +68,9 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "load_task",
+    "order_sentences",
     "register_task",
+    "score_sentence_orders",
+    "sentence_embeddings",
     "train_tokenizer",
 ]

@@ -83,6 +83,42 @@ DISCO_EVAL = {
     "lr_scheduler_type": "linear",
     "warmup_steps": 100,
 }
+# Pre-training from scratch in a given time. Where no learning rate is given, it is that of a model from scratch.
+SCRATCH = {
+    "model_type": "depth",
+    "sentence_shuffling_probability": 0.5,
+    "mlm_probability": 0.3,
+    "do_train": True,
+    "do_eval": True,
+    "logging_steps": 100,
+    "eval_strategy": "steps",
+    "eval_steps": 0.1,
+    "save_steps": 0.1,
+    "save_total_limit": 1,
+}
+ON_CPU = SCRATCH | {
+    "sentence_loss_coefficient": 3.0,
+    "adam_beta2": 0.98,
+    "dataloader_pin_memory": False,
+    "predict_with_generate": True,
+    "per_device_eval_batch_size": 64,
+}
+ON_GPU = SCRATCH | {
+    "tokenizer_name": "google/t5-v1_1-base",
+    "dataset_name": "allenai/c4",
+    "dataset_config_name": "en",
+    "streaming": True,
+    "max_source_length": 512,
+    "max_target_length": 256,
+    "pad_to_max_length": True,
+    "max_eval_samples": 2000,
+    "bf16": True,
+    "torch_compile": True,
+    "dataloader_drop_last": True,
+    "dataloader_num_workers": 4,
+}
+OWN_TEXT = "Add `--train_file` for your own text; without it, Python's own documentation is read."
+NOT_MEASURED = "Not measured yet: the number of steps is an estimate."
 
 
 def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]:
@@ -170,6 +206,63 @@ RECIPES = {
             "eval_steps": 1000,
             "save_steps": 2000,
             "save_total_limit": 100,
+        },
+    ),
+    "pretrain_cpu_10_minutes": (
+        f"A small DEPTH model from scratch in ten minutes of two CPU cores. {OWN_TEXT} {NOT_MEASURED}",
+        PRE_TRAINING,
+        ON_CPU
+        | {
+            "vocab_size": 2048,
+            "d_model": 128,
+            "d_kv": 32,
+            "d_ff": 256,
+            "num_layers": 2,
+            "num_heads": 4,
+            "max_source_length": 64,
+            "max_sentences": 3,
+            "max_steps": 5000,
+            "per_device_train_batch_size": 16,
+            "learning_rate": 3e-3,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 0.05,
+        },
+    ),
+    "pretrain_cpu_1_hour": (
+        f"A DEPTH model from scratch in an hour of two CPU cores. {OWN_TEXT} {NOT_MEASURED}",
+        PRE_TRAINING,
+        ON_CPU
+        | {
+            "vocab_size": 8192,
+            "d_model": 256,
+            "d_kv": 64,
+            "d_ff": 512,
+            "num_layers": 3,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "max_source_length": 128,
+            "max_sentences": 6,
+            "max_steps": 6000,
+            "per_device_train_batch_size": 16,
+        },
+    ),
+    "pretrain_gpu_1_hour": (
+        "A DEPTH model of the size of T5 v1.1 small from scratch in an hour of one GPU with 80 GB, on C4; by "
+        f"`--model_type t5` its baseline. {NOT_MEASURED}",
+        PRE_TRAINING,
+        ON_GPU | {"config_name": "google/t5-v1_1-small", "max_steps": 15_000, "per_device_train_batch_size": 128},
+    ),
+    "pretrain_gpu_16_hours": (
+        "A DEPTH model of the size of T5 v1.1 base from scratch in 16 hours of one GPU with 80 GB, on C4; by "
+        "`--model_type t5` its baseline. Batches and steps are those of nanoT5 for 16 hours of an A100. "
+        f"{NOT_MEASURED}",
+        PRE_TRAINING,
+        ON_GPU
+        | {
+            "config_name": "google/t5-v1_1-base",
+            "max_steps": 53_332,
+            "per_device_train_batch_size": 128,
+            "gradient_accumulation_steps": 2,
         },
     ),
 }

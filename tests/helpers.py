@@ -8,10 +8,13 @@ import os
 import pydoc_data.topics
 import string
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import sentencepiece
+import torch
 from absl.testing import parameterized
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
@@ -26,6 +29,29 @@ def process_environment(**more: str) -> dict[str, str]:
     """The environment of another Python process that imports this package and these helpers; one thread."""
     paths = os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
+
+
+def run_in_two_processes(function: Callable, *arguments: str):
+    """
+    Call a function in two processes with the environment that `torchrun` gives them. They are forks of a process that
+    has imported the package, which takes longer than all that a tiny model does.
+    """
+    torch.multiprocessing.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, process_environment()):
+        processes = torch.multiprocessing.start_processes(
+            _call_in_process, (function, arguments, f"{folder}/store"), 2, join=False, start_method="forkserver"
+        )
+        if not processes.join(timeout=300) and not processes.join(timeout=300):  # one may end before the other
+            for process in processes.processes:
+                process.kill()
+            raise AssertionError(f"{function} did not end in two processes.")
+
+
+def _call_in_process(rank: int, function: Callable, arguments: tuple[str, ...], store: str):
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    function(*arguments)
+    assert not torch.distributed.is_initialized()
 
 
 def load_script(path: str) -> ModuleType:

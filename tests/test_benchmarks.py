@@ -14,7 +14,10 @@ from unittest import mock
 import torch
 from absl.testing import absltest, parameterized
 
-from helpers import ROOT, SENTENCES, process_environment
+from helpers import ROOT, SENTENCES, process_environment, tiny_tokenizer
+from hf_depth import load_model
+from tiny_tasks import as_jsonl, rte_rows
+from tiny_training import save_pretraining
 
 TINY_STEP = "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 256 --batch_size 2"
 COMMANDS = {
@@ -25,13 +28,19 @@ COMMANDS = {
     ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
+    "masked_tokens": (
+        "--max_source_length 64 --validation_split_percentage 20 --use_cpu true",
+        "after the token before",
+    ),
     "order_baselines": ("--max_length 96", "ranker on words"),
     "preparation": ("--runs 1 --megabytes 0.01", "DEPTH"),
+    "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
 }
 
-READS_TEXT = ("order_baselines", "preparation")
+READS_TEXT = ("masked_tokens", "order_baselines", "preparation")
+READS_A_MODEL = ("masked_tokens",)
 FORKS = ("crash_resume", "process_exits")  # a process that has trained, as the one of the tests, is not to be forked
 
 
@@ -46,6 +55,18 @@ class BenchmarksTest(parameterized.TestCase):
             documents = (" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40))
             path.write_text("\n\n".join(documents), encoding="utf-8")
             flags = f"{flags} --train_file {path}"
+        if name in READS_A_MODEL:
+            folder = self.enterContext(tempfile.TemporaryDirectory())
+            tokenizer = tiny_tokenizer(sentence_tokens=True)
+            tokenizer.save_pretrained(folder)
+            load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(folder)
+            flags = f"{flags} --output_dir {folder}"
+        if name == "probing":
+            folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+            save_pretraining(folder / "run", 3, kind="depth")
+            for split in ("train", "validation", "test"):
+                (folder / f"{split}.jsonl").write_text(as_jsonl(rte_rows(12).to_list()), encoding="utf-8")
+            flags = f"{flags} --runs depth={folder}/run --dataset_dir {folder} --output {folder}/probes.jsonl"
         run = self.run_in_a_process if name in FORKS else self.run_here
         self.assertIn(expected, run(ROOT / f"benchmarks/{name}.py", flags.split()))
 

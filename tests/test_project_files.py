@@ -21,6 +21,7 @@ from accelerate.commands.launch import launch_command_parser
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import hf_depth
 from helpers import ROOT, script_arguments
 from hf_depth.arguments.parser import parse_arguments
 
@@ -115,7 +116,7 @@ class PackagingTest(parameterized.TestCase):
 
     def test_the_citation_is_complete_and_of_this_version(self):
         citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-        self.assertEqual(citation["version"], setup_options()["metadata"]["version"])
+        self.assertEqual(citation["version"], hf_depth.__version__)
         for key in ("cff-version", "message", "title", "authors"):  # what the format requires
             self.assertNotEmpty(citation[key])
         paper = citation["preferred-citation"]
@@ -124,7 +125,7 @@ class PackagingTest(parameterized.TestCase):
         self.assertEqual(names, ["Bamberger", "Glick", "Baskin", "Belinkov"])
 
     def test_the_licence_is_the_one_that_is_declared(self):
-        self.assertEqual(setup_options()["metadata"]["license"], "Apache-2.0")
+        self.assertEqual(setup_options()["metadata"]["license_expression"], "Apache-2.0")
         text = (ROOT / "LICENSE").read_text(encoding="utf-8")
         self.assertIn("Apache License", text.lstrip().splitlines()[0])
         self.assertIn("END OF TERMS AND CONDITIONS", text)
@@ -133,15 +134,30 @@ class PackagingTest(parameterized.TestCase):
         ignored = shutil.ignore_patterns("__pycache__")
         with TemporaryDirectory() as folder:
             shutil.copytree(ROOT / "hf_depth", Path(folder, "hf_depth"), ignore=ignored)
-            for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+            for name in ("setup.cfg", "pyproject.toml", "DESCRIPTION.md", "LICENSE"):
                 shutil.copy(ROOT / name, folder)
             # In a process of its own: setuptools, which torch requires, reads the working directory.
             build = "from setuptools import build_meta; build_meta.build_wheel('.')"
             subprocess.run([sys.executable, "-c", build], cwd=folder, check=True, capture_output=True)
             (wheel,) = Path(folder).glob("*.whl")
+            self.assertStartsWith(wheel.name, f"hf_depth-{hf_depth.__version__}-")
             packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hf_depth/")}
         modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hf_depth").rglob("*.py")}
         self.assertEqual(packed, modules | {"hf_depth/py.typed"})
+
+    def test_the_description_on_a_package_index_has_no_link_into_the_repository(self):
+        self.assertEqual(setup_options()["metadata"]["long_description"], "file: DESCRIPTION.md")
+        links = re.findall(r"\]\(([^)]+)\)", (ROOT / "DESCRIPTION.md").read_text(encoding="utf-8"))
+        self.assertNotEmpty(links)
+        for link in links:
+            self.assertStartsWith(link, "https://")
+
+    def test_the_example_of_the_description_imports_public_names(self):
+        text = (ROOT / "DESCRIPTION.md").read_text(encoding="utf-8")
+        (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        (imports,) = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+        self.assertEqual(imports.module, "hf_depth")
+        self.assertContainsSubset([alias.name for alias in imports.names], hf_depth.__all__)
 
     def test_pre_commit_runs_the_pinned_linter(self):
         config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
@@ -160,6 +176,30 @@ def imported_modules(path):
     return modules
 
 
+class ContributingTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+    def test_the_files_that_are_named_exist(self):
+        links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", self.text)]
+        self.assertNotEmpty(links)
+        for name in (*links, *re.findall(r"`(tests/[\w/]+\.py)", self.text)):
+            with self.subTest(name):
+                self.assertTrue((ROOT / name).exists())
+
+    def test_the_tests_that_are_said_to_complain_exist(self):
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", self.text)
+        self.assertNotEmpty(named)
+        for file, name in named:
+            with self.subTest(name):
+                self.assertIn(f"def {name}(", (ROOT / file).read_text(encoding="utf-8"))
+
+    def test_the_commands_install_the_extras_that_there_are(self):
+        (extras,) = re.findall(r'pip install -c constraints.txt -e "\.\[([\w,]+)\]"', self.text)
+        self.assertContainsSubset(extras.split(","), setup_options()["options.extras_require"])
+
+
 class ReadmeCommandsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("main", "pip install -c constraints.txt -e .", "examples/pretrain_t5.py examples/configs/quickstart.yaml"),
@@ -172,10 +212,10 @@ class ReadmeCommandsTest(parameterized.TestCase):
         for command in expected:
             self.assertIn(command, blocks[0])
 
-    def test_the_ci_script_is_executable_and_parses(self):
-        script = ROOT / ".ci/run"
-        self.assertTrue(os.access(script, os.X_OK))
-        subprocess.run(["bash", "-n", script], check=True)
+    @parameterized.parameters(".ci/run", ".ci/package")
+    def test_a_ci_script_is_executable_and_parses(self, name):
+        self.assertTrue(os.access(ROOT / name, os.X_OK))
+        subprocess.run(["bash", "-n", ROOT / name], check=True)
 
     @parameterized.named_parameters(
         ("no_readme_block", "# A readme\n\n```bash\necho wrong\n```\n", None),

@@ -195,7 +195,7 @@ class SweepTest(parameterized.TestCase):
 class RecipeTest(parameterized.TestCase):
     @parameterized.named_parameters(*named(RECIPES))
     def test_the_script_accepts_it(self, path):
-        program = "examples/pretrain_t5.py" if path.stem == "pretrain" else "examples/fine_tune_t5.py"
+        program = "examples/pretrain_t5.py" if path.stem.startswith("pretrain") else "examples/fine_tune_t5.py"
         *_, training_args = parse_arguments(script_arguments(program), [str(path), "--use_cpu", "true"])
         self.assertTrue(training_args.do_train and training_args.do_eval)
         # The comment shows the command that runs it.

@@ -1,10 +1,9 @@
-"""What the tests of fine-tuning share: examples, files, a trainer. Also runs by itself, as one of several ranks."""
+"""What the tests of fine-tuning share: examples, files, a trainer."""
 
 import csv
 import gzip
 import io
 import json
-import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -220,7 +219,3 @@ def main(kind: str, output_dir: str, number: str, arguments: str):
         with open(f"{output_dir}/evaluations.json", "w") as file:
             json.dump(found, file)
     evaluated.end()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,8 +1,7 @@
-"""What the tests of training share: tiny models, rows, arguments. Also runs by itself, as one of several processes."""
+"""What the tests of training share: tiny models, rows, arguments."""
 
 import gc
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -154,7 +153,3 @@ def main(kind: str, output_dir: str, arguments: str):
     trained.end()
     wrapped = [one for one in gc.get_objects() if isinstance(one, torch.nn.parallel.DistributedDataParallel)]
     assert not wrapped, "a model that outlives its process group can hang at exit"
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

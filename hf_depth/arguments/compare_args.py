@@ -4,6 +4,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 
+from ..tasks.checks import EVALUATION_MODES
+
 
 @dataclass
 class CompareArguments:
@@ -25,6 +27,13 @@ class CompareArguments:
     )
     steps: list[int] | None = field(
         default=None, metadata={"help": "Of a folder with several checkpoints, use only those of these steps."}
+    )
+    prediction_mode: str | None = field(
+        default=None,
+        metadata={
+            "help": "Of all runs (default: that of the configuration); probe: frozen embeddings, without fine-tuning.",
+            "choices": list(EVALUATION_MODES),
+        },
     )
     seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "Fine-tune once with each seed."})
     launcher: str = field(

@@ -33,7 +33,7 @@ OBJECTIVE_RANGES = SHARED_RANGES | {
 
 @dataclass
 class CorpusArguments:
-    """The text. With no source at all: the Python reference that every CPython carries."""
+    """The text. With no source at all: Python's reference and docstrings, which every CPython carries."""
 
     dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub (or folder)."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
@@ -72,6 +72,8 @@ class CorpusArguments:
     def source(self) -> str:
         """Where the text is from, without the path of any file."""
         names = [Path(file).name for file in self.train_file or []]
+        if self.dataset_name and Path(self.dataset_name).exists():
+            return Path(self.dataset_name).resolve().name
         return self.dataset_name or ", ".join(names) or "the Python language reference"
 
     def check(self, training_args: TrainingArguments) -> None:

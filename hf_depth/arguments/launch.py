@@ -14,6 +14,8 @@ from transformers import TrainingArguments
 from ..credentials import without_credentials
 from .model_args import ModelArguments
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
 RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process that was started by a launcher or by MPI
 
@@ -128,11 +130,12 @@ def _check_output_dir(folder: str) -> None:
 
 def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:
     """
-    Check the arguments of a run before anything is loaded; `--eval_on_start` sets `--do_eval` as well.
+    Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
+    well, and a model from scratch has a learning rate, a schedule and a warm-up of its own if none of them was given.
 
     Args:
         model_args ([`ModelArguments`]): which model.
-        training_args (`transformers.TrainingArguments`): what to do with it.
+        training_args ([`DepthTrainingArguments`]): what to do with it.
 
     Raises:
         `ValueError`: if there is nothing to do or no model to do it with, or if a Hub token was given.
@@ -149,3 +152,10 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
         if model_args.attn_implementation == "flex_attention":
             raise ValueError("PyTorch's flex_attention cannot train on a CPU: use `--attn_implementation sdpa`.")
     training_args.do_eval |= training_args.eval_on_start
+    is_from_scratch = model_args.model_name_or_path is None
+    if training_args.do_train and is_from_scratch and training_args.use_scratch_schedule():
+        logger.info(
+            f"From scratch, the learning rate rises to {training_args.learning_rate:g} over "
+            f"{training_args.warmup_steps:.0%} of the steps and falls as a {training_args.lr_scheduler_type.value}. "
+            "For another course, give `--learning_rate`, `--lr_scheduler_type` or `--warmup_steps`."
+        )

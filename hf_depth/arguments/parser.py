@@ -278,6 +278,7 @@ def parse_arguments(
     args: Sequence[str] | None = None,
     removed_flags: Mapping[str, str] = REMOVED_FLAGS,
     description: str | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> tuple:
     """
     Fill dataclasses from a YAML or JSON file, from flags, or from a file followed by flags that override it.
@@ -292,6 +293,7 @@ def parse_arguments(
         removed_flags (`Mapping[str, str]`, *optional*, defaults to [`REMOVED_FLAGS`]): name of an argument that no
             dataclass has -> what to do instead.
         description (`str`, *optional*): first lines of `--help`.
+        defaults (`Mapping[str, Any]`, *optional*): other defaults of arguments than those of the dataclasses.
 
     Returns:
         `tuple`: one instance of each dataclass, in their order.
@@ -307,6 +309,7 @@ def parse_arguments(
     """
     args = list(sys.argv[1:] if args is None else args)
     parser = _Parser(dataclass_types, removed_flags, description)
+    parser.parser.set_defaults(**(defaults or {}))
     try:
         if args and not args[0].startswith("-"):
             path = Path(args.pop(0))

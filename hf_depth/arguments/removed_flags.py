@@ -44,7 +44,10 @@ REMOVED_FLAGS: dict[str, str] = {
     "lr": "use `--learning_rate`",
     "noise_density": "use `--mlm_probability`",
     "token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
+    "train_ref_file": "leave it out: masked spans are made of tokens",
     "use_auth_token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
+    "use_fast_tokenizer": "leave it out: all tokenizers are fast",
+    "validation_ref_file": "leave it out: masked spans are made of tokens",
     "wandb_project": "set the environment variable WANDB_PROJECT",
     # Arguments of zbambergerNLP/depth and zbambergerNLP/principled-pre-training. The run and its devices:
     "device": "use `--use_cpu` for the CPU; a GPU is used where there is one",
@@ -125,4 +128,12 @@ REMOVED_FLAGS: dict[str, str] = {
     "wandb": "use `--report_to wandb`",
     "wandb_creds.project": "set the environment variable WANDB_PROJECT",
     "weights_l2": "leave it out: only the gradient norm is logged",
+    # Arguments of nanoT5 alone.
+    "data_dir": "give `--dataset_dir`, a clone of natural-instructions, to fine_tune_t5.py",
+    "eval.steps": "use `--max_eval_samples`",
+    "exec_file_path": "give `--dataset_dir`, a clone of natural-instructions, to fine_tune_t5.py",
+    "klass": "use `--model_type`",
+    "max_seq_len": "use `--max_source_length`",
+    "max_target_len": "use `--max_target_length`",
+    "task_dir": "give `--dataset_dir`, a clone of natural-instructions, to fine_tune_t5.py",
 }

@@ -1,10 +1,11 @@
 """Which tasks a script trains and evaluates on, and with which data: the arguments, and the tasks that they name."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..ranges import AT_LEAST_ONE, Range, check_ranges
+from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.loaders.discourse import DiscourseOptions
 from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
 from ..tasks.loading import LOADERS, get_loader
@@ -12,6 +13,7 @@ from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names,
 from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
 from .data_args import SHARED_RANGES
+from .model_args import ModelArguments
 
 ALL_TASKS = "all"
 
@@ -33,7 +35,8 @@ class TaskArguments:
     """
 
     benchmark: str | None = field(
-        default=None, metadata={"help": "glue, disco_eval, natural_instructions, discourse, or one of your own."}
+        default=None,
+        metadata={"help": "glue, disco_eval, natural_instructions, discourse, python, or one of your own."},
     )
     dataset_name: list[str] | None = field(
         default=None, metadata={"help": "Tasks of the benchmark, or `all`: several are mixed in training."}
@@ -90,7 +93,7 @@ class TaskArguments:
     test_split_percentage: float = field(
         default=DiscourseOptions.test_split_percentage,
         metadata={
-            "help": "Discourse: documents to test on, at most the --validation_split_percentage of pre-training."
+            "help": "Discourse, python: documents to test on, at most --validation_split_percentage of pre-training."
         },
     )
     add_task_definition: bool = field(
@@ -165,13 +168,56 @@ class TaskArguments:
         return {"mixing_maximum": self.mixing_maximum, "mixing_temperature": self.mixing_temperature}
 
 
-def chosen_tasks(task_args: TaskArguments) -> list[TaskSpec]:
+def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> TaskConfig | None:
     """
-    The tasks that the arguments name.
+    What the folder of a fine-tuned model says about its tasks, if the arguments name no others: neither a benchmark
+    nor a task file, and by `dataset_name` at most some of the model's tasks.
+
+    Raises:
+        `OSError`: if no task is named, and there is no such model.
+    """
+    names = task_args.dataset_name
+    if (
+        model_args.model_name_or_path is None
+        or task_args.benchmark
+        or task_args.task_file
+        or ALL_TASKS in (names or ())
+    ):
+        return None
+    try:
+        config = find_task_config(model_args.model_name_or_path, **model_args.hub_arguments)
+    except OSError:
+        if names:
+            return None
+        raise
+    if config is None or not names:
+        return config
+    own = [known for task in config.tasks for known in (task.name, task.full_name)]
+    return config if all(name in own for name in names) else None
+
+
+def task_defaults(config: TaskConfig) -> dict[str, Any]:
+    """The defaults of flags with which a fine-tuned model reads examples and predicts as in its own run."""
+    names = ("sentence_language", "prediction_mode", "length_normalize_scores")
+    defaults = {name: getattr(config, name) for name in (*names, "generation_max_length", "generation_num_beams")}
+    flags = [item.name for item in fields(TaskArguments)]
+    options = {name: value for of_loader in config.loader_options.values() for name, value in of_loader.items()}
+    return {name: value for name, value in options.items() if name in flags} | defaults
+
+
+def chosen_tasks(task_args: TaskArguments, config: TaskConfig | None = None) -> list[TaskSpec]:
+    """
+    The tasks that the arguments name, or those of a fine-tuned model.
+
+    Args:
+        task_args: which tasks.
+        config: what [`model_tasks`] found.
 
     Raises:
         `ValueError`: if they name none, or one that does not exist.
     """
+    if config is not None:
+        return [config.task(name) for name in task_args.dataset_name or config.task_names]
     files = [load_task_file(path) for path in task_args.task_file or ()]
     if task_args.benchmark is not None:
         task_names(task_args.benchmark)  # raises if there is no such benchmark, which a task file may have added

@@ -3,15 +3,19 @@
 import hashlib
 import logging
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
+from datasets.exceptions import DatasetGenerationError
 
 from .files import Files, check_text_column, file_names, load_files
+from .python_docstrings import python_docstring_documents, standard_library
 from .python_reference import python_reference_documents
 from .records import check_on_bad_record, load_streamed_files
+from .sentences import get_sentence_splitter
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +23,8 @@ Documents = Dataset | IterableDataset
 
 # Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
 HELD_OUT_PERCENTAGE = 5
+
+PYTHON_TEXT_VERSION = 1  # raised when Python's own documentation is read in another way
 
 _TOO_FEW_DOCUMENTS = (
     "There are too few documents to set one apart for {}. Add documents, name a `validation_file` (for a task also a "
@@ -43,7 +49,8 @@ def load_corpus(
     on_bad_record: str = "error",
 ) -> DatasetDict | IterableDatasetDict:
     """
-    Load documents to pre-train on. Without any source, they are the Python language reference that every CPython has.
+    Load documents to pre-train on. Without any source, they are what every CPython has: its language reference, and
+    the docstrings of its standard library, about a megabyte of prose.
 
     Args:
         dataset_name (`str`, *optional*): a data set on the Hub, or a folder, as for `datasets.load_dataset`.
@@ -97,7 +104,7 @@ def load_corpus(
         load = load_streamed_files if streaming else load_files
         corpus = {split: load(f"{split}_file", files[split], cache_dir=cache_dir, **options) for split in files}
     else:
-        documents = Dataset.from_list(python_reference_documents())
+        documents = _python_documents(cache_dir)
         corpus = {"train": documents.to_iterable_dataset() if streaming else documents}
     for split, documents in corpus.items():
         try:
@@ -112,6 +119,22 @@ def load_corpus(
     for split, documents in corpus.items():
         logger.info(f"{split}: {len(documents):,} documents")
     return DatasetDict(corpus)
+
+
+def _python_documents(cache_dir: str | None) -> Dataset:
+    """Python's own documentation. It takes some seconds to read, hence is kept on disk."""
+    versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
+    arguments = {"folder": standard_library(), "versions": versions}
+    try:
+        return Dataset.from_generator(_read_python_documents, gen_kwargs=arguments, cache_dir=cache_dir)
+    except DatasetGenerationError as error:
+        raise (error.__cause__ or error) from None
+
+
+def _read_python_documents(folder: str, versions: tuple) -> Iterator[dict[str, str]]:
+    """Yield the documents; `versions` tell those of another Python from them."""
+    yield from python_reference_documents()
+    yield from python_docstring_documents(folder)
 
 
 def _load_named(name: str, config_name: str | None, options: dict[str, Any]) -> dict[str, Documents]:

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from .sentences import get_sentence_splitter
@@ -31,8 +31,8 @@ def python_reference_documents() -> list[dict[str, str]]:
     taken once. The text depends on the versions of Python and nupunkt only.
 
     Returns:
-        `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines) and `title` (the
-        heading above the text).
+        `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (the
+        heading above the text) and `source` (`"reference"`).
 
     Raises:
         `ImportError`: if this Python comes without `pydoc_data`.
@@ -45,13 +45,26 @@ def python_reference_documents() -> list[dict[str, str]]:
             "library, or pass a text of your own (`train_file` or `dataset_name`)."
         ) from error
     seen: set[str] = set()
-    return [document for name in sorted(topics) for document in _documents(topics[name], name, seen)]
+    documents = (document for name in sorted(topics) for document in prose_documents(blocks(topics[name]), name, seen))
+    return [document | {"source": "reference"} for document in documents]
 
 
-def _documents(topic: str, name: str, seen: set[str]) -> Iterator[dict[str, str]]:
-    """Cut one topic into documents; `seen` holds the paragraphs of the documents so far."""
+def blocks(text: str) -> list[str]:
+    """What blank lines separate."""
+    return re.split(r"\n[ \t]*\n", text)
+
+
+def prose_documents(blocks: Iterable[str], name: str, seen: set[str]) -> Iterator[dict[str, str]]:
+    """
+    Cut blocks of one text into documents, and leave out of them what is no prose.
+
+    Args:
+        blocks: paragraphs, lists, code; underlined headings.
+        name: the title of what stands before the first heading.
+        seen: the paragraphs of the documents so far, which are taken once; grows.
+    """
     title, next_title, paragraphs, num_sentences = name, name, [], 0
-    for block in re.split(r"\n[ \t]*\n", topic):
+    for block in blocks:
         heading = _HEADING.fullmatch(block.strip())
         if heading:
             next_title = _without_markup(heading["title"])

@@ -4,6 +4,7 @@ Text to sentences, offline: by nupunkt for English, by sentencex for the other l
 DEPTH reads, shuffles and restores sentences; where a sentence ends is decided here and nowhere else.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,10 +24,13 @@ SENTENCEX_LANGUAGES = frozenset(
 
 # A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
 # input, so that it gets as little text at once as possible.
-_CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
+CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
 
 # White space before a full stop. sentencex (1.0.32) takes its last byte for a character, and panics on "A\u00a0.".
-_WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
+WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
+
+
+_version = functools.cache(version)  # it reads files
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class SentenceSplitter:
 
     def __post_init__(self):
         library = "nupunkt" if self.language == "en" else "sentencex"
-        object.__setattr__(self, "version", f"{library} {version(library)}")
+        object.__setattr__(self, "version", f"{library} {_version(library)}")
 
     def __call__(self, text: str) -> list[str]:
         """
@@ -61,14 +65,14 @@ class SentenceSplitter:
         if self.language == "en":
             return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
         blocks = (text[start:end] for start, end in iter_blocks(text, paragraph_breaks=True, line_breaks=True))
-        paragraphs = (paragraph for block in blocks for paragraph in _CLOSED_LINE.split(block))
+        paragraphs = (paragraph for block in blocks for paragraph in CLOSED_LINE.split(block))
         sentences = (sentence for paragraph in paragraphs for sentence in self._segment(paragraph))
         return [stripped for sentence in sentences if (stripped := sentence.strip())]
 
     def _segment(self, paragraph: str) -> list[str]:
         """The sentences by sentencex, with the white space between them."""
         try:
-            segments = sentencex.segment(self.language, _WIDE_SPACE_BEFORE_STOP.sub(" ", paragraph))
+            segments = sentencex.segment(self.language, WIDE_SPACE_BEFORE_STOP.sub(" ", paragraph))
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust; no `Exception`, and nowhere to be imported
                 raise

@@ -3,7 +3,7 @@
 import csv
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 SPREAD = "Mean and standard deviation of several seeds"  # what stands in a table as ±, in a figure as a bar
 
+# Fields of a result that are the same for all models, and their lines in the figure.
+BASELINES = {"majority": "-.", "chance": ":", "bag_of_words": (0, (1, 4))}
+
 
 @dataclass(frozen=True)
 class Checkpoint:
     """
-    A model to fine-tune.
+    A model to fine-tune or to probe.
 
     Args:
         series (`str`): name of the pre-training run, a line in the figure and a column in the table.
@@ -74,6 +77,8 @@ class Result:
         score (`float`): value of the metric.
         majority (`float`, *optional*): the metric if the class most frequent in training were always predicted.
         chance (`float`, *optional*): the metric of random guesses.
+        bag_of_words, random_weights (`float`, *optional*):
+            The metric of the same probe of a bag of words, and of the model with random weights.
         unparsed_fraction (`float`, *optional*): fraction of the predictions that are no label.
         folder (`str`): folder of the run.
     """
@@ -90,6 +95,8 @@ class Result:
     chance: float | None
     unparsed_fraction: float | None
     folder: str
+    bag_of_words: float | None = None
+    random_weights: float | None = None
 
 
 def read_result(run: ComparisonRun, metrics: Mapping[str, float]) -> Result:
@@ -128,11 +135,29 @@ def read_result(run: ComparisonRun, metrics: Mapping[str, float]) -> Result:
                     chance=metrics.get(f"{prefix}chance_{metric}"),
                     unparsed_fraction=metrics.get(f"{prefix}unparsed_fraction"),
                     folder=str(run.folder),
+                    bag_of_words=metrics.get(f"{prefix}bag_of_words_{metric}"),
+                    random_weights=metrics.get(f"{prefix}random_weights_{metric}"),
                 )
     raise ValueError(
         f"{run}: no {metric} in {run.folder / 'all_results.json'}, which has {', '.join(sorted(metrics))}. The "
         "configuration needs `do_eval: true`."
     )
+
+
+def random_weight_results(results: Iterable[Result]) -> list[Result]:
+    """
+    Step 0 of each model, task and seed that was probed: its score with random weights, which is the same for all
+    checkpoints of a model. A checkpoint of step 0 takes precedence.
+    """
+    results = list(results)
+    found = {(result.model, result.task, result.seed): None for result in results if result.step == 0}
+    added = {}
+    for result in results:
+        key = (result.model, result.task, result.seed)
+        if result.random_weights is not None and key not in found:
+            random = {"checkpoint": "random weights", "step": 0, "score": result.random_weights}
+            added.setdefault(key, replace(result, **random))
+    return list(added.values())
 
 
 def _task_name(spec: TaskSpec) -> str:
@@ -174,15 +199,17 @@ def markdown(results: Sequence[Result]) -> str:
         cells = [_cell(groups[task].get(model, {}).get(step, ())) for task, model in columns]
         table.append(["" if step is None else f"{step:,}", *cells])
     firsts = {task: next(result for result in results if result.task == task) for task in groups}
-    for name in ("majority", "chance"):
+    for name in BASELINES:
         values = [getattr(firsts[task], name) for task, _ in columns]
         if set(values) != {None}:
-            table.append([name, *("" if value is None else f"{value:.4f}" for value in values)])
+            table.append([name.replace("_", " "), *("" if value is None else f"{value:.4f}" for value in values)])
     lines = [f"| {' | '.join(row)} |" for row in table]
     lines += ["", *(f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items())]
     if len({result.seed for result in results}) > 1:
         lines.append(f"- {SPREAD}.")
-    return "\n".join(["Scores after fine-tuning, by steps of pre-training.", "", *lines, ""])
+    is_probe = any(result.random_weights is not None for result in results)
+    kind = "Scores of probes, step 0 with random weights," if is_probe else "Scores after fine-tuning,"
+    return "\n".join([f"{kind} by steps of pre-training.", "", *lines, ""])
 
 
 def _cell(results: Sequence[Result]) -> str:
@@ -224,7 +251,7 @@ def score_figure(results: Sequence[Result]) -> "Figure":
         panel.remove()
     if len({result.seed for result in results}) > 1:
         figure.suptitle(SPREAD, fontsize="small")
-    labels = [label for label in (*colors, "majority", "chance") if label in handles]
+    labels = [label for label in (*colors, *(name.replace("_", " ") for name in BASELINES)) if label in handles]
     figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels))
     return figure
 
@@ -248,9 +275,10 @@ def _spread(scores: Sequence[float]) -> float:
 
 
 def _plot_baselines(panel: "Axes", result: Result) -> None:
-    for name, linestyle in (("majority", "-."), ("chance", ":")):
+    for name, linestyle in BASELINES.items():
         if getattr(result, name) is not None:
-            panel.axhline(getattr(result, name), color="grey", linestyle=linestyle, label=name)
+            label = name.replace("_", " ")
+            panel.axhline(getattr(result, name), color="grey", linestyle=linestyle, label=label)
 
 
 def _format_steps(panel: "Axes", steps: Sequence[int]) -> None:

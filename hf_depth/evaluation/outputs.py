@@ -4,13 +4,14 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
 from .plots import plot_confusion_matrix
-from .scoring import TaskEvaluation, TaskResult, get_metric
+from .scoring import BASELINES, TaskEvaluation, TaskResult, get_metric
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 IDENTITY_COLUMNS = ("idx", "id", "task", "category")
 
 
-def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> None:
+def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluation]) -> list[Path]:
     """
     Write what was predicted for each data set.
 
@@ -31,7 +32,11 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
     Args:
         folder (`str` or `os.PathLike`): is made.
         evaluations (`Iterable[TaskEvaluation]`): such as `trainer.evaluations.values()`.
+
+    Returns:
+        `list[Path]`: the files of predictions.
     """
+    written = []
     evaluations = list(evaluations)
     one_benchmark = len({evaluation.dataset.spec.benchmark for evaluation in evaluations}) == 1
     for evaluation in evaluations:
@@ -40,6 +45,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
         name = "_".join(dataset.key[1:] if one_benchmark else dataset.key)
         path = Path(folder, f"predictions_{name}.jsonl")
         write_predictions(path, spec, rows, predictions.texts, predictions.label_ids, predictions.scores)
+        written.append(path)
         if spec.labels is None:
             continue
         submissions = Path(folder, "submission", *([] if one_benchmark else [spec.benchmark]))
@@ -48,6 +54,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
         if dataset.has_targets:
             path, title = Path(folder, f"confusion_matrix_{name}.png"), f"{spec.full_name}, {dataset.split}"
             plot_confusion_matrix(path, spec, spec.label_ids(rows), predictions.label_ids, title)
+    return written
 
 
 def write_predictions(
@@ -187,23 +194,26 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
 
 def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
     """
-    The scores as lines of text: task, split, metric, model, majority class, chance, unparsed fraction.
+    The scores as lines of text: task, split, metric, model, majority class, chance and, where a result has them, the
+    baselines of a probe and the unparsed fraction.
 
     Args:
         results (`Sequence[TaskResult]`): a line for each of their metrics.
         markdown (`bool`, *optional*, defaults to `False`): write a Markdown table.
     """
-    head = ["task", "split", "metric", "model", "majority", "chance", "unparsed"]
+    head = ["task", "split", "metric", "model", "majority", "chance", "bag of words", "random weights", "unparsed"]
     lines = []
     for result in results:
         for name in result.spec.metric_names:
             if name in result.metrics:
-                keys = (name, f"majority_{name}", f"chance_{name}", "unparsed_fraction")
+                baselines = [f"{baseline}_{name}" for baseline in ("majority", "chance", *BASELINES)]
+                keys = (name, *baselines, "unparsed_fraction")
                 digits = 4 if get_metric(name).scale == 1 else 2
                 texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
                 lines.append([result.spec.full_name, result.split, name, *texts])
-    if not any(line[-1] for line in lines):  # labels were scored, or there are none
-        head, lines = head[:-1], [line[:-1] for line in lines]
+    # Only a probe has baselines that are fitted, and only generated text can be unparseable.
+    shown = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
+    head, *lines = (list(compress(line, shown)) for line in [head, *lines])
     if markdown:
         rows = [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *lines]
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)

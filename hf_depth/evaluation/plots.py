@@ -1,4 +1,4 @@
-"""Curves of training and confusion matrices."""
+"""Curves of training, attention masks, un-shuffling accuracies and confusion matrices."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -75,6 +75,56 @@ def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: M
     for (name, value), linestyle in zip(baselines.items(), ("-.", ":"), strict=False):
         axes.axhline(value, color="grey", linestyle=linestyle, label=f"{name}: {value:.4f}")
     axes.set(xlabel="step", ylabel="score")
+
+
+def plot_unshuffling(
+    accuracies: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping]]]], path: str | Path, title: str = ""
+) -> None:
+    """
+    Draw un-shuffling accuracies with their 95 % Wilson score intervals over the number of sentences and over position,
+    for all examples and for shuffled ones, beside those of a random order, and save them as a picture.
+
+    Args:
+        accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (`free`,
+            `constrained`).
+        path (`str` or `Path`): file to write, `.png`.
+        title (`str`, *optional*): of the picture.
+    """
+    unshuffling_figure(accuracies, title).savefig(path, dpi=110)
+
+
+def unshuffling_figure(accuracies: Mapping[str, Mapping], title: str = "") -> "Figure":
+    """The picture of [`plot_unshuffling`] as a matplotlib figure."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    for row, examples in zip(figure.subplots(2, 2, sharey=True), ("all", "shuffled"), strict=True):
+        for axes, kind, key, measure in (
+            (row[0], "by_number_of_sentences", "sentences", "exact order"),
+            (row[1], "by_position", "position", "right sentence"),
+        ):
+            series = {name: accuracy[examples][kind] for name, accuracy in accuracies.items()}
+            _draw_accuracies(axes, series, key)
+            axes.set(xlabel=key, ylabel="share", title=f"{measure}, {examples} examples", ylim=(0, 1.02))
+            axes.grid(alpha=0.3)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+    # Of `all` examples by position there is an entry wherever there is one at all.
+    figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    note = "bars: 95 % Wilson score intervals"
+    figure.suptitle(f"{title} ({note})" if title else note, fontsize=10)
+    return figure
+
+
+def _draw_accuracies(axes, series: Mapping[str, Sequence[Mapping]], key: str) -> None:
+    """Accuracies over `key` with their intervals, and those of a random order."""
+    for number, (name, entries) in enumerate(series.items()):
+        shift = 0.06 * (number - (len(series) - 1) / 2)  # so that bars do not cover each other
+        points = [(entry[key] + shift, entry["accuracy"], *entry["interval"]) for entry in entries]
+        x, y, low, high = np.array(points).reshape(-1, 4).T
+        axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=name)
+        if number == len(series) - 1:
+            chance = [entry["chance"] for entry in entries]
+            axes.plot([entry[key] for entry in entries], chance, "--", color="gray", label="random order")
 
 
 def confusion_matrix(spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int]) -> np.ndarray:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
@@ -15,8 +14,10 @@ from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
+from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.dataset import DataCollatorForTasks
-from ..tasks.preprocessing import INSTANCE_COLUMN, TaskPreprocessor, encode_labels
+from ..tasks.new_examples import NewExamples, read_new_examples
+from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec
 from .label_scoring import score_labels
@@ -56,6 +57,9 @@ class TaskPredictor:
     """
     Predicts new examples of a task, prepared as in training: with its prompt and, for a DEPTH model, sentence tokens.
 
+        predictor = TaskPredictor.from_pretrained("runs/rte")
+        predictor([{"sentence1": "It rains.", "sentence2": "It is wet."}])
+
     Args:
         model (`PreTrainedModel`): a DEPTH model or a T5, fine-tuned on the task.
         tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
@@ -68,6 +72,10 @@ class TaskPredictor:
         batch_size (`int`, *optional*, defaults to 32): examples of one forward pass.
         max_source_length (`int`, *optional*): tokens of an input at most, as in training; by default the task's.
         sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
+        generation_max_length, generation_num_beams (`int`, *optional*):
+            Of `generate()`, as in the evaluation of the training; by default the longest label or target, and what
+            `model.generation_config` says.
+        loader_options (`Mapping[str, Any]`, *optional*): of the task's loader, see [`load_task`].
 
     Raises:
         `ValueError`: if model and tokenizer do not fit each other, labels of a free-form task are to be scored, or an
@@ -94,6 +102,9 @@ class TaskPredictor:
         batch_size: int = 32,
         max_source_length: int | None = None,
         sentence_language: str = "en",
+        generation_max_length: int | None = None,
+        generation_num_beams: int | None = None,
+        loader_options: Mapping[str, Any] | None = None,
     ):
         self.spec = get_task(task) if isinstance(task, str) else task
         if batch_size < 1:
@@ -115,23 +126,64 @@ class TaskPredictor:
         self.label_ids = None
         if self.spec.labels is not None:
             self.label_ids = encode_labels(tokenizer, list(self.spec.labels.values()))  # (num_labels, label_length)
+        max_length = generation_max_length or generation_length(self.spec, self.label_ids)
+        self.generate_kwargs = {"max_length": max_length}
+        if generation_num_beams is not None:
+            self.generate_kwargs["num_beams"] = generation_num_beams
+        self.loader_options = loader_options
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | os.PathLike, task: TaskSpec | str, **kwargs: Any) -> "TaskPredictor":
+    def from_pretrained(
+        cls,
+        name_or_path: str | os.PathLike,
+        task: TaskSpec | str | None = None,
+        *,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype = torch.float32,
+        revision: str = "main",
+        token: str | bool | None = None,
+        cache_dir: str | None = None,
+        **kwargs: Any,
+    ) -> "TaskPredictor":
         """
-        The predictor of a fine-tuned model: the `output_dir` of a run, or a name on the Hub.
+        The predictor of a fine-tuned model. Its task, the lengths, the language of the texts and how to predict come
+        from its `task_config.json` (see [`TaskConfig`]), unless they are given.
 
         Args:
-            task: what it was fine-tuned on.
-            kwargs: further arguments of [`TaskPredictor`].
+            name_or_path (`str` or `os.PathLike`):
+                The `output_dir` of a run, a checkpoint in it, or a name on the Hub. No code of it is run.
+            task (`TaskSpec` or `str`, *optional*):
+                Which task, if the model has several; or what an earlier version fine-tuned it on.
+            device (`str` or `torch.device`, *optional*): by default the first GPU, if there is one.
+            dtype (`str` or `torch.dtype`, *optional*, defaults to `torch.float32`):
+                Of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
+            revision (`str`, *optional*), token (`str` or `bool`, *optional*), cache_dir (`str`, *optional*):
+                As for `PreTrainedModel.from_pretrained`.
+            kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
+
+        Raises:
+            `ValueError`: if the model has several tasks and none is chosen, or it says nothing of its task.
+            `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
         """
-        tokenizer = load_tokenizer(name_or_path)
-        model = load_model(name_or_path, tokenizer)
-        return cls(model.to("cuda") if torch.cuda.is_available() else model, tokenizer, task, **kwargs)
+        dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"`dtype` must be float32 or bfloat16, got {dtype}: T5 overflows in float16.")
+        hub = {"revision": revision, "token": token, "cache_dir": cache_dir}
+        config = find_task_config(name_or_path, **hub)
+        if config is None and task is None:
+            config = TaskConfig.from_pretrained(name_or_path, **hub)  # raises
+        settings = {}
+        if config is not None:
+            task = _chosen_task(config, task)
+            settings = _settings(config, task)
+        tokenizer = load_tokenizer(name_or_path, **hub)
+        model = load_model(name_or_path, tokenizer, **hub).to(dtype)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(model.to(device), tokenizer, task, **settings | kwargs)
 
     def __call__(
         self,
-        examples: Sequence[Mapping[str, Any]] | Dataset,
+        examples: NewExamples,
         return_scores: bool = False,
         **generate_kwargs: Any,
     ) -> list[dict[str, Any]]:
@@ -139,22 +191,21 @@ class TaskPredictor:
         Predict examples; long ones together, whatever their order.
 
         Args:
-            examples (`Dataset`, or dictionaries): with the text columns of the task; labels are not needed.
-            return_scores: also score every label.
+            examples (`Iterable[Mapping]`, `Dataset`, `str` or `os.PathLike`):
+                With the text columns of the task, or its `column_aliases`; labels and other columns are left out. A
+                path names a file: json, jsonl, csv, tsv, parquet, or the .gz of one. See [`read_new_examples`].
+            return_scores (`bool`, *optional*, defaults to `False`): also score every label.
             generate_kwargs: for `generate()`, such as `num_beams=4`.
 
         Returns:
-            `list[dict]`: for each example `text`, what was generated; for a task with labels `label`, one of them, or
-            `None` if the text is unparseable, and with `return_scores` `scores`, the log-probability of each label.
+            `list[dict]`: for each example, in their order, `text`, what was generated; for a task with labels also
+            `label`, one of them, or `None` if the text is unparseable, and with `return_scores` `scores`, the
+            log-probability of each label.
 
         Raises:
-            `ValueError`: if an example lacks a column, or free-form predictions are to be scored.
+            `ValueError`: if an example lacks a column or it holds no text, or free-form predictions are to be scored.
+            `FileNotFoundError`: if there is no such file.
         """
-        if isinstance(examples, Mapping | str):
-            raise ValueError(
-                f"`examples` must be several examples or a Dataset, got {type(examples).__name__}. For one example, "
-                "write `predictor([example])`."
-            )
         if generate_kwargs and self.prediction_mode == "score_labels":
             raise ValueError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
         if return_scores and self.label_ids is None:
@@ -162,13 +213,13 @@ class TaskPredictor:
         for name, value in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
             if generate_kwargs.get(name, value) != value:
                 raise ValueError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
-        examples = examples if isinstance(examples, Dataset) else list(examples)
-        self._check_columns(examples)
-        predictions: list[dict[str, Any]] = [{} for _ in range(len(examples))]
+        texts = read_new_examples(examples, self.spec, options=self.loader_options, length=self.preprocessor.length)
+        token_ids = self._prepared(texts)
+        predictions: list[dict[str, Any]] = [{} for _ in token_ids]
         was_training = self.model.training
         self.model.eval()
         try:
-            for places, batch in self._batches(examples):
+            for places, batch in self._batches(token_ids):
                 predicted = self._predict(batch, return_scores, generate_kwargs)
                 for place, prediction in zip(places, predicted, strict=True):
                     predictions[place] = prediction
@@ -176,31 +227,19 @@ class TaskPredictor:
             self.model.train(was_training)
         return predictions
 
-    def _check_columns(self, examples: list[Mapping[str, Any]] | Dataset) -> None:
-        """Check that every example has the text columns of the task."""
-        wanted = self.spec.text_column_name
-        for place, example in enumerate(
-            examples if isinstance(examples, list) else [dict.fromkeys(examples.features)]
-        ):
-            if not isinstance(example, Mapping):
-                raise ValueError(
-                    f"Example {place} must be a dictionary with the columns {listed(wanted)}, got {example!r:.80}."
-                )
-            for name in wanted:
-                if name not in example:
-                    raise ValueError(f"Example {place} has no column {name!r}. The columns are: {listed(example)}.")
-
-    def _batches(self, examples: Sequence[Mapping[str, Any]] | Dataset) -> Iterator[tuple[list[int], dict]]:
-        """Places of examples of similar lengths, and their batch on the model's device."""
-        columns = [*self.spec.text_column_name, *_optional_columns(examples)]
-        prepared = self.preprocessor({name: [example.get(name) for example in examples] for name in columns})
-        cut = sum(number > 0 for number in prepared["num_cut_tokens"])
-        if cut:
+    def _prepared(self, texts: Mapping[str, Sequence[str]]) -> list[np.ndarray]:
+        """The ids of each example; what had to be cut is reported."""
+        prepared = self.preprocessor(texts)
+        num_cut = [number for number in prepared["num_cut_tokens"] if number]
+        if num_cut:
             logger.warning(
-                f"{cut:,} of {len(examples):,} examples are longer than {self.preprocessor.max_source_length} tokens "
-                "and were cut."
+                f"{len(num_cut):,} of {len(prepared['input_ids']):,} examples are longer than "
+                f"{self.preprocessor.max_source_length} tokens and were cut: they lost {sum(num_cut):,} tokens."
             )
-        token_ids = prepared["input_ids"]
+        return prepared["input_ids"]
+
+    def _batches(self, token_ids: Sequence[np.ndarray]) -> Iterator[tuple[list[int], dict]]:
+        """Places of examples of similar lengths, and their batch on the model's device."""
         order = sorted(range(len(token_ids)), key=lambda place: -len(token_ids[place]))
         for start in range(0, len(order), self.batch_size):
             places = order[start : start + self.batch_size]
@@ -220,10 +259,11 @@ class TaskPredictor:
                 self.label_ids,
                 length_normalized=self.length_normalize_scores,
             ).tolist()  # (batch_size, num_labels)
+            _check_finite(scores)
         if scores_labels:
             texts = [labels[int(np.argmax(row))] for row in scores]
         else:
-            generate_kwargs = {"max_length": generation_length(self.spec, self.label_ids)} | generate_kwargs
+            generate_kwargs = self.generate_kwargs | generate_kwargs
             texts = decode_generated(self.tokenizer, self.model.generate(**batch, **generate_kwargs))
         for place, text in enumerate(texts):
             predictions[place]["text"] = text
@@ -234,6 +274,35 @@ class TaskPredictor:
         return predictions
 
 
-def _optional_columns(examples: Sequence[Mapping[str, Any]] | Dataset) -> list[str]:
-    """Columns that are no text of the prompt, but say how it is cut."""
-    return [INSTANCE_COLUMN] if len(examples) and INSTANCE_COLUMN in examples[0] else []
+def _check_finite(scores: list[list[float]]) -> None:
+    if not np.isfinite(scores).all():
+        raise FloatingPointError(
+            "The score of a label is not finite. T5 overflows in float16: load the model in float32 or bfloat16."
+        )
+
+
+def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:
+    """The task to predict: one of the model's, or another one that is registered."""
+    if isinstance(task, TaskSpec):
+        return task
+    own = [names for spec in config.tasks for names in (spec.full_name, spec.name)]
+    if task is None or task in own:
+        return config.task(task)
+    try:
+        other = get_task(task)
+    except ValueError:
+        return config.task(task)  # raises
+    if other.full_name in own:  # an alias
+        return config.task(other.full_name)
+    logger.warning(f"The model was fine-tuned on {listed(config.task_names)}, and predicts {other.full_name!r}.")
+    return other
+
+
+def _settings(config: TaskConfig, task: TaskSpec) -> dict[str, Any]:
+    """The arguments of [`TaskPredictor`] that a model's folder gives."""
+    names = ("sentence_language", "generation_max_length", "generation_num_beams", "length_normalize_scores")
+    settings = {name: getattr(config, name) for name in names}
+    # Of a mixture in which some tasks are free-form, or of a mode that predicts nothing.
+    scores_labels = config.prediction_mode == "score_labels" and task.labels is not None
+    settings["prediction_mode"] = "score_labels" if scores_labels else "generate"
+    return settings | {"loader_options": config.loader_options.get(task.loader)}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .metrics import TaskMetric
 
 GROUP_COLUMNS = ("category", "task")
+BASELINES = ("bag_of_words", "random_weights")  # of a probe, before the name of a metric
 
 
 def get_metric(name: str) -> "type[TaskMetric]":

@@ -65,6 +65,7 @@ def load_model(
     attn_implementation: str = "sdpa",
     cache_dir: str | None = None,
     revision: str = "main",
+    token: str | bool | None = None,
     **config_changes: Any,
 ) -> PreTrainedModel:
     """
@@ -82,6 +83,7 @@ def load_model(
             `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`.
         attn_implementation (`str`): `"sdpa"`, `"eager"` or `"flex_attention"`.
         cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
+        token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
         config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
             checkpoint cannot be changed.
 
@@ -110,7 +112,7 @@ def load_model(
     True
     >>> folder.cleanup()
     """
-    hub = {"cache_dir": cache_dir, "revision": revision}
+    hub = {"cache_dir": cache_dir, "revision": revision, "token": token}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
     source_type = "depth" if source is None else config_model_type(source)

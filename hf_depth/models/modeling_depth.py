@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import BlockMask
-from transformers import Cache, PreTrainedConfig, PreTrainedModel, T5Config, UMT5Config
+from transformers import Cache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
 from transformers.integrations import deepspeed as hf_deepspeed
@@ -288,7 +288,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             encoder_outputs ([`BaseModelOutput`] or `tuple`, *optional*):
                 What `model.encoder` returned, instead of `input_ids`. The first element is the last hidden state, of
                 shape `(batch_size, source_length, d_model)`.
-            past_key_values ([`EncoderDecoderCache`], *optional*):
+            past_key_values (`EncoderDecoderCache`, *optional*):
                 Keys and values of earlier decoder tokens.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
                 Embeddings instead of `input_ids`.
@@ -514,6 +514,46 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             _check_sentence_token_ids(self.config, -(-new_num_tokens // multiple) * multiple)
         return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
 
+    def encode_sentences(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *texts: Sequence[str],
+        max_length: int | None = None,
+    ) -> torch.LongTensor:
+        """
+        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
+        It is here, and not in a tokenizer, for those who have the files of a model and not hf_depth.
+
+        Sentence tokens count up, and sentences past the last one share it. An input that is too long loses tokens at
+        the end of its longest text, until several are equally long and all of them do. Special tokens that are written
+        in a sentence are read as such: `<extra_id_0>` stands for a masked span.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): the one of the model.
+            texts (`Sequence[str]`): the sentences of each text, such as those of a premise and those of a hypothesis.
+            max_length (`int`, *optional*): the most tokens of the input, special tokens included.
+
+        Returns:
+            `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
+        """
+        encoded = [tokenizer(list(text), add_special_tokens=False)["input_ids"] if text else [] for text in texts]
+        kept = parts = [[ids for ids in sentences if ids] for sentences in encoded]
+        budget = sum(map(_cost, parts))
+        while max_length is not None and (excess := len(self._layout(kept)) - max_length) > 0:
+            # More than once only if there are more sentences than sentence tokens, as those behind cost less.
+            budget -= excess
+            kept = _cut_longest(parts, budget)
+        return torch.tensor([self._layout(kept)], device=self.device)
+
+    def _layout(self, parts: list[list[list[int]]]) -> list[int]:
+        """The ids of the sentences of all texts in one row, with their special tokens."""
+        ids = []
+        for position, sentence in enumerate(sentence for part in parts for sentence in part):
+            if position < self.config.num_sentence_tokens:
+                ids += [self.config.eosen_token_id, self.config.first_sentence_token_id + position]
+            ids += sentence
+        return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
+
     @can_return_tuple
     def forward(
         self,
@@ -680,6 +720,29 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = _pad_to(sentence_mask, cache.get_mask_sizes(input_ids.shape[1], 0)[0])
         inputs["decoder_sentence_mask"] = sentence_mask
         return inputs
+
+
+def _cost(sentences: list[list[int]]) -> int:
+    """How many tokens the sentences of a text take, each with `<eosen>` and its sentence token."""
+    return sum(len(sentence) + 2 for sentence in sentences)
+
+
+def _cut_longest(parts: list[list[list[int]]], budget: int) -> list[list[list[int]]]:
+    """The first tokens of texts that cost no more than `budget` together: the longest ones are cut at their ends."""
+    costs = [_cost(sentences) for sentences in parts]
+    limits = list(costs)
+    for _ in range(sum(costs) - max(budget, 0)):
+        # Of several, the one that was shorter before.
+        longest = max(range(len(limits)), key=lambda i: (limits[i], -costs[i]))
+        limits[longest] -= 1
+    kept = []
+    for sentences, limit in zip(parts, limits, strict=True):
+        kept.append([])
+        for sentence in sentences:
+            if limit > 2:
+                kept[-1].append(sentence[: limit - 2])
+            limit -= len(sentence) + 2
+    return kept
 
 
 def check_loaded_weights(

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..suggestions import listed, suggestion
@@ -18,6 +18,10 @@ METRIC_NAMES = CLASS_METRICS + NUMBER_METRICS + TEXT_METRICS
 SUBMISSION_LABELS = ("text", "id", "number")
 
 PREDICTION_MODES = ("generate", "score_labels")
+EVALUATION_MODES = (*PREDICTION_MODES, "probe")  # a probe predicts by itself, not by the model's decoder
+
+# What a linear probe reads of sentence embeddings, by the number of text columns that it needs (`None`: any).
+PROBE_FEATURES = {"concatenation": None, "first_differences": None, "difference": 2, "product": 2}
 
 _NAME = re.compile(r"[\w][\w.\-]*")  # it becomes part of file names and of metric names
 
@@ -60,26 +64,31 @@ def check_task(task: Any) -> None:
     _check_splits(task)
 
 
-def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str) -> None:
+def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Sequence[str] = PREDICTION_MODES) -> None:
     """
     Check that there is such a mode, and that labels are scored only where there are labels.
 
     Args:
         tasks (`Iterable[TaskSpec]`): what is evaluated.
-        prediction_mode: `"generate"` or `"score_labels"`.
+        prediction_mode: `"generate"`, `"score_labels"` or, where `modes` has it, `"probe"`.
+        modes: those that there are.
 
     Raises:
         `ValueError`: naming the mode, or the free-form tasks.
     """
-    if prediction_mode not in PREDICTION_MODES:
+    if prediction_mode not in modes:
         raise ValueError(
-            f"`prediction_mode` must be one of {', '.join(PREDICTION_MODES)}, got {prediction_mode!r}."
-            f"{suggestion(str(prediction_mode), PREDICTION_MODES)}"
+            f"`prediction_mode` must be one of {', '.join(modes)}, got {prediction_mode!r}."
+            f"{suggestion(str(prediction_mode), modes)}"
         )
+    tasks = list(tasks)
+    numbers = [task.name for task in tasks if task.is_regression]
+    if numbers and prediction_mode == "probe":
+        raise ValueError(f"`prediction_mode` probe predicts classes, but {listed(numbers)} predicts numbers.")
     free_form = [task.name for task in tasks if task.labels is None]
-    if free_form and prediction_mode == "score_labels":
+    if free_form and prediction_mode != "generate":
         raise ValueError(
-            f"`prediction_mode` score_labels is for tasks with labels, but {listed(free_form)} is free-form. Use "
+            f"`prediction_mode` {prediction_mode} is for tasks with labels, but {listed(free_form)} is free-form. Use "
             "`prediction_mode` generate."
         )
 
@@ -97,7 +106,7 @@ def _check_types(task: Any) -> None:
     kinds = {
         str: (
             *("benchmark", "name", "label_column_name", "metric_to_optimize"),
-            *("train_split", "submission_labels", "loader"),
+            *("train_split", "submission_labels", "loader", "probe_features"),
         ),
         bool: ("greater_is_better",),
         int: ("max_source_length", "max_target_length", "version"),
@@ -144,6 +153,19 @@ def _check_columns(task: Any) -> None:
         )
     if not task.label_column_name or task.label_column_name in columns:
         raise _error(task, "label_column_name", f"must name another column, got {task.label_column_name!r}.")
+    if task.probe_features not in PROBE_FEATURES:
+        raise _error(
+            task,
+            "probe_features",
+            f"got {task.probe_features!r}.{suggestion(task.probe_features, PROBE_FEATURES, 'choices')}",
+        )
+    needed = PROBE_FEATURES[task.probe_features]
+    if needed not in (None, len(columns)):
+        raise _error(
+            task,
+            "probe_features",
+            f"{task.probe_features!r} is for {needed} text columns, but there are {len(columns)}.",
+        )
     known = {*columns, task.label_column_name, "idx"}
     for alias, column in task.column_aliases.items():
         if column not in known:

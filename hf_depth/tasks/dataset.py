@@ -13,6 +13,7 @@ from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
 from ..suggestions import listed
+from .config import TaskConfig
 from .rows import check_class_order
 from .spec import TaskSpec
 
@@ -82,6 +83,8 @@ class TaskDataset(torch.utils.data.Dataset):
         prepared (`Dataset`): the same examples from [`TaskPreprocessor`], in the same order.
         train_label_ids (`Sequence[int]`, *optional*):
             The classes of the training examples, whose most frequent one is the majority class.
+        config (`TaskConfig`, *optional*):
+            How the examples were prepared, which [`TaskTrainer`] saves with the model; [`TaskSplits`] gives it.
 
     Raises:
         `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`, or their label column is a
@@ -100,6 +103,7 @@ class TaskDataset(torch.utils.data.Dataset):
     rows: Dataset
     prepared: Dataset
     train_label_ids: Sequence[int] | None = None
+    config: TaskConfig | None = None
     order: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self):

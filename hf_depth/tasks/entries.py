@@ -156,18 +156,26 @@ def _sentences(name: str, number: int, labels: tuple[str, ...] | list[str], **ot
     return entry | other
 
 
-def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str], loader: str = "disco_eval") -> Entry:
-    return _sentences(name, number, labels, path=DISCO_EVAL_PATH, config_name=name, loader=loader)
+def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str], **other: Any) -> Entry:
+    return _sentences(
+        name, number, labels, **{"path": DISCO_EVAL_PATH, "config_name": name, "loader": "disco_eval"} | other
+    )
+
+
+# What DiscoEval's classifiers read of sentence embeddings (Chen et al. 2019, section 3), if it is not the default.
+_POSITION_PROBE = {"probe_features": "first_differences"}
+_ORDER_PROBE = {"probe_features": "difference"}
+_ORDER_TASK = {"loader": "disco_eval_pairs", **_ORDER_PROBE}
 
 
 DISCO_EVAL: dict[str, Entry] = {
     "SSPabs": _disco_eval("SSPabs", 1, ("Does not belong to abstract", "Belongs to abstract")),
-    "SParxiv": _disco_eval("SParxiv", 5, _POSITIONS),
-    "SProcstory": _disco_eval("SProcstory", 5, _POSITIONS),
-    "SPwiki": _disco_eval("SPwiki", 5, _POSITIONS),
-    "BSOarxiv": _disco_eval("BSOarxiv", 2, _ORDERS, "disco_eval_pairs"),
-    "BSOrocstory": _disco_eval("BSOrocstory", 2, _ORDERS, "disco_eval_pairs"),
-    "BSOwiki": _disco_eval("BSOwiki", 2, _ORDERS, "disco_eval_pairs"),
+    "SParxiv": _disco_eval("SParxiv", 5, _POSITIONS, **_POSITION_PROBE),
+    "SProcstory": _disco_eval("SProcstory", 5, _POSITIONS, **_POSITION_PROBE),
+    "SPwiki": _disco_eval("SPwiki", 5, _POSITIONS, **_POSITION_PROBE),
+    "BSOarxiv": _disco_eval("BSOarxiv", 2, _ORDERS, **_ORDER_TASK),
+    "BSOrocstory": _disco_eval("BSOrocstory", 2, _ORDERS, **_ORDER_TASK),
+    "BSOwiki": _disco_eval("BSOwiki", 2, _ORDERS, **_ORDER_TASK),
     "DCchat": _disco_eval("DCchat", 6, _COHERENCE),
     "DCwiki": _disco_eval("DCwiki", 6, _COHERENCE),
     "PDTB-E": _disco_eval("PDTB-E", 2, _EXPLICIT),
@@ -190,12 +198,24 @@ NATURAL_INSTRUCTIONS: dict[str, Entry] = {
 
 # The tasks of DiscoEval, made from any documents; `config_name` says which of them.
 DISCOURSE: dict[str, Entry] = {
-    name: _sentences(name, number, labels, config_name=name, loader="discourse")
-    for name, number, labels in (
-        ("sentence_position", 5, _POSITIONS),
-        ("sentence_ordering", 2, _ORDERS),
-        ("discourse_coherence", 6, _COHERENCE),
+    name: _sentences(name, number, labels, config_name=name, loader="discourse", **other)
+    for name, number, labels, other in (
+        ("sentence_position", 5, _POSITIONS, _POSITION_PROBE),
+        ("sentence_ordering", 2, _ORDERS, _ORDER_PROBE),
+        ("discourse_coherence", 6, _COHERENCE, {}),
     )
+}
+
+# From which part of Python's documentation a passage comes: the sources of the default corpus that have most of it.
+PYTHON: dict[str, Entry] = {
+    "module_of_passage": {
+        "text_column_name": "text",
+        "prefix": "python text:",
+        "labels": ("reference", "asyncio", "email", "logging", "importlib", "_pydecimal", "turtle", "unittest"),
+        "metric_names": ("accuracy",),
+        "loader": "python_modules",
+        "max_source_length": 256,
+    },
 }
 
 BENCHMARKS: dict[str, dict[str, Entry]] = {
@@ -203,6 +223,7 @@ BENCHMARKS: dict[str, dict[str, Entry]] = {
     "disco_eval": DISCO_EVAL,
     "natural_instructions": NATURAL_INSTRUCTIONS,
     "discourse": DISCOURSE,
+    "python": PYTHON,
 }
 
 # Other names that benchmarks, tasks and metrics go by.

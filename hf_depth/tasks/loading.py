@@ -12,9 +12,9 @@ from typing import Any
 from datasets import Dataset
 
 from ..suggestions import suggestion
-from .loaders import disco_eval, discourse, natural_instructions, table
+from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
 from .registry import get_task
-from .sources import TaskFiles, collect_files
+from .sources import TaskFiles, collect_files, read_tables
 from .spec import TaskSpec
 
 
@@ -34,26 +34,45 @@ class Loader:
         counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
         reads_documents (`bool`, *optional*, defaults to `False`):
             Whether files hold documents, from which several tasks can be made, instead of the examples of one task.
+        read_new (`Callable`, *optional*, defaults to `read_tables`):
+            Reads files of new examples, called as `read_new(argument, names, spec, cache_dir)`.
+        complete (`Callable`, *optional*):
+            Gives a new example the text columns that it lacks, called as `complete(example, spec, options, length)`.
+        completed_from (`tuple[str, ...]`, *optional*): the other columns that it reads.
     """
 
     load: Callable[..., dict[str, Dataset]]
     options: type = NoOptions
     counts_tokens: bool = False
     reads_documents: bool = False
+    read_new: Callable[..., Dataset] = read_tables
+    complete: Callable[..., Mapping[str, Any]] | None = None
+    completed_from: tuple[str, ...] = ()
 
     @property
     def option_names(self) -> list[str]:
         return [item.name for item in fields(self.options)]
 
 
+_DISCO_EVAL: dict[str, Any] = {
+    "read_new": disco_eval.read_new,
+    "complete": disco_eval.complete_example,
+    "completed_from": disco_eval.ORDINAL_COLUMNS,
+}
+
 LOADERS: dict[str, Loader] = {
     "table": Loader(table.load),
-    "disco_eval": Loader(disco_eval.load),
-    "disco_eval_pairs": Loader(disco_eval.load_pairs),
+    "disco_eval": Loader(disco_eval.load, **_DISCO_EVAL),
+    "disco_eval_pairs": Loader(disco_eval.load_pairs, **_DISCO_EVAL),
     "natural_instructions": Loader(
-        natural_instructions.load, natural_instructions.NaturalInstructionsOptions, counts_tokens=True
+        natural_instructions.load,
+        natural_instructions.NaturalInstructionsOptions,
+        counts_tokens=True,
+        complete=natural_instructions.complete_example,
+        completed_from=("input", *natural_instructions.TASK_FIELDS),
     ),
     "discourse": Loader(discourse.load, discourse.DiscourseOptions, reads_documents=True),
+    "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions),
 }
 
 
@@ -73,7 +92,7 @@ def load_task(
         task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`; its `loader` is a key of `LOADERS`.
         files (`TaskFiles`, *optional*):
             Where to read; without any, the data set that the task names on the Hub. Discourse tasks are then made of
-            Python's documentation.
+            Python's documentation, as `python/module_of_passage` always is.
         options (`Mapping` or a dataclass, *optional*):
             Of the loader: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields by name.
         split_seed (`int`, *optional*, defaults to 42):

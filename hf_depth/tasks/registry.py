@@ -7,7 +7,7 @@ YAML file.
 
 >>> from hf_depth import DATASET_VALS
 >>> sorted(DATASET_VALS)
-['disco_eval', 'discourse', 'glue', 'natural_instructions']
+['disco_eval', 'discourse', 'glue', 'natural_instructions', 'python']
 >>> DATASET_VALS["glue"]["rte"].labels
 {0: 'entailment', 1: 'not_entailment'}
 """
@@ -27,6 +27,7 @@ from .spec import TaskSpec
 _REQUIRED = [item.name for item in fields(TaskSpec) if item.default is MISSING and item.default_factory is MISSING]
 _NUMBERED = re.compile(r"(prefix|text_column_name)_(\d+)")
 
+#: All tasks: the name of a benchmark -> the name of a task -> its [`TaskSpec`] or plain entry.
 DATASET_VALS: dict[str, dict[str, TaskSpec | dict[str, Any]]] = {}
 
 

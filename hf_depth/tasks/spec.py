@@ -61,6 +61,9 @@ class TaskSpec:
             `"broken_lines"` (in .tsv files, lines with another number of cells than there are columns; they are left
             out) and `"empty_texts"` (they are kept).
         max_source_length, max_target_length (`int`): tokens at most.
+        probe_features (`str`, *optional*):
+            What a linear probe reads of the sentence embeddings x1, x2, … of the text columns, one of
+            `evaluation.probing.FEATURES`; by default `"product"` for two columns, else `"concatenation"`.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
     Raises:
@@ -98,6 +101,7 @@ class TaskSpec:
     file_defects: tuple[str, ...] = ()
     max_source_length: int = 512
     max_target_length: int = 16
+    probe_features: str = ""
     version: int = 1
 
     def __post_init__(self):
@@ -117,6 +121,10 @@ class TaskSpec:
         is_named = optimized and isinstance(optimized, str)
         self._set("metric_names", metrics or ((optimized,) if is_named else self._usual_metrics()))
         self._set("metric_to_optimize", optimized or self.metric_names[0])
+        self._set(
+            "probe_features",
+            self.probe_features or ("product" if len(self.text_column_name) == 2 else "concatenation"),
+        )
         check_task(self)
 
     def _set(self, name: str, value: Any) -> None:

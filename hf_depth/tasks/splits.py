@@ -5,7 +5,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from datasets import Dataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..suggestions import listed, suggestion
+from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
-from .loading import get_loader, load_task
+from .loading import build_options, get_loader, load_task
 from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
 from .registry import get_task, training_tasks
 from .rows import check_rows
@@ -53,9 +54,9 @@ class LoadedTask:
     load: Callable[..., dict[str, Dataset]] | None = None
     counted_with: tuple[PreTrainedTokenizerBase, bool | None] | None = None
 
-    def dataset(self, split: str) -> TaskDataset:
-        """A prepared split to evaluate on."""
-        return TaskDataset(self.spec, split, self.examples[split], self.prepared[split], self.train_label_ids)
+    def dataset(self, split: str, config: TaskConfig | None = None) -> TaskDataset:
+        """A prepared split to evaluate on; `config` says how it was prepared."""
+        return TaskDataset(self.spec, split, self.examples[split], self.prepared[split], self.train_label_ids, config)
 
     @cached_property
     def train_label_ids(self) -> list[int] | None:
@@ -75,17 +76,19 @@ class TaskSplits:
     """
     The data of one or several tasks, from files to what [`TaskTrainer`] takes.
 
-        splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
-        splits.prepare(tokenizer)
-        trainer = TaskTrainer(
-            model=model,
-            args=args,
-            train_dataset=splits.train_dataset(),
-            eval_dataset=splits.eval_dataset(),
-            processing_class=tokenizer,
-        )
-        trainer.train()
-        trainer.evaluate_tasks(splits.test_datasets())
+    ```python
+    splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
+    splits.prepare(tokenizer)
+    trainer = TaskTrainer(
+        model=model,
+        args=args,
+        train_dataset=splits.train_dataset(),
+        eval_dataset=splits.eval_dataset(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    trainer.evaluate_tasks(splits.test_datasets())
+    ```
 
     [`~TaskSplits.load`] and [`~TaskSplits.from_datasets`] make it.
 
@@ -126,6 +129,8 @@ class TaskSplits:
         self.statistics: dict[str, dict[str, int]] = {}
         self._main_process_first = main_process_first
         self._tokenizer: PreTrainedTokenizerBase | None = None
+        self._sentence_tokens = False
+        self._options: Mapping[str, Any] = {}  # of the loaders, by their names
 
     # ---- Load -------------------------------------------------------------------------------------------------------
 
@@ -204,6 +209,7 @@ class TaskSplits:
             seeds={"train": seed, "eval": split_seed, "predict": split_seed},
         )
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
+        splits._options = options
         for task in loaded:
             in_training, in_prediction = task in trained, task in tested
             needed = selection.needed_splits(task, in_training, in_prediction)
@@ -324,6 +330,7 @@ class TaskSplits:
             for split, examples in part.examples.items():
                 seed = self.seed if split == part.spec.train_split else self.split_seed
                 preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens, seed)
+                self._sentence_tokens = preprocessor.sentence_tokens
                 name = f"{part.spec.name} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
                     part.prepared[split] = prepare_task(
@@ -386,7 +393,10 @@ class TaskSplits:
     ) -> TaskDataset | dict[str, TaskDataset] | None:
         self._check_prepared()
         found = [
-            part.dataset(split) for part in self.parts for split in splits_of(part.spec) if split in part.prepared
+            part.dataset(split, self.task_config)
+            for part in self.parts
+            for split in splits_of(part.spec)
+            if split in part.prepared
         ]
         return name_datasets(found) if found else None
 
@@ -402,16 +412,32 @@ class TaskSplits:
         return [part.spec for part in self.parts]
 
     @property
+    def task_config(self) -> TaskConfig:
+        """The tasks and how their examples were prepared: what [`TaskTrainer`] saves with the model."""
+        self._check_prepared()
+        options = {task.loader: asdict(build_options(task, self._options.get(task.loader))) for task in self.tasks}
+        return TaskConfig(
+            tasks=tuple(self.tasks),
+            sentence_tokens=self._sentence_tokens,
+            sentence_language=self.sentence_language,
+            loader_options={loader: values for loader, values in options.items() if values},
+        )
+
+    @property
     def hub_datasets(self) -> list[str]:
         """The names on the Hub of the data, if it comes from there: without any files of the user's."""
         return [] if self.files.are_named else sorted({task.path for task in self.tasks if task.path})
 
     @property
-    def description(self) -> dict[str, str | int]:
-        """What a model card states about the data: where it comes from, and how many examples each split has."""
+    def sources(self) -> dict[str, str]:
+        """Where the data comes from: the names of files, else for each task that of its data."""
         # Without files it comes from the Hub, or is made of the Python language reference.
-        sources = self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
-        return sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
+        return self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
+
+    @property
+    def description(self) -> dict[str, str | int]:
+        """Where the data comes from, and how many examples each split has."""
+        return self.sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
 
     def preview(self, number: int = 2) -> str:
         """

@@ -16,7 +16,14 @@ from ..arguments.compare_args import CompareArguments
 from ..arguments.model_args import FineTuningModelArguments
 from ..arguments.parser import parse_arguments
 from ..arguments.task_args import TaskArguments
-from ..evaluation.comparison import Checkpoint, ComparisonRun, Result, read_result, report
+from ..evaluation.comparison import (
+    Checkpoint,
+    ComparisonRun,
+    Result,
+    random_weight_results,
+    read_result,
+    report,
+)
 from ..tasks.registry import get_task, load_task_file
 from ..tasks.spec import TaskSpec
 from .training_args import TaskTrainingArguments
@@ -55,6 +62,8 @@ class Comparison:
     ):
         self.arguments = arguments
         self.script = script
+        if arguments.prediction_mode is not None:
+            flags = [*flags, "--prediction_mode", arguments.prediction_mode]
         self.runs = plan_runs(arguments, recipes, flags)
 
     def pending_runs(self) -> list[ComparisonRun]:
@@ -87,16 +96,20 @@ class Comparison:
             start = time.monotonic()
             logger.info(f"[{number}/{len(runs)}] {run}")
             if execute_run(run, self.command(run), self.arguments.keep_models):
-                (result,) = (result for result in self.collect() if result.folder == str(run.folder))
+                result = next(result for result in self.collect() if result.folder == str(run.folder))
                 logger.info(f"{result.metric} {result.score:.4f} after {time.monotonic() - start:.0f} s")
             else:
                 failed.append(run)
         return failed
 
     def collect(self) -> list[Result]:
-        """The results of all runs that have finished, also in other jobs; writes the reports to `output_dir`."""
+        """
+        The results of all runs that have finished, also in other jobs, and those of probes of random weights as step
+        0; writes the reports to `output_dir`.
+        """
         found = [(run, saved_metrics(run)) for run in self.runs]
         results = [read_result(run, metrics) for run, metrics in found if metrics is not None]
+        results += random_weight_results(results)
         if results:
             report(results, self.arguments.output_dir)
         return results

@@ -1,132 +1,119 @@
-"""Model cards: the README of a folder or a repository on the Hub, with data, settings and results."""
+"""Model cards: the README of a folder or a repository on the Hub, with code, data, settings, results and limits."""
 
-import json
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel, TrainingArguments
 
+from ..data.sentences import get_sentence_splitter
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult, get_metric
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.splits import TaskSplits
-from .training_args import TaskTrainingArguments
+from .card_code import Usage
+from .training_args import DepthTrainingArguments, TaskTrainingArguments
 
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+PAPERS = {
+    "depth": "DEPTH (Discourse Education through Pre-Training Hierarchically, "
+    "[arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
+    "t5": "T5 ([arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
+    "umt5": "UMT5 ([arXiv 2304.09151](https://arxiv.org/abs/2304.09151))",
+}
 
-RESULTS_SECTION = """## Results
-
-Beside the scores stand those of always answering the most frequent class, and of guessing; `unparsed` is the fraction
-of generated texts that are none of the labels, which count as wrong.
+TASK_RESULTS = """\
+Beside the scores stand those of always predicting the most frequent class (majority) and of guessing (chance);
+`unparsed` is the fraction of generated texts that are none of the labels, which count as wrong.
 
 {table}
-
 """
 
 TRAINING_SETTINGS = (
     "learning_rate",
     "lr_scheduler_type",
     "warmup_steps",
-    "max_steps",
-    "num_train_epochs",
     "optim",
     "seed",
 )
+# Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
+NO_MEASURES = ("runtime", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
+# Parameters below which a model is one to try things out with.
+SMALL_MODEL = 50_000_000
 
 
 @dataclass
 class CardContent:
     """
-    What a model card states beside the results.
+    What a model card states beside code and results.
 
     Args:
-        sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`; values must be
-            JSON-serialisable.
-        base_model: what was fine-tuned: a name on the Hub, or a folder.
+        sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`. Values are numbers, texts or
+            lists of them; of several mappings a table with a row for each is made.
+        base_model: what the training started from: a name on the Hub, or a folder, of which only the name is told.
         datasets: the names on the Hub of the data, if they are from there.
+        language: ISO 639-1 code of the text, or several.
+        license: as the Hub writes it, such as `"apache-2.0"`.
+        tags: more of them.
     """
 
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     base_model: str | None = None
     datasets: Sequence[str] = ()
+    language: str | Sequence[str] | None = None
+    license: str | None = None
+    tags: Sequence[str] = ()
 
+    def updated(
+        self,
+        language: str | Sequence[str] | None = None,
+        license: str | None = None,
+        tags: str | Sequence[str] | None = None,
+        finetuned_from: str | None = None,
+        dataset_tags: str | Sequence[str] | None = None,
+        dataset: str | Sequence[str] | None = None,
+        **others: Any,
+    ) -> "CardContent":
+        """
+        With what `Trainer.push_to_hub` and `Trainer.create_model_card` are told. (`dataset_tags` are names on the Hub,
+        `dataset` names to read.)
 
-def model_card(model_name: str, model_type: str, sections: Mapping[str, Mapping]) -> str:
-    """
-    A README for the Hub that states data, settings and results.
-
-    Args:
-        model_name: title.
-        model_type: `depth`, `t5` or `umt5`.
-        sections: title -> what to list there; values must be JSON-serialisable.
-    """
-    paper = {
-        "depth": "as a DEPTH model ([arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
-        "t5": "as a T5 ([arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
-        "umt5": "as a UMT5 ([arXiv 2304.09151](https://arxiv.org/abs/2304.09151))",
-    }[model_type]
-    trust = ", trust_remote_code=True" if model_type == "depth" else ""
-    usage = f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})'
-    head = [
-        "---",
-        "library_name: transformers",
-        f"tags: [{model_type}, pre-training, hf_depth]",
-        "---",
-        "",
-        f"# {model_name}",
-        "",
-        f"An encoder-decoder pre-trained with hf_depth {paper}.",
-        "",
-        "```python",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        "",
-        f'tokenizer = AutoTokenizer.from_pretrained("{model_name}")',
-        usage,
-        "```",
-        "",
-    ]
-    return "\n".join(head + [line for title, values in sections.items() for line in card_section(title, values)])
-
-
-def run_settings(
-    training_args: TrainingArguments, model: PreTrainedModel, base_model: str | None = None
-) -> dict[str, Any]:
-    """
-    What a model card states about how a model was trained.
-
-    Args:
-        base_model: the checkpoint that training started from; of a folder, only the name is told.
-    """
-    settings = {}
-    for name in TRAINING_SETTINGS:
-        value = getattr(training_args, name)
-        settings[name] = getattr(value, "value", value)  # of an enumeration
-    if base_model is not None and Path(base_model).exists():
-        base_model = Path(base_model).resolve().name
-    batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
-    return settings | {
-        "global batch size": batch_size,
-        "parameters": model.num_parameters(),
-        "initialised from": base_model or "scratch",
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-    }
+        Raises:
+            `TypeError`: for `tasks` and `dataset_args`, which the results say already, and for what there is not.
+        """
+        if others:
+            raise TypeError(
+                f"`{next(iter(others))}` is no argument of this model card. There are: language, license, tags, "
+                "model_name, finetuned_from, dataset_tags, dataset."
+            )
+        sections = dict(self.sections)
+        if dataset is not None:
+            sections["Data"] = {**sections.get("Data", {}), "source": ", ".join(_as_list(dataset))}
+        return replace(
+            self,
+            sections=sections,
+            base_model=finetuned_from or self.base_model,
+            datasets=self.datasets if dataset_tags is None else _as_list(dataset_tags),
+            language=language or self.language,
+            license=license or self.license,
+            tags=[*self.tags, *_as_list(tags)],
+        )
 
 
 def pretraining_content(
     source: str,
     statistics: Mapping[str, Mapping[str, int]],
     objective_settings: Mapping[str, Any],
-    training_args: TrainingArguments,
+    training_args: DepthTrainingArguments,
     model: PreTrainedModel,
     base_model: str | None = None,
+    dataset_name: str | None = None,
 ) -> CardContent:
     """
     What the card of a pre-trained model states about data and settings.
@@ -136,12 +123,17 @@ def pretraining_content(
         statistics: what the preparation counted, of each split.
         objective_settings: see [`Objective.settings`].
         base_model: the checkpoint that training started from.
+        dataset_name: the data set on the Hub, if the text is from there.
     """
-    settings = dict(objective_settings)
+    settings, data, language = dict(objective_settings), {"source": source}, None
     if has_sentence_tokens(model.config):
         settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
+        language = settings.get("sentence_language")
+        data |= _sentence_rules(language)
     settings |= run_settings(training_args, model, base_model)
-    return CardContent({"Data": {"source": source, **statistics}, "Settings": settings}, base_model)
+    datasets = [dataset_name] if dataset_name and is_hub_name(dataset_name) else []
+    sections = {"Data": {**data, **statistics}, "Settings": settings}
+    return CardContent(sections, base_model, datasets, language, training_args.hub_license)
 
 
 def fine_tuning_content(
@@ -163,17 +155,287 @@ def fine_tuning_content(
     if len(splits.tasks) > 1:
         settings |= mixing or {}
     settings |= run_settings(training_args, model, base_model)
-    return CardContent({"Data": splits.description, "Settings": settings}, base_model, splits.hub_datasets)
+    data, language = dict(splits.sources), None
+    if has_sentence_tokens(model.config):
+        language = splits.sentence_language
+        data |= _sentence_rules(language)
+    sections = {"Data": data | splits.statistics, "Settings": settings}
+    return CardContent(sections, base_model, splits.hub_datasets, language, training_args.hub_license)
 
 
-def card_section(title: str, values: Mapping) -> list[str]:
-    """The lines of one section of a model card: a title, and a table of what is in `values`."""
+def _sentence_rules(language: str | None) -> dict[str, str]:
+    return (
+        {"sentences split by": f"{get_sentence_splitter(language).version}, language {language}"} if language else {}
+    )
 
-    def text(value):
-        return f"{value:.4g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
-    rows = [f"| {name} | {text(value)} |" for name, value in values.items()]
-    return [f"## {title}", "", "| | |", "|---|---|", *rows, ""]
+def run_settings(
+    training_args: TrainingArguments, model: PreTrainedModel, base_model: str | None = None
+) -> dict[str, Any]:
+    """
+    What a model card states about how a model was trained.
+
+    Args:
+        base_model: the checkpoint that training started from; of a folder, only the name is told.
+    """
+    settings = {}
+    length = "max_steps" if training_args.max_steps > 0 else "num_train_epochs"
+    for name in (length, *TRAINING_SETTINGS):
+        value = getattr(training_args, name)
+        settings[name] = getattr(value, "value", value)  # of an enumeration
+    batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
+    return settings | {
+        "global batch size": batch_size,
+        "parameters": model.num_parameters(),
+        "initialised from": _told_name(base_model) or "scratch",
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+    }
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name is one of a repository on the Hub, and of no folder here."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return not Path(name).exists()
+
+
+def _told_name(name: str | None) -> str | None:
+    """A name on the Hub, or the last part of a path: what may be published."""
+    return name if not name or is_hub_name(name) else Path(name).resolve().name
+
+
+# ---- The parts of a card --------------------------------------------------------------------------------------------
+
+
+def card_section(title: str, values: Mapping[str, Any]) -> str:
+    """
+    One section of a model card: single values as a table of two columns, mappings as one with a row for each.
+
+    >>> print(card_section("Data", {"source": "novels", "train": {"examples": 1200}, "test": {"examples": 80}}))
+    ## Data
+    <BLANKLINE>
+    | | |
+    |---|---|
+    | source | novels |
+    <BLANKLINE>
+    | | examples |
+    |---|---:|
+    | train | 1,200 |
+    | test | 80 |
+    <BLANKLINE>
+    """
+    single = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    several = {name: value for name, value in values.items() if isinstance(value, Mapping) and value}
+    parts = [f"## {title}\n"]
+    if single:
+        rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in single.items()]
+        parts.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
+    if several:
+        columns = list(dict.fromkeys(column for value in several.values() for column in value))
+        rows = [[name, *(value.get(column, "") for column in columns)] for name, value in several.items()]
+        rows = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+        head = "| | " + " | ".join(_cell(column.replace("_", " ")) for column in columns) + " |"
+        parts.append("\n".join([head, "|---|" + "---:|" * len(columns), *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def _cell(value: Any) -> str:
+    """A value as it stands in a table."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if value >= 1000 else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Sequence | set) and not isinstance(value, str):
+        return ", ".join(map(_cell, value))
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def usage_sections(usage: Usage | None) -> list[str]:
+    """The code, and the input format with an example; nothing without a tokenizer or data to take it from."""
+    if usage is None:
+        return []
+    packages = " ".join(usage.packages)
+    fence = "`" * 3
+    return [
+        "## Use\n",
+        "With hf_depth installed:\n",
+        f"{fence}python\n{usage.with_package}{fence}\n",
+        f"Without it, after `pip install {packages}`:\n",
+        f"{fence}python\n{usage.without_package}{fence}\n",
+        "A name that begins with `./` is that of this folder: the code runs in the folder that it is in.\n",
+        "## Input format\n",
+        f"{usage.notes}\n",
+        f"{fence}text\ninput:  {_one_line(usage.source)}\ntarget: {_one_line(usage.target)}\n{fence}\n",
+    ]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """
+    The metrics of the last evaluation by their names, each with its values `before` training and `after` it, as far
+    as they were measured, and `chance`, where there is one.
+
+    >>> pretraining_results([{"step": 0, "eval_loss": 7.1}, {"step": 9, "eval_loss": 4.2, "eval_runtime": 1.0}])
+    {'loss': {'before': 7.1, 'after': 4.2}}
+    """
+    evaluations = [log for log in log_history if "eval_loss" in log]
+    if not evaluations:
+        return {}
+    first, last = evaluations[0], evaluations[-1]
+    results = {}
+    for key, value in last.items():
+        name = key.removeprefix("eval_")
+        is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
+        if key == name or not is_measure:
+            continue
+        before = {"before": first[key]} if first["step"] == 0 and first is not last and key in first else {}
+        chance = {"chance": last[f"{key}_chance"]} if f"{key}_chance" in last else {}
+        results[name] = before | {"after": value} | chance
+    return results
+
+
+def pretraining_limits(
+    model: PreTrainedModel, settings: Mapping[str, Any], results: Mapping[str, Mapping[str, float]], num_steps: int
+) -> list[str]:
+    """What a pre-trained model is not good for, as far as the run itself tells."""
+    tasks = "fills masked spans and orders sentences" if has_sentence_tokens(model.config) else "fills masked spans"
+    limits = [
+        f"It is pre-trained only: it {tasks}. It follows no instructions, answers no questions: fine-tune it first.",
+        *_size_limits(settings, num_steps),
+    ]
+    order = results.get("sentence_accuracy_shuffled", {})
+    if {"after", "chance"} <= order.keys():
+        relation = "no better than" if order["after"] < order["chance"] + 0.02 else "against"
+        limits.append(
+            f"Of shuffled held-out sentences it names {order['after']:.1%} right from the true ones before them, "
+            f"{relation} {order['chance']:.1%} by chance."
+        )
+    if settings.get("max_source_length"):
+        limits.append(f"It was trained on inputs of at most {settings['max_source_length']} tokens.")
+    return limits
+
+
+def fine_tuning_limits(settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int) -> list[str]:
+    """What a fine-tuned model is not good for, as far as the run itself tells."""
+    limits = [
+        "It reads the input format above and writes what its task asks for; it was trained for nothing else.",
+        *_size_limits(settings, num_steps),
+    ]
+    for result in results:
+        for name in result.spec.metric_names:
+            score, majority = result.metrics.get(name), result.metrics.get(f"majority_{name}")
+            if score is not None and majority is not None and score <= majority:
+                limits.append(
+                    f"Its {name} on {result.spec.full_name} ({result.split}), {score:.4f}, is not above that of "
+                    f"always predicting the most frequent class, {majority:.4f}: do not rely on its predictions."
+                )
+    if not any(set(result.spec.metric_names) & result.metrics.keys() for result in results):
+        limits.append("It was not evaluated on labeled examples.")
+    return limits
+
+
+def _size_limits(settings: Mapping[str, Any], num_steps: int) -> list[str]:
+    """What follows from size and training, for which the settings are those of [`run_settings`]."""
+    limits = []
+    if {"parameters", "global batch size"} <= settings.keys():
+        verdict = " A model of this size is for experiments." if settings["parameters"] < SMALL_MODEL else ""
+        limits.append(
+            f"It has {settings['parameters'] / 1e6:.1f} million parameters and was trained for {num_steps:,} steps of "
+            f"{settings['global batch size']:,} examples.{verdict}"
+        )
+    return [
+        *limits,
+        "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
+        "not for bias or errors of fact, which it takes over from its data.",
+    ]
+
+
+# ---- Cards ----------------------------------------------------------------------------------------------------------
+
+
+def pretraining_card(
+    model_name: str,
+    model: PreTrainedModel,
+    content: CardContent,
+    log_history: Sequence[Mapping[str, Any]] = (),
+    usage: Usage | None = None,
+    num_steps: int = 0,
+) -> ModelCard:
+    """
+    The card of a pre-trained model.
+
+    Args:
+        model_name: title, and the name of the results on the Hub.
+        content: what to state about data and settings.
+        log_history: of the trainer's state; the last evaluation in it is that of the model.
+        usage: the code and the example.
+        num_steps: of the training.
+    """
+    kind, results = model.config.model_type, pretraining_results(log_history)
+    source = content.sections.get("Data", {}).get("source")
+    scores = [
+        EvalResult(
+            task_type="fill-mask",
+            task_name="pre-training",
+            dataset_type=content.datasets[0] if content.datasets else "text",
+            dataset_name=_cell(source or "text"),
+            dataset_split="validation",
+            metric_type=name,
+            metric_name=name,
+            metric_value=round(float(values["after"]), 6),
+        )
+        for name, values in results.items()
+        if name in ("loss", "sentence_accuracy_shuffled", "reconstruction_accuracy") and math.isfinite(values["after"])
+    ]
+    base = f", from {_told_name(content.base_model)} on" if content.base_model else ""
+    trained = f"on {source} " if source else ""
+    introduction = f"An encoder-decoder of the kind {PAPERS[kind]}, pre-trained {trained}with hf_depth{base}.\n"
+    limits = pretraining_limits(model, content.sections.get("Settings", {}), results, num_steps)
+    table = card_section("Results", results) if results else ""
+    metadata = _metadata(model_name, content, [kind, "pre-training"], scores)
+    return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
+
+
+def fine_tuning_card(
+    model_name: str,
+    model: PreTrainedModel,
+    results: Sequence[TaskResult],
+    content: CardContent,
+    usage: Usage | None = None,
+    num_steps: int = 0,
+) -> ModelCard:
+    """
+    The card of a fine-tuned model, with its scores as the Hub's `model-index`.
+
+    Args:
+        model_name: title, and the name of the results on the Hub.
+        results: the scores, those of validation and test sets.
+        content: what else to state. A base model that is a folder is named in the text only, without its path.
+        usage: the code and the example.
+        num_steps: of the training.
+    """
+    kind = model.config.model_type
+    base = f" from {_told_name(content.base_model)}" if content.base_model else ""
+    tasks = ", ".join(dict.fromkeys(result.spec.full_name for result in results))
+    introduction = (
+        f"A model of the kind {PAPERS[kind]}, fine-tuned with hf_depth{base}{' on ' + tasks if tasks else ''}.\n"
+    )
+    limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps)
+    table = results_table(results, markdown=True) if results else ""
+    table = f"## Results\n\n{TASK_RESULTS.format(table=table)}" if results else ""
+    tags = [kind, *(result.spec.benchmark for result in results)]
+    metadata = _metadata(model_name, content, tags, model_index(results, content.datasets))
+    return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
 
 
 def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> list[EvalResult]:
@@ -202,49 +464,47 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
     ]
 
 
-def fine_tuning_card(
-    model_name: str,
-    model_type: str,
-    results: Sequence[TaskResult],
-    content: CardContent,
-) -> str:
+def _metadata(
+    model_name: str, content: CardContent, tags: Iterable[str], scores: Sequence[EvalResult]
+) -> ModelCardData:
     """
-    A README for the Hub of a fine-tuned model, with its scores as the Hub's `model-index`.
-
-    Args:
-        model_name: title.
-        model_type: `depth`, `t5` or `umt5`.
-        results: the scores, those of validation and test sets.
-        content: what else to state. A base model that is a folder is named in the text only, without its path.
+    The head of a card. There is no `pipeline_tag`: the Hub would show the code of a pipeline, and transformers 5 has
+    none for encoder-decoders.
     """
-    base_model, datasets = content.base_model, content.datasets
-    is_folder = base_model is not None and (Path(base_model).exists() or not _HUB_NAME.fullmatch(base_model))
-    scores = model_index(results, datasets)
-    data = ModelCardData(
+    base_model = content.base_model
+    return ModelCardData(
+        base_model=base_model if base_model and is_hub_name(base_model) else None,
+        datasets=sorted(set(content.datasets)) or None,
+        language=content.language or None,
         library_name="transformers",
-        tags=sorted({model_type, "hf_depth", *(result.spec.benchmark for result in results)}),
-        base_model=None if is_folder else base_model,
-        datasets=sorted(set(datasets)) or None,
+        license=content.license,
         metrics=sorted({score.metric_type for score in scores}) or None,
-        model_name=model_name,
-        eval_results=scores or None,
+        model_name=model_name if scores else None,
+        tags=sorted({"hf_depth", *tags, *content.tags}),
+        eval_results=list(scores) or None,
     )
-    tasks = ", ".join(dict.fromkeys(result.spec.full_name for result in results))
-    trust = ", trust_remote_code=True" if model_type == "depth" else ""
-    source = f" from {Path(base_model).name if is_folder else base_model}" if base_model else ""
-    body = [
-        f"# {model_name}",
-        "",
-        f"A {model_type.upper()} model, fine-tuned with hf_depth{source}{' on ' + tasks if tasks else ''}.",
-        "",
-        "```python",
-        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer",
-        "",
-        f'tokenizer = AutoTokenizer.from_pretrained("{model_name}")',
-        f'model = AutoModelForSeq2SeqLM.from_pretrained("{model_name}"{trust})',
-        "```",
-        "",
-        *(RESULTS_SECTION.format(table=results_table(results, markdown=True)).splitlines() if results else ()),
-        *(line for title, values in content.sections.items() for line in card_section(title, values)),
+
+
+def _card(
+    metadata: ModelCardData,
+    model_name: str,
+    introduction: str,
+    usage: Usage | None,
+    limits: Sequence[str],
+    results: str,
+    sections: Mapping[str, Mapping[str, Any]],
+) -> ModelCard:
+    parts = [
+        f"# {_one_line(model_name)}\n",
+        introduction,
+        *usage_sections(usage),
+        "## Limits\n",
+        "\n".join(f"- {limit}" for limit in limits) + "\n",
+        *([results] if results else []),
+        *(card_section(title, values) for title, values in sections.items() if values),
     ]
-    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(body)))
+    return ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(parts))
+
+
+def _as_list(values: str | Sequence[str] | None) -> list[str]:
+    return [] if values is None else [values] if isinstance(values, str) else list(values)

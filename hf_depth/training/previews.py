@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
 from ..data.streams import ExampleStream
+from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from .statistics import is_shuffled, order_statistics, sentence_sequence
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,9 @@ REPORTED_METRICS = (
     "eval_reconstruction_accuracy",
     "eval_order_exact_shuffled",
     "eval_order_exact_shuffled_chance",
+    "eval_order_exact_constrained_shuffled",
     "eval_order_kendall_tau_shuffled",
+    "eval_order_kendall_tau_constrained_shuffled",
 )
 
 
@@ -83,7 +86,7 @@ def unshuffle(
     **generate_kwargs: Any,
 ) -> dict[str, Any]:
     """
-    Let a DEPTH model put the sentences of one example in order by `generate()`.
+    Let a DEPTH model put the sentences of one example in order by `generate()`, each sentence once.
 
     Args:
         example: the prepared example: `input_ids` (no special tokens) and `sentence_lengths`.
@@ -91,12 +94,18 @@ def unshuffle(
         generate_kwargs: passed on to `generate()`.
 
     Returns:
-        `dict`: `given`, `predicted`, `true`: lists of sentences in the order of the input, of the model's output and
-        of the document; `generated`: the output as text; `kendall_tau`.
+        `dict`: `given`, `predicted`, `true`: lists of sentences in the order of the input, of the model's output under
+        the constraint of [`SentenceOrderLogitsProcessor`], and of the document; `kendall_tau` of the order predicted.
+        `generated`: what the model writes without the constraint, as text; `free_kendall_tau` of its order, `None` if
+        it does not name each sentence once.
     """
     device, config = model.device, model.config
     inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
-    generated = model.eval().generate(**inputs, **generate_kwargs)
+    free = model.eval().generate(**inputs, **generate_kwargs)
+    max_new_tokens = (generate_kwargs.get("max_length") or 1) - 1
+    constraint = SentenceOrderLogitsProcessor(config, tokenizer, inputs["input_ids"], max_new_tokens)
+    settings = generate_kwargs | {"max_length": constraint.max_new_tokens + 1}
+    generated = model.generate(**inputs, **settings, logits_processor=[constraint])
     labels = batch["labels"].to(device)
 
     token_ids, sentences, start = [int(i) for i in example["input_ids"]], [], 0
@@ -109,13 +118,17 @@ def unshuffle(
     def in_order(ids: torch.Tensor) -> list[str]:
         return [sentence_of[i] for i in dict.fromkeys(sentence_sequence(ids, config)[0].tolist()) if i in sentence_of]
 
-    scores = order_statistics(generated, inputs["input_ids"], labels, config)[0]
+    def kendall_tau(ids: torch.Tensor) -> float:
+        return float(order_statistics(ids, inputs["input_ids"], labels, config)[0, 3])
+
+    free_tokens, true_tokens = (sentence_sequence(ids, config).sort().values for ids in (free, labels))
     return {
         "given": in_order(inputs["input_ids"]),
         "predicted": in_order(generated),
         "true": sentences,
-        "generated": tokenizer.decode(generated[0][generated[0] != tokenizer.pad_token_id]),
-        "kendall_tau": float(scores[3]),
+        "kendall_tau": kendall_tau(generated),
+        "generated": tokenizer.decode(free[0][free[0] != tokenizer.pad_token_id]),
+        "free_kendall_tau": kendall_tau(free) if free_tokens.equal(true_tokens) else None,
     }
 
 
@@ -143,14 +156,14 @@ def print_unshuffled(
         logger.warning("No evaluation example has several sentences: there is nothing to un-shuffle.")
         return
     result = unshuffle(model, tokenizer, example, batch, max_length=max_length)
-    print("\nUn-shuffling a held-out document by generate():")
+    print("\nUn-shuffling a held-out document by generate(), each sentence once:")
     for title in ("given", "predicted", "true"):
         print(f"  {title} order:")
         print("".join(f"    {number}. {sentence}\n" for number, sentence in enumerate(result[title], 1)), end="")
-    if not result["predicted"]:
-        print("  The model wrote no sentence token of this document.")
     print(f"  Kendall's tau {result['kendall_tau']:.2f} (1: the true order, 0: chance, -1: reversed)")
-    print(f"  generated: {result['generated']}", flush=True)
+    tau = result["free_kendall_tau"]
+    found = "it does not name each sentence once" if tau is None else f"Kendall's tau {tau:.2f}"
+    print(f"  Generated without this constraint ({found}): {result['generated']}", flush=True)
 
 
 def before_and_after(state: TrainerState, after: Mapping[str, float], names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from transformers import (
 from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..evaluation.outputs import results_table, write_outputs
-from ..evaluation.plots import plot_losses
+from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
@@ -260,6 +260,17 @@ class PretrainingRun(Run):
         trainer.save_metrics("eval", metrics)
         if trainer.is_world_process_zero():
             print("\n" + before_and_after(trainer.state, metrics, REPORTED_METRICS), flush=True)
+            self.save_unshuffling(trainer)
+
+    def save_unshuffling(self, trainer: DepthTrainer) -> None:
+        """With `predict_with_generate`, un-shuffling accuracies of a DEPTH model as `unshuffling.json` and `.png`."""
+        for prefix, accuracies in trainer.unshuffling.items():
+            if not prefix.startswith("eval"):
+                continue
+            path = Path(self.args.output_dir, prefix.replace("eval", "unshuffling", 1) + ".json")
+            path.write_text(json.dumps(accuracies, indent=2) + "\n", encoding="utf-8")
+            plot_unshuffling(accuracies, path.with_suffix(".png"))
+            logger.info(f"Un-shuffling accuracies by number of sentences and position are in {path}")
 
     def predict(self, trainer: DepthTrainer, test_dataset: Dataset) -> None:
         """The metrics of the test data; with `predict_with_generate` also `predictions.jsonl`."""
@@ -330,7 +341,10 @@ class FineTuningRun(Run):
 
     def report(self, trainer: TaskTrainer) -> None:
         evaluations = list(trainer.evaluations.values())
-        if trainer.is_world_process_zero():
-            if evaluations:
-                print("\n" + results_table([evaluation.result for evaluation in evaluations]), flush=True)
-            write_outputs(self.args.output_dir, evaluations)
+        if not trainer.is_world_process_zero():
+            return
+        scored = [evaluation.result for evaluation in evaluations if evaluation.dataset.has_targets]
+        if scored:
+            print("\n" + results_table(scored), flush=True)
+        for path in write_outputs(self.args.output_dir, evaluations):
+            logger.info(f"Predictions are in {path}")

@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 from dataclasses import fields
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ RANGES = {
     "generation_num_beams": AT_LEAST_ONE,
     "sentence_loss_coefficient": NOT_NEGATIVE,
     "early_stopping_patience": AT_LEAST_ONE,
+    "probe_layer": NOT_NEGATIVE,
     "early_stopping_threshold": NOT_NEGATIVE,
 }
 UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
@@ -57,12 +59,13 @@ UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is no
 
 def check_options(args: TrainingArguments) -> None:
     """
-    Check the mappings that libraries take, and the files, backends and modes that are named.
+    Check the mappings that libraries take, and the files, packages, backends and modes that are named.
 
     Raises:
         `ValueError`: naming the argument, and what there is instead.
     """
     _check_mappings(args)
+    _check_extras(args)
     config = args.accelerator_config
     if isinstance(config, str) and not config.startswith("{") and not os.path.isfile(config):
         raise ValueError(f"`accelerator_config`: there is no file {config!r}.")
@@ -106,6 +109,20 @@ def _check_mappings(args: TrainingArguments) -> None:
                 raise ValueError(
                     f"`{argument}` has no setting {name!r}.{suggestion(name, known[argument], 'settings')}"
                 )
+
+
+def _check_extras(args: TrainingArguments) -> None:
+    """Check that a package which only some runs need is there if the arguments ask for it."""
+    trackers = [args.report_to] if isinstance(args.report_to, str) else args.report_to or []
+    for package, argument, is_asked_for in (
+        ("deepspeed", "deepspeed", args.deepspeed),
+        ("wandb", "report_to", "wandb" in trackers),
+    ):
+        if is_asked_for and find_spec(package) is None:
+            raise ValueError(
+                f'`{argument}` needs {package}, which is not installed: `pip install "hf_depth[{package}]"`, in a '
+                f'clone `pip install -c constraints.txt -e ".[{package}]"`.'
+            )
 
 
 def check_optimizer(args: TrainingArguments) -> None:

@@ -5,7 +5,12 @@ Each one is a sum over examples, to be added up over batches, accumulation steps
 memory does not grow with the number of examples.
 """
 
+import math
+from typing import Any
+
+import numpy as np
 import torch
+from scipy.stats import binomtest
 from transformers import PretrainedConfig
 
 from ..models.modeling_depth import has_sentence_tokens, sentence_token_mask
@@ -35,6 +40,7 @@ STATISTICS = (
     "reconstruction_correct",
 )
 ORDER_STATISTICS = ("orders", "exact", "exact_expected", "tau_sum")
+UNSHUFFLING_STATISTICS = ("orders", "exact", "tau_sum", "squared_tau_sum")
 
 
 def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
@@ -207,21 +213,112 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
     return metrics
 
 
-def summarize_order(sums: torch.Tensor) -> dict[str, float]:
+def summarize_order(sums: torch.Tensor, constrained: bool = False) -> dict[str, float]:
     """
     Metrics from summed [`order_statistics`]: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0).
 
     Args:
         sums (`torch.DoubleTensor` of shape `(2 * len(ORDER_STATISTICS),)`)
+        constrained (`bool`, *optional*): whether each sentence token had to be generated once. Then the names are
+            `order_exact_constrained` and `order_kendall_tau_constrained`; the chance level is that of `order_exact`.
     """
     metrics = {}
+    decoding = "_constrained" if constrained else ""
     for suffix, part in zip(("", "_shuffled"), sums.view(2, -1).tolist(), strict=True):
         orders, exact, exact_expected, tau = part
         if orders:
-            metrics[f"order_exact{suffix}"] = exact / orders
-            metrics[f"order_exact{suffix}_chance"] = exact_expected / orders
-            metrics[f"order_kendall_tau{suffix}"] = tau / orders
+            metrics[f"order_exact{decoding}{suffix}"] = exact / orders
+            if not constrained:
+                metrics[f"order_exact{suffix}_chance"] = exact_expected / orders
+            metrics[f"order_kendall_tau{decoding}{suffix}"] = tau / orders
     return metrics
+
+
+def unshuffling_statistics(
+    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
+) -> torch.Tensor:
+    """
+    What generated targets have right, one row per example: what [`unshuffling_table`] adds up.
+
+    Args:
+        generated_ids, input_ids, labels, config: see [`order_statistics`].
+
+    Returns:
+        `torch.DoubleTensor` of shape `(B, 2 + len(UNSHUFFLING_STATISTICS) + N)` for N sentence tokens: whether the
+        example is shuffled, its number of sentences, `UNSHUFFLING_STATISTICS`, and for each position whether the right
+        sentence stands there.
+    """
+    gold = sentence_sequence(labels, config)  # (B, N)
+    is_sentence = gold >= 0
+    right = (gold == sentence_sequence(generated_ids, config)) & is_sentence
+    scores = order_statistics(generated_ids, input_ids, labels, config)  # (B, 2 * len(ORDER_STATISTICS))
+    counts, exact, _, tau = scores[:, : len(ORDER_STATISTICS)].unbind(1)
+    keys = torch.stack([is_shuffled(input_ids, labels, config), is_sentence.sum(1)], dim=1)
+    return torch.cat([keys.double(), torch.stack([counts, exact, tau, tau**2], dim=1), right.double()], dim=1)
+
+
+def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
+    """
+    Sums of [`unshuffling_statistics`] by the number of sentences, to be added up over batches.
+
+    Args:
+        statistics (`torch.DoubleTensor` of shape `(B, 2 + C)`): from [`unshuffling_statistics`].
+
+    Returns:
+        `torch.DoubleTensor` of shape `(2, N + 1, C)`: for examples left in order and for shuffled ones, and for 0 to N
+        sentences.
+    """
+    keys, rows = statistics[:, :2].long(), statistics[:, 2:]
+    table = rows.new_zeros(2, rows.shape[1] - len(UNSHUFFLING_STATISTICS) + 1, rows.shape[1])
+    return table.index_put_((keys[:, 0], keys[:, 1]), rows, accumulate=True)
+
+
+def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """
+    Un-shuffling accuracy by the number of sentences and by position, from summed [`unshuffling_table`]s.
+
+    Args:
+        table (`torch.DoubleTensor` of shape `(2, N + 1, C)`)
+
+    Returns:
+        `dict`: for `all` examples of at least two sentences and for the `shuffled` ones, `by_number_of_sentences` (the
+        share of examples whose order is right) and `by_position` (the share with the right sentence at this position,
+        of the examples that have one). Each entry has `accuracy` with `examples` and `correct`, its 95 % Wilson score
+        `interval`, and the level of `chance`, a random order. By number of sentences there are also the mean of
+        Kendall's tau and its standard error.
+    """
+    in_order, shuffled = table.cpu().numpy()
+    return {name: _accuracies(part[2:]) for name, part in (("all", in_order + shuffled), ("shuffled", shuffled))}
+
+
+def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
+    """Of rows for two sentences and more."""
+    by_number, by_position = [], []
+    sizes = np.arange(2, len(rows) + 2)  # (len(rows),)
+    for size, (examples, exact, tau, tau_squared) in zip(sizes.tolist(), rows[:, :4].tolist(), strict=True):
+        if examples:
+            mean = tau / examples
+            variance = max(0.0, tau_squared / examples - mean**2) * examples / max(1.0, examples - 1)
+            taus = {"kendall_tau": mean, "kendall_tau_standard_error": math.sqrt(variance / examples)}
+            by_number.append({"sentences": size, **_proportion(exact, examples, 1 / math.factorial(size)), **taus})
+    for position in range(1, len(rows) + 2):
+        examples = rows[sizes >= position, 0]
+        if examples.sum():
+            chance = (examples / sizes[sizes >= position]).sum() / examples.sum()
+            correct = rows[:, 3 + position].sum()
+            by_position.append({"position": position, **_proportion(correct, examples.sum(), chance)})
+    return {"by_number_of_sentences": by_number, "by_position": by_position}
+
+
+def _proportion(correct: float, examples: float, chance: float) -> dict[str, Any]:
+    interval = binomtest(int(correct), int(examples)).proportion_ci(0.95, method="wilson")
+    return {
+        "examples": int(examples),
+        "correct": int(correct),
+        "accuracy": float(correct / examples),
+        "interval": [float(interval.low), float(interval.high)],
+        "chance": float(chance),
+    }
 
 
 def _harmonic_number(n: torch.Tensor) -> torch.Tensor:

@@ -3,17 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
-from ..credentials import without_credentials
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
 from ..evaluation.prediction import decode_generated, generation_length
@@ -21,10 +20,12 @@ from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_m
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
+from ..tasks.config import TaskConfig, merge_task_configs
 from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, TokenCounts, count_tokens
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
-from .model_card import fine_tuning_card
+from .card_code import Usage, name_in_code, task_usage
+from .model_card import CardContent, fine_tuning_card
 from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -57,6 +58,9 @@ class TaskTrainer(DepthTrainer):
             As `TaskSplits.eval_dataset` gives it. The keys of several stand in the names of their metrics:
             `eval_accuracy`, `eval_rte_accuracy`.
         processing_class (`PreTrainedTokenizerBase`): the tokenizer that the examples were prepared with.
+        task_config (`TaskConfig`, *optional*):
+            The tasks and how their examples were prepared: `task_config.json` of each saved model, from which
+            [`TaskPredictor`] reads it. By default that of `eval_dataset`; `TaskSplits.task_config` gives it.
         kwargs: the other arguments of [`DepthTrainer`], but none that replaces its loss or the metrics of the tasks.
 
     Raises:
@@ -99,6 +103,7 @@ class TaskTrainer(DepthTrainer):
         train_dataset: Dataset | torch.utils.data.Dataset | None = None,
         eval_dataset: EvaluationData | None = None,
         processing_class: PreTrainedTokenizerBase | None = None,
+        task_config: TaskConfig | None = None,
         **kwargs: Any,
     ):
         if processing_class is None:
@@ -126,6 +131,7 @@ class TaskTrainer(DepthTrainer):
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
+        self.task_config = self._complete_task_config(task_config)
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
@@ -136,11 +142,27 @@ class TaskTrainer(DepthTrainer):
         for name, advice in instead.items():
             if arguments.get(name) is not None:
                 raise ValueError(f"`{name}` is not supported by TaskTrainer. {advice}")
+        check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
         if self.args.remove_unused_columns:
             raise ValueError(
                 "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
                 "it at False: the collator takes what the model needs."
             )
+
+    def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
+        """What is saved with the model: how examples are prepared, and how these arguments predict them."""
+        if task_config is None:
+            named = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+            task_config = merge_task_configs([data.config for data in named.values() if getattr(data, "config", None)])
+        if task_config is None:
+            if self.train_dataset is not None:
+                logger.warning(
+                    "The saved model will not say what its task is: give `task_config=splits.task_config`, or an "
+                    "`eval_dataset` of `TaskSplits`."
+                )
+            return None
+        names = ("prediction_mode", "length_normalize_scores", "generation_max_length", "generation_num_beams")
+        return task_config.replace(**{name: getattr(self.args, name) for name in names})
 
     def _evaluation_metric_names(self) -> list[str]:
         datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
@@ -376,17 +398,41 @@ class TaskTrainer(DepthTrainer):
         texts = decode_generated(self.processing_class, outputs)
         return TaskPredictions(texts, None if dataset.spec.labels is None else dataset.spec.parse_all(texts))
 
+    # ---- Saving -----------------------------------------------------------------------------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """As `Trainer` does, and `task_config.json`."""
+        super()._save(output_dir, state_dict)
+        self._save_task_config(output_dir or self.args.output_dir)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        if self._staging_folder is None:  # `Trainer` uploads `output_dir`, with the files that it knows
+            self._save_task_config(self.args.output_dir)
+        super()._push_from_checkpoint(checkpoint_folder)
+
+    def _save_task_config(self, folder: str) -> None:
+        if self.args.should_save and self.task_config is not None:
+            self.task_config.save_pretrained(folder)
+
     # ---- Model card -------------------------------------------------------------------------------------------------
 
-    def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
-        """Write `README.md` with the latest scores on each data set, or without `card` that of `Trainer`."""
-        if self.card is None:
-            return super().create_model_card(model_name=model_name, **kwargs)
-        if self.is_world_process_zero():
-            name = getattr(self, "hub_model_id", None) or model_name or Path(self.args.output_dir).name
-            results = [evaluation.result for evaluation in self.evaluations.values()]
-            text = fine_tuning_card(name, self.model.config.model_type, results, self.card)
-            Path(self.args.output_dir, "README.md").write_text(without_credentials(text), encoding="utf-8")
+    def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
+        """With the latest scores on each data set."""
+        results = [evaluation.result for evaluation in self.evaluations.values()]
+        return fine_tuning_card(
+            model_name, self._unwrapped_model, results, content, self._usage(), self.state.global_step
+        )
+
+    def _usage(self) -> Usage | None:
+        if self.task_config is None:
+            return None
+        evaluated = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+        datasets = [evaluation.dataset for evaluation in self.evaluations.values()] + list(evaluated.values())
+        dataset = next((data for data in datasets if data is not None and len(data)), None)
+        if dataset is None:
+            return None
+        name = name_in_code(self.hub_model_id, self.args.output_dir)
+        return task_usage(name, self._unwrapped_model, self.processing_class, self.task_config, dataset)
 
 
 def _how_many(number: int, counts: TokenCounts) -> str:

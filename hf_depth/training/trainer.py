@@ -9,13 +9,14 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import is_compiled_module
 from datasets import Dataset, IterableDataset
+from huggingface_hub import ModelCard
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
@@ -26,16 +27,28 @@ from ..credentials import without_credentials
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.streams import ExampleStream, StreamCollator, StreamPosition, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
+from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
+from .card_code import Usage, name_in_code, pretrained_usage
 from .console import install_console
 from .fsdp import gather_in_generation, share_embedding
-from .model_card import CardContent, model_card
+from .model_card import CardContent, pretraining_card
 from .saving import SavingTrainer
 from .signals import without_signals
-from .statistics import ORDER_STATISTICS, STATISTICS, example_statistics, order_statistics, summarize, summarize_order
+from .statistics import (
+    ORDER_STATISTICS,
+    STATISTICS,
+    example_statistics,
+    order_statistics,
+    summarize,
+    summarize_order,
+    unshuffling_accuracy,
+    unshuffling_statistics,
+    unshuffling_table,
+)
 from .trackers import install_trackers, run_trackers
 from .training_args import DepthTrainingArguments
 
@@ -68,7 +81,8 @@ class DepthTrainer(SavingTrainer):
       padding, tokens per second and the number of tokens cut. Evaluation adds accuracies and their chance levels; its
       loss is a mean over labels, not over batches. What is kept does not grow with examples or vocabulary.
     - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
-      and Kendall's tau are reported.
+      and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`. With
+      `constrain_sentence_order`, the same again under the constraint that each sentence token comes exactly once.
     - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
 
     Args:
@@ -144,7 +158,10 @@ class DepthTrainer(SavingTrainer):
             self.add_callback(CollatorEpochCallback(self.data_collator))
         self._stream_positions: dict[int, StreamPosition] = {}
         self._train_sums = None
-        self._eval_sums, self._order_sums = None, None
+        self._eval_sums = None
+        self._order_sums, self._unshuffling = {}, {}  # by the way of generating
+        # [`unshuffling_accuracy`] of the latest evaluations, by the prefix of their metrics and the way of generating.
+        self.unshuffling: dict[str, dict[str, Any]] = {}
         self._returns_generated = False
         self._log_clock = None
 
@@ -205,6 +222,9 @@ class DepthTrainer(SavingTrainer):
         tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
         for tokenizer in tokenizers:
             check_sentence_tokens(model, tokenizer)
+        if self.args.constrain_sentence_order and not (has_sentence_tokens(model.config) and tokenizers):
+            missing = "a tokenizer: give `processing_class`" if has_sentence_tokens(model.config) else "a DEPTH model"
+            raise ValueError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
         if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
             raise ValueError(
                 "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one "
@@ -239,6 +259,8 @@ class DepthTrainer(SavingTrainer):
         names = list(summarize(torch.ones(len(STATISTICS))))
         if self.args.predict_with_generate and has_sentence_tokens(self.model.config):
             names += summarize_order(torch.ones(2 * len(ORDER_STATISTICS)))
+            if self.args.constrain_sentence_order:
+                names += summarize_order(torch.ones(2 * len(ORDER_STATISTICS)), constrained=True)
         if isinstance(self.eval_dataset, dict):
             names = [f"{key}_{name}" for key in self.eval_dataset for name in names]
         return names
@@ -399,12 +421,15 @@ class DepthTrainer(SavingTrainer):
         started = time.perf_counter()
         self.gather_function = self.accelerator.gather_for_metrics
         self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self._sums_device)
-        self._order_sums = torch.zeros(2 * len(ORDER_STATISTICS), dtype=torch.float64, device=self._sums_device)
+        self._order_sums, self._unshuffling = {}, {}
         try:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
             metrics = self._evaluation_metrics()
         finally:
-            self._eval_sums, self._order_sums = None, None
+            self._eval_sums = None
+        if self._unshuffling:
+            tables = self._unshuffling.items()
+            self.unshuffling[metric_key_prefix] = {name: unshuffling_accuracy(table) for name, table in tables}
         if f"{metric_key_prefix}_loss" in output.metrics:
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         if self._log_clock is not None:
@@ -413,7 +438,10 @@ class DepthTrainer(SavingTrainer):
 
     def _evaluation_metrics(self) -> dict[str, float]:
         """The metrics from the sums of an evaluation."""
-        return {**summarize(self._eval_sums), **summarize_order(self._order_sums)}
+        metrics = summarize(self._eval_sums)
+        for decoding, sums in self._order_sums.items():
+            metrics |= summarize_order(sums, constrained=decoding == "constrained")
+        return metrics
 
     def prediction_step(
         self,
@@ -438,11 +466,10 @@ class DepthTrainer(SavingTrainer):
             inputs = self._prepare_inputs(inputs)
             generated = self._generated_ids(model, inputs, ignore_keys, **gen_kwargs)
             if scores_order:
-                tensors = (generated, inputs["input_ids"], inputs["labels"])
-                if generated.device.type == "mps":
-                    tensors = (tensor.cpu() for tensor in tensors)
-                scores = order_statistics(*tensors, self.model.config)
-                self._order_sums += self.accelerator.gather_for_metrics(scores).sum(0)
+                self._score_order("free", generated, inputs)
+                if self.args.constrain_sentence_order:
+                    constrained = self._constrained_ids(model, inputs, ignore_keys, **gen_kwargs)
+                    self._score_order("constrained", constrained, inputs)
             if returns_generated:
                 return loss, generated, inputs["labels"]
         return loss, None, None
@@ -459,6 +486,32 @@ class DepthTrainer(SavingTrainer):
         gather_in_generation(self.model)
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
+
+    def _constrained_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
+        """Generated ids (B, G), in which each sentence token of the input comes exactly once."""
+        settings = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        settings = {name: value for name, value in settings.items() if value is not None}
+        generation = self.model.generation_config
+        max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
+        max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
+        limit = max_length - 1 if max_new_tokens is None else max_new_tokens
+        tokenizer = self.data_collator.tokenizer if self.processing_class is None else self.processing_class
+        constraint = SentenceOrderLogitsProcessor(self.model.config, tokenizer, inputs["input_ids"], limit)
+        # The one that counts: `generate()` warns of both.
+        name, start = ("max_length", 1) if max_new_tokens is None else ("max_new_tokens", 0)
+        settings[name] = start + constraint.max_new_tokens
+        settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]
+        return self._generated_ids(model, inputs, ignore_keys, **settings)
+
+    def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:
+        """Add the scores of generated ids (B, G) to the sums of the evaluation."""
+        tensors = (generated, inputs["input_ids"], inputs["labels"])
+        if generated.device.type == "mps":
+            tensors = tuple(tensor.cpu() for tensor in tensors)
+        scores = self.accelerator.gather_for_metrics(order_statistics(*tensors, self.model.config))
+        self._order_sums[decoding] = _add(self._order_sums.get(decoding), scores.sum(0))
+        rows = self.accelerator.gather_for_metrics(unshuffling_statistics(*tensors, self.model.config))
+        self._unshuffling[decoding] = _add(self._unshuffling.get(decoding), unshuffling_table(rows))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """
@@ -509,16 +562,50 @@ class DepthTrainer(SavingTrainer):
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
-        """Write `README.md` with data, settings and results, or without `card` that of `Trainer`."""
+        """
+        Write `README.md` with code, data, settings, results and limits, or without `card` that of `Trainer`.
+
+        Args:
+            model_name (`str`, *optional*): its title; by default its name on the Hub, or that of its folder.
+            kwargs: `language`, `license`, `tags`, `finetuned_from`, `dataset_tags`, `dataset`, as for `Trainer`; what
+                is not given is that of `card`. [`Trainer.push_to_hub`] passes them on.
+        """
         if self.card is None:
             return super().create_model_card(model_name=model_name, **kwargs)
+        content = self.card = self.card.updated(**kwargs)
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
-            evaluations = [log for log in self.state.log_history if "eval_loss" in log]
-            sections = {**self.card.sections, "Results": evaluations[-1] if evaluations else {}}
-            name = getattr(self, "hub_model_id", None) or model_name or folder.name
-            text = model_card(name, self.model.config.model_type, sections)
-            (folder / "README.md").write_text(without_credentials(text), encoding="utf-8")
+            card = self._model_card(self.hub_model_id or model_name or folder.resolve().name, content)
+            (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
+
+    def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
+        return pretraining_card(
+            model_name,
+            self._unwrapped_model,
+            content,
+            self.state.log_history,
+            self._usage(),
+            self.state.global_step,
+        )
+
+    @property
+    def _unwrapped_model(self) -> PreTrainedModel:
+        return self.accelerator.unwrap_model(self.model)
+
+    def _usage(self) -> Usage | None:
+        """The code of the card; `None` without a tokenizer or examples to show."""
+        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+        dataset = next((data for data in (*datasets.values(), self.train_dataset) if data is not None), None)
+        if dataset is None or self.processing_class is None:
+            return None
+        return pretrained_usage(
+            name_in_code(self.hub_model_id, self.args.output_dir),
+            self._unwrapped_model,
+            self.processing_class,
+            dataset,
+            objective=getattr(self.data_collator, "objective", "span_corruption"),
+            max_length=self.args.generation_max_length,
+        )
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
 

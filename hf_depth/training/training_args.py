@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from transformers import Seq2SeqTrainingArguments
+from transformers import SchedulerType, Seq2SeqTrainingArguments
 
+from ..evaluation.embeddings import POOLINGS
+from ..evaluation.probing import NORMALIZATIONS, ProbeOptions
 from ..ranges import check_ranges
-from ..tasks.checks import PREDICTION_MODES, check_prediction_mode
+from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from .settings import (
     RANGES,
     check_devices,
@@ -15,11 +17,17 @@ from .settings import (
     check_schedule,
 )
 
+# Of AdamW. A pre-trained T5 needs more than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
+# From scratch, nanoT5's best recipe for a T5-base is a cosine from 2e-2 times the root mean square of each matrix,
+# hence about 7e-4, with a warm-up.
+DEFAULT_SCHEDULE = {"learning_rate": 1e-4, "lr_scheduler_type": "linear", "warmup_steps": 0}
+SCRATCH_SCHEDULE = {"learning_rate": 1e-3, "lr_scheduler_type": "cosine", "warmup_steps": 0.05}
+
 
 @dataclass
 class DepthTrainingArguments(Seq2SeqTrainingArguments):
     """
-    [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and three defaults that suit this package.
+    [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and defaults that suit this package.
 
     Args:
         sentence_loss_coefficient (`float`, *optional*, defaults to 1.0):
@@ -33,8 +41,17 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             stops with an error at the next log.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False}`):
             The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
+        constrain_sentence_order (`bool`, *optional*, defaults to `False`):
+            With `predict_with_generate`, evaluation of a DEPTH model generates twice: freely, and under the constraint
+            that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). The scores of the order are
+            those of free generation; those under the constraint have `constrained` in their names.
+        learning_rate, lr_scheduler_type, warmup_steps (*optional*, defaults to 1e-4, `"linear"` and 0):
+            The peak of the learning rate, its course, and the steps of the warm-up (below 1 a share of all steps).
+            For a model from scratch call [`~DepthTrainingArguments.use_scratch_schedule`], as the scripts do.
         allow_changed_arguments (`bool`, *optional*, defaults to `False`):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
+        hub_license (`str`, *optional*):
+            License of the model, for its card, as the Hub writes it: `"apache-2.0"`, `"mit"`, `"cc-by-4.0"`.
 
     Raises:
         `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
@@ -56,11 +73,41 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Hide NaN and infinite losses in the log. Off: training stops on them."}
     )
+    constrain_sentence_order: bool = field(
+        default=False,
+        metadata={"help": "Also score the order that a DEPTH model generates if it must name each sentence once."},
+    )
+    learning_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Peak learning rate (default: 1e-4; but a model from scratch has 1e-3, cosine and 0.05, if none "
+            "of learning_rate, lr_scheduler_type and warmup_steps is given)."
+        },
+    )
+    lr_scheduler_type: SchedulerType | str | None = field(
+        default=None,
+        metadata={"help": "Course of the learning rate (default: linear; see learning_rate)."}
+        | {"choices": [kind.value for kind in SchedulerType]},
+    )
+    warmup_steps: float | None = field(
+        default=None,
+        metadata={
+            "help": "Steps over which the learning rate rises, or below 1 their share of all steps (default: 0; see "
+            "learning_rate)."
+        },
+    )
     allow_changed_arguments: bool = field(
         default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
     )
+    hub_license: str | None = field(
+        default=None, metadata={"help": "License of the model for its card, as the Hub writes it: apache-2.0, mit, …"}
+    )
 
     def __post_init__(self):
+        self._has_default_schedule = all(getattr(self, name) is None for name in DEFAULT_SCHEDULE)
+        for name, default in DEFAULT_SCHEDULE.items():
+            if getattr(self, name) is None:
+                setattr(self, name, default)
         if self.accelerator_config is None:
             self.accelerator_config = {"dispatch_batches": False}
         if self.ddp_find_unused_parameters is None:
@@ -84,6 +131,28 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 "`enable_jit_checkpoint` saves in the middle of a step, and the run that continues is another one. "
                 "Leave it out: on SIGTERM and SIGUSR1 a `Run` saves a checkpoint at the end of the step."
             )
+
+    def use_scratch_schedule(self) -> bool:
+        """
+        Take learning rate, schedule and warm-up of a model from scratch (1e-3, cosine, a twentieth of the steps) in
+        place of those for a pre-trained one, unless one of them or `lr_scheduler_kwargs` was given, or an optimizer
+        other than AdamW.
+
+        Returns:
+            `bool`: whether they were taken.
+
+        >>> args = DepthTrainingArguments("runs/mine", use_cpu=True)
+        >>> args.learning_rate, args.use_scratch_schedule(), args.learning_rate
+        (0.0001, True, 0.001)
+        >>> DepthTrainingArguments("runs/mine", learning_rate=2e-3, use_cpu=True).use_scratch_schedule()
+        False
+        """
+        is_adamw = "adamw" in getattr(self.optim, "value", self.optim)
+        if not self._has_default_schedule or self.lr_scheduler_kwargs or not is_adamw:
+            return False
+        for name, value in SCRATCH_SCHEDULE.items():
+            setattr(self, name, SchedulerType(value) if name == "lr_scheduler_type" else value)
+        return True
 
     def _check_length(self):
         """Stop on a length at which the Trainer would train for another one, or not at all."""
@@ -111,6 +180,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 "`prediction_loss_only` contradicts `predict_with_generate`, without which there is no fine-tuning: "
                 "leave one of them out."
             )
+        if self.constrain_sentence_order and not self.predict_with_generate:
+            raise ValueError(
+                "`constrain_sentence_order` is a way to generate: add `--predict_with_generate`, or leave it out."
+            )
 
 
 @dataclass
@@ -121,9 +194,12 @@ class TaskTrainingArguments(DepthTrainingArguments):
     Args:
         prediction_mode (`str`, *optional*, defaults to `"generate"`):
             `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
-            label.
+            label; `"probe"`, for [`run_probe`] and not for [`TaskTrainer`], fits a linear classifier on frozen
+            sentence embeddings.
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             With `"score_labels"`, divide the log-probability of a label by its number of tokens.
+        probe_layer, probe_pooling, probe_normalization, probe_read_together (*optional*):
+            With `"probe"`, the fields of [`ProbeOptions`]; the layer counts from the token embeddings, 0.
         early_stopping_patience (`int`, *optional*):
             Stop after this many evaluations without a better score. Sets `load_best_model_at_end`.
         early_stopping_threshold (`float`, *optional*, defaults to 0.0):
@@ -148,11 +224,29 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
     prediction_mode: str = field(
         default="generate",
-        metadata={"help": "generate: free text; score_labels: the most probable of the task's labels."}
-        | {"choices": list(PREDICTION_MODES)},
+        metadata={
+            "help": "generate: free text; score_labels: the most probable of the task's labels; probe: a linear "
+            "classifier of frozen sentence embeddings, the model is not trained."
+        }
+        | {"choices": list(EVALUATION_MODES)},
     )
     length_normalize_scores: bool = field(
         default=False, metadata={"help": "score_labels: divide by the number of a label's tokens."}
+    )
+    probe_layer: int | None = field(
+        default=None, metadata={"help": "probe: hidden states of this encoder layer (0: embeddings; default: last)."}
+    )
+    probe_pooling: str | None = field(
+        default=None,
+        metadata={"help": "probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5)."}
+        | {"choices": list(POOLINGS)},
+    )
+    probe_normalization: str = field(
+        default=ProbeOptions.normalization,
+        metadata={"help": "probe: of the embeddings, by the training examples.", "choices": list(NORMALIZATIONS)},
+    )
+    probe_read_together: bool = field(
+        default=False, metadata={"help": "probe: read the sentences of an example as one document, not one by one."}
     )
     early_stopping_patience: int | None = field(
         default=None, metadata={"help": "Stop after this many evaluations without a better score."}
@@ -175,12 +269,14 @@ class TaskTrainingArguments(DepthTrainingArguments):
                 )
             self.load_best_model_at_end = True
         super().__post_init__()
-        check_prediction_mode([], self.prediction_mode)
+        check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)
         if not self.predict_with_generate:
             raise ValueError(
                 "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "
                 "scores without generating, use `prediction_mode` score_labels."
             )
+        if self.constrain_sentence_order:
+            raise ValueError("`constrain_sentence_order` is for pre-training: predictions of tasks name no sentences.")
         for name in ("batch_eval_metrics", "include_for_metrics"):
             if getattr(self, name):
                 raise ValueError(f"`{name}` has no effect: the metrics are those of the task. Leave it out.")

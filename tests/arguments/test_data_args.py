@@ -1,4 +1,5 @@
 import inspect
+from dataclasses import fields
 from types import SimpleNamespace
 
 from absl.testing import parameterized
@@ -87,6 +88,11 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
         self.assertIs(type(objective), expected)
         self.assertEqual(objective.settings, expected(TOKENIZER).settings)
         self.assertEqual(getattr(objective, "mlm_probability", None), density)
+
+    @parameterized.parameters(*OBJECTIVES.values())
+    def test_every_setting_of_an_objective_is_a_flag(self, objective):
+        flags = {item.name for item in fields(ObjectiveArguments)}
+        self.assertContainsSubset({item.name for item in fields(objective)} - {"tokenizer"}, flags)
 
     @parameterized.parameters(*OBJECTIVES)
     def test_flags_reach_the_objective(self, model_type, name):

@@ -10,6 +10,7 @@ import datasets
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
+from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
 
 
@@ -113,6 +114,7 @@ class CheckRunArgumentsTest(parameterized.TestCase):
         names = ("do_train", "do_eval", "do_predict", "eval_on_start")
         training_args = SimpleNamespace(**dict.fromkeys(names, False) | {"hub_token": None} | changes)
         training_args.device = SimpleNamespace(type="cuda")
+        training_args.use_scratch_schedule = lambda: False
         model_args = SimpleNamespace(model_name_or_path=model_name_or_path, attn_implementation="sdpa")
         check_run_arguments(model_args, training_args)
         return training_args
@@ -135,3 +137,15 @@ class CheckRunArgumentsTest(parameterized.TestCase):
     )
     def test_evaluation_at_the_start_is_evaluation(self, arguments, expected):
         self.assertEqual(self.check(**arguments).do_eval, expected)
+
+    @parameterized.parameters((None, {}, 1e-3), ("runs/depth", {}, 1e-4), (None, {"learning_rate": 1e-4}, 1e-4))
+    def test_a_model_from_scratch_has_a_schedule_of_its_own_unless_one_is_given(self, checkpoint, given, expected):
+        training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True, **given)
+        model_args = SimpleNamespace(model_name_or_path=checkpoint, attn_implementation="sdpa")
+        with self.assertLogs("hf_depth.arguments.launch", "INFO") as logs:
+            logging.getLogger("hf_depth.arguments.launch").info("begin")
+            check_run_arguments(model_args, training_args)
+        self.assertEqual(training_args.learning_rate, expected)
+        self.assertLen(logs.output, 1 + (expected == 1e-3))
+        if expected == 1e-3:
+            self.assertIn("rises to 0.001 over 5% of the steps and falls as a cosine", logs.output[-1])

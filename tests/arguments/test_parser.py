@@ -74,6 +74,11 @@ class ArgumentsTestCase(parameterized.TestCase):
 
 
 class ParseArgumentsTest(ArgumentsTestCase):
+    def test_other_defaults_give_way_to_what_is_given(self):
+        defaults = {"max_steps": 3, "model_type": "t5", "columns": ["body"]}
+        (arguments,) = parse_arguments([Arguments], ["--max_steps", "10"], defaults=defaults)
+        self.assertEqual((arguments.max_steps, arguments.model_type, arguments.columns), (10, "t5", ["body"]))
+
     @parameterized.named_parameters(
         ("nothing", [], {}),
         ("separate", ["--max_steps", "7"], {"max_steps": 7}),

@@ -2,10 +2,12 @@
 
 from absl.testing import parameterized
 
-from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
+from hf_depth import TaskConfig
+from hf_depth.arguments.model_args import FineTuningModelArguments
+from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_tasks, task_defaults
 from hf_depth.tasks.loading import LOADERS
 from hf_depth.tasks.registry import get_task
-from tiny_tasks import RegistryTestCase
+from tiny_tasks import QUESTIONS, RegistryTestCase
 
 
 class ChosenTasksTest(RegistryTestCase):
@@ -38,6 +40,49 @@ class ChosenTasksTest(RegistryTestCase):
         path = str(self.write("name: tone\ntext_column_name: review\nprefix: x\nlabels: [sad, glad]\n"))
         with self.assertRaisesRegex(ValueError, "no benchmark 'glu'. Did you mean 'glue'"):
             chosen_tasks(TaskArguments(task_file=[path], benchmark="glu"))
+
+
+class ModelTasksTest(RegistryTestCase):
+    def setUp(self):
+        super().setUp()
+        self.config = TaskConfig((get_task("glue/rte"), QUESTIONS), True, sentence_language="de")
+        self.config.save_pretrained(self.folder)
+        self.model_args = FineTuningModelArguments(model_name_or_path=str(self.folder))
+
+    @parameterized.parameters(
+        (None, ["glue/rte", "tests/questions"]),
+        (["rte"], ["glue/rte"]),
+        (["tests/questions", "rte"], ["tests/questions", "glue/rte"]),
+    )
+    def test_the_tasks_of_a_fine_tuned_model_need_no_flag(self, names, expected):
+        task_args = TaskArguments(dataset_name=names)
+        config = model_tasks(self.model_args, task_args)
+        self.assertEqual(config, self.config)
+        self.assertEqual([task.full_name for task in chosen_tasks(task_args, config)], expected)
+
+    @parameterized.parameters(
+        {"benchmark": "glue"},
+        {"dataset_name": ["rte"], "benchmark": "glue"},
+        {"dataset_name": ["rte", "cola"]},
+        {"task_file": ["mine.yaml"]},
+    )
+    def test_flags_that_name_other_tasks_win(self, **arguments):
+        self.assertIsNone(model_tasks(self.model_args, TaskArguments(**arguments)))
+
+    def test_a_model_that_was_not_fine_tuned_names_no_task(self):
+        (self.folder / "task_config.json").unlink()
+        task_args = TaskArguments()
+        self.assertIsNone(model_tasks(self.model_args, task_args))
+        self.assertIsNone(model_tasks(FineTuningModelArguments(), task_args))
+        with self.assertRaisesRegex(ValueError, "Name the task by `--dataset_name`"):
+            chosen_tasks(task_args, None)
+
+    def test_the_defaults_are_those_of_the_models_run(self):
+        options = {"natural_instructions": {"num_pos_examples": 1, "max_num_validation_instances_per_task": 3}}
+        defaults = task_defaults(self.config.replace(prediction_mode="score_labels", loader_options=options))
+        expected = {"sentence_language": "de", "prediction_mode": "score_labels", "num_pos_examples": 1}
+        self.assertContainsSubset(expected.items(), defaults.items())
+        self.assertNotIn("max_num_validation_instances_per_task", defaults)  # which has no flag
 
 
 class LoadingTest(parameterized.TestCase):

@@ -1,18 +1,32 @@
+import functools
+import sys
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import parameterized
 
 from helpers import SENTENCES, CorpusTestCase
 from hf_depth.data.corpus import load_corpus
+from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
 from hf_depth.data.python_reference import python_reference_documents
+
+
+@functools.cache
+def python_documents() -> list[dict[str, str]]:
+    return python_reference_documents() + python_docstring_documents(standard_library())
 
 
 class SourceTest(CorpusTestCase):
     @parameterized.parameters(False, True)
-    def test_without_a_source_the_python_reference_is_loaded(self, streaming):
+    def test_without_a_source_the_documentation_of_python_is_loaded(self, streaming):
         corpus = load_corpus(streaming=streaming)
         loaded = [dict(document) for documents in corpus.values() for document in documents]
-        self.assertCountEqual(loaded, python_reference_documents())
+        self.assertCountEqual(map(str, loaded), map(str, python_documents()))
+
+    def test_a_python_without_its_documentation_says_what_is_missing(self):
+        with mock.patch.dict(sys.modules, {"pydoc_data.topics": None}):
+            with self.assertRaisesRegex(ImportError, "comes without `pydoc_data.topics`"):
+                load_corpus(cache_dir=self.path("cache"))
 
     def test_files_may_be_paths(self):
         self.write("a.txt", SENTENCES[0])

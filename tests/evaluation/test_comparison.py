@@ -14,6 +14,7 @@ from hf_depth.evaluation.comparison import (
     Result,
     grouped,
     markdown,
+    random_weight_results,
     read_result,
     report,
     score_figure,
@@ -61,6 +62,9 @@ class ReadResultTest(parameterized.TestCase):
         self.assertEqual((result.majority, result.chance, result.unparsed_fraction), (0.6, 0.5, 0.1))
         result = read_result(self.run_of("rte", "glue"), metrics | {"predict_accuracy": 0.8})
         self.assertEqual((result.majority, result.chance, result.unparsed_fraction), (None, None, None))
+        probed = {"predict_bag_of_words_accuracy": 0.4, "predict_random_weights_accuracy": 0.3}
+        result = read_result(self.run_of("rte", "glue"), metrics | {"predict_accuracy": 0.8} | probed)
+        self.assertEqual((result.bag_of_words, result.random_weights), (0.4, 0.3))
 
     @parameterized.parameters((40, "depth at step 40 on glue/rte, seed 1"), (None, "depth on glue/rte, seed 1"))
     def test_a_run_without_a_score_is_named(self, step, name):
@@ -101,6 +105,18 @@ class TablesTest(parameterized.TestCase):
         text = markdown(results("glue/rte", "t5", {10: [0.4], 20: [0.5]}))
         self.assertNotIn("±", text)
         self.assertNotIn("deviation", text)
+
+    def test_probes_have_their_baselines_and_random_weights_as_step_0(self):
+        probed = {"bag_of_words": 0.65, "random_weights": 0.55}
+        entries = results("glue/rte", "depth", {10: [0.5, 0.6], 20: [0.7, 0.8]}, **probed)
+        random = random_weight_results(entries)
+        self.assertEqual([(one.step, one.seed, one.score) for one in random], [(0, 0, 0.55), (0, 1, 0.55)])
+        _, rows = self.table([*entries, *random])
+        self.assertEqual(rows[0], ["0", "0.5500 ± 0.0000"])
+        self.assertEqual(rows[-1], ["bag of words", "0.6500"])
+        self.assertStartsWith(markdown([*entries, *random]), "Scores of probes, step 0 with random weights")
+        self.assertEqual(random_weight_results([*entries, *random]), [])
+        self.assertEqual(random_weight_results(results("glue/rte", "t5", {10: [0.5]})), [])
 
     def test_results_are_grouped_by_task_model_and_step(self):
         rte = results("glue/rte", "t5", {10: [0.4, 0.5], 20: [0.6]})

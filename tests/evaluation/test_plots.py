@@ -1,4 +1,4 @@
-"""Pictures: confusion matrices."""
+"""Pictures: confusion matrices, un-shuffling accuracies."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,14 @@ from absl.testing import parameterized
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
 
-from hf_depth.evaluation.plots import confusion_figure, confusion_matrix, losses_figure, plot_confusion_matrix
+from hf_depth.evaluation.plots import (
+    confusion_figure,
+    confusion_matrix,
+    losses_figure,
+    plot_confusion_matrix,
+    plot_unshuffling,
+    unshuffling_figure,
+)
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import UNPARSED
 
@@ -64,3 +71,40 @@ class ConfusionMatrixTest(parameterized.TestCase):
             for box in boxes:
                 self.assertTrue(picture.x0 <= box.x0 and box.x1 <= picture.x1, f"{name}: cut off")
                 self.assertTrue(picture.y0 <= box.y0 and box.y1 <= picture.y1, f"{name}: cut off")
+
+
+def accuracies(values: list[float], key: str) -> list[dict]:
+    return [
+        {key: number, "accuracy": value, "interval": [value - 0.1, value + 0.05], "chance": 1 / number}
+        for number, value in enumerate(values, 2)
+    ]
+
+
+def unshuffling(values: list[float]) -> dict:
+    parts = {
+        "by_number_of_sentences": accuracies(values, "sentences"),
+        "by_position": accuracies(values, "position"),
+    }
+    return {"all": parts, "shuffled": {name: entries[1:] for name, entries in parts.items()}}
+
+
+class UnshufflingTest(parameterized.TestCase):
+    def test_each_way_of_generating_is_drawn_with_its_intervals_beside_chance(self):
+        figure = unshuffling_figure({"free": unshuffling([0.4, 0.3]), "constrained": unshuffling([0.6, 0.5])})
+        self.assertLen(figure.axes, 4)
+        for axes, number in zip(figure.axes, (2, 2, 1, 1), strict=True):
+            free, constrained = (container for container in axes.containers)
+            np.testing.assert_allclose(free.lines[0].get_ydata(), [0.4, 0.3][-number:])
+            np.testing.assert_allclose(constrained.lines[0].get_ydata(), [0.6, 0.5][-number:])
+            (bars,) = free.lines[2]
+            np.testing.assert_allclose(bars.get_segments()[-1][:, 1], [0.2, 0.35])
+            (chance,) = [line for line in axes.lines if line.get_label() == "random order"]
+            np.testing.assert_allclose(chance.get_ydata(), [1 / 2, 1 / 3][-number:])
+        texts = [text.get_text() for text in figure.legends[0].get_texts()]
+        self.assertCountEqual(texts, ["free", "constrained", "random order"])
+        self.assertIn("95 % Wilson", figure.get_suptitle())
+
+    def test_nothing_shuffled_is_an_empty_picture(self):
+        path = Path(self.enterContext(tempfile.TemporaryDirectory()), "unshuffling.png")
+        plot_unshuffling({"free": unshuffling([0.5])}, path)
+        self.assertGreater(imread(path).std(), 0.01)

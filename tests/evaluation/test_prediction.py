@@ -1,13 +1,18 @@
+import json
 import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from absl.testing import parameterized
 from datasets import Dataset, DatasetDict
 
 from helpers import tiny_tokenizer
-from hf_depth import TaskPredictor
+from hf_depth import TaskConfig, TaskPredictor, TaskSplits, TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth.evaluation.outputs import write_outputs
 from hf_depth.evaluation.prediction import decode_generated, generation_length
-from tiny_tasks import QUESTIONS, RTE, rte_rows, task_dataset, trainer
+from hf_depth.training.manifests import read_manifest
+from tiny_tasks import QUESTIONS, RTE, SHORT_SENTENCES, rte_rows, task_dataset, trainer
 from tiny_training import tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -53,13 +58,6 @@ class TaskPredictorTest(parameterized.TestCase):
         self.assertEqual([set(one) for one in predictions], [{"text"}] * 2)
         with self.assertRaisesRegex(ValueError, "return_scores.*free-form"):
             predictor([{"question": "Who is it?"}], return_scores=True)
-
-    def test_a_saved_model_predicts_as_before(self):
-        predictor, rows = self.predictor(), list(rte_rows(4))
-        with tempfile.TemporaryDirectory() as folder:
-            predictor.model.save_pretrained(folder)
-            TOKENIZER.save_pretrained(folder)
-            self.assertEqual(TaskPredictor.from_pretrained(folder, "glue/rte")(rows), predictor(rows))
 
     def test_examples_that_are_cut_are_reported(self):
         long = {"sentence1": "This was invitation enough. " * 300, "sentence2": "Call me Ishmael."}
@@ -120,6 +118,161 @@ class TaskPredictorTest(parameterized.TestCase):
     def test_a_tokenizer_of_another_model_is_refused(self):
         with self.assertRaisesRegex(ValueError, "sentence tokens"):
             TaskPredictor(tiny_model("depth"), tiny_tokenizer(), RTE)
+
+
+def prepared_splits(kind: str, parts: dict, **lengths) -> TaskSplits:
+    """Training and validation data of tasks: the same examples."""
+    loaded = []
+    for spec, rows in parts.items():
+        splits = TaskSplits.from_datasets(spec, {"train": rows, "validation": rows}, **lengths)
+        loaded += splits.parts
+    return TaskSplits(loaded, sentence_language="de").prepare(TOKENIZER, sentence_tokens=kind == "depth")
+
+
+def fine_tune(folder: str, kind: str, splits: TaskSplits, **arguments) -> TaskTrainer:
+    """A run as it leaves its folder: a checkpoint, the final model, what it predicted."""
+    arguments = {"max_steps": 12, "save_steps": 12, "learning_rate": 1e-2, "use_cpu": True, **arguments}
+    run = TaskTrainer(
+        model=tiny_model(kind, d_model=48, d_ff=96, num_heads=4),
+        args=TaskTrainingArguments(folder, disable_tqdm=True, per_device_eval_batch_size=3, **arguments),
+        train_dataset=splits.train_dataset(),
+        eval_dataset=splits.eval_dataset(),
+        processing_class=TOKENIZER,
+    )
+    run.train()
+    run.save_model()
+    run.evaluate()
+    write_outputs(folder, run.evaluations.values())
+    return run
+
+
+def written(folder: str, name: str) -> list[dict]:
+    (file,) = Path(folder).glob(f"predictions_*{name}_validation.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def similar_rows(number: int) -> Dataset:
+    rows = rte_rows(number).remove_columns("label")
+    return rows.add_column("label", [index % 26 / 5 for index in range(number)])
+
+
+def questions(number: int) -> Dataset:
+    texts = rte_rows(number)["sentence1"][:]
+    return Dataset.from_dict({"question": texts, "answers": [[SHORT_SENTENCES[i % 3]] for i in range(number)]})
+
+
+RUNS = {
+    "a DEPTH classifier": ("depth", {RTE: rte_rows(9)}, {}),
+    "a T5 classifier": ("t5", {RTE: rte_rows(9)}, {}),
+    "scored labels": (
+        "depth",
+        {RTE: rte_rows(9)},
+        {"prediction_mode": "score_labels", "length_normalize_scores": True},
+    ),
+    "a free-form task": ("depth", {QUESTIONS: questions(5)}, {"generation_num_beams": 2, "generation_max_length": 7}),
+    "a number": ("t5", {get_task("glue/stsb"): similar_rows(9)}, {}),
+    "a mixture": ("depth", {RTE: rte_rows(5), QUESTIONS: questions(4)}, {}),
+}
+
+
+class FolderTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    @parameterized.named_parameters(*((name, *run) for name, run in RUNS.items()))
+    def test_a_folder_predicts_what_its_run_predicted(self, kind, parts, arguments):
+        fine_tune(self.folder, kind, prepared_splits(kind, parts, max_source_length=24), **arguments)
+        for spec, rows in parts.items():
+            predictor = TaskPredictor.from_pretrained(self.folder, *([spec.name] if len(parts) > 1 else []))
+            texts = rows.select_columns(spec.text_column_name)  # as new text, which has no label
+            scores = predictor.prediction_mode == "score_labels"
+            with self.assertLogs("hf_depth.evaluation.prediction", "WARNING"):  # some are cut, as in the run
+                predictions = predictor(texts, return_scores=scores)
+            expected = written(self.folder, spec.name)
+            for one, line in zip(predictions, expected, strict=True):
+                if scores:
+                    for label, score in line["scores"].items():
+                        self.assertAlmostEqual(one["scores"][label], score, delta=1e-4)
+                else:
+                    self.assertEqual(one["text"], line["answer"])
+                if spec.labels is not None:
+                    label = one["label"] if one["label"] is None or not spec.is_regression else float(one["label"])
+                    self.assertEqual(label, line["prediction"])
+
+    def test_what_a_run_saves_says_how_its_examples_were_prepared(self):
+        splits = prepared_splits("depth", {RTE: rte_rows(5), QUESTIONS: questions(4)}, max_source_length=24)
+        run = fine_tune(self.folder, "depth", splits, prediction_mode="generate", generation_num_beams=3)
+        expected = splits.task_config.replace(generation_num_beams=3)
+        checkpoint = Path(self.folder, "checkpoint-12")
+        for folder in (self.folder, checkpoint):
+            self.assertEqual(TaskConfig.from_pretrained(folder), expected)
+        self.assertEqual([task.max_source_length for task in expected.tasks], [24, 24])
+        self.assertTrue(expected.sentence_tokens)
+        self.assertIn("task_config.json", read_manifest(checkpoint)["files"])
+        run.write_model_manifest()
+        self.assertIn("task_config.json", read_manifest(self.folder)["files"])
+        with self.assertRaisesRegex(ValueError, "choose one by `task`. They are: 'glue/rte', 'tests/questions'"):
+            TaskPredictor.from_pretrained(self.folder)
+        with self.assertRaisesRegex(ValueError, "no task 'glue/rta'. Did you mean 'glue/rte'"):
+            TaskPredictor.from_pretrained(self.folder, "glue/rta")
+
+    def save(self, kind="depth", config: TaskConfig | None = None) -> TaskPredictor:
+        model = tiny_model(kind)
+        model.save_pretrained(self.folder)
+        TOKENIZER.save_pretrained(self.folder)
+        if config is not None:
+            config.save_pretrained(self.folder)
+        return TaskPredictor(model, TOKENIZER, RTE)
+
+    def test_a_folder_without_its_task_needs_one(self):
+        predictor, rows = self.save(), list(rte_rows(4))
+        self.assertEqual(TaskPredictor.from_pretrained(self.folder, "glue/rte")(rows), predictor(rows))
+        with self.assertRaisesRegex(ValueError, "has no task_config.json.*Name its task by `task`"):
+            TaskPredictor.from_pretrained(self.folder)
+
+    def test_what_is_given_wins_over_the_folder(self):
+        short = replace(RTE, max_source_length=16)
+        self.save(config=TaskConfig((short,), True, sentence_language="de", prediction_mode="score_labels"))
+        predictor = TaskPredictor.from_pretrained(self.folder)
+        found = predictor.preprocessor
+        self.assertEqual((found.max_source_length, found.sentence_language), (16, "de"))
+        self.assertEqual(predictor.prediction_mode, "score_labels")
+        settings = {"max_source_length": 20, "sentence_language": "en", "prediction_mode": "generate"}
+        predictor = TaskPredictor.from_pretrained(self.folder, "rte", batch_size=2, **settings)
+        found = predictor.preprocessor
+        self.assertEqual((found.max_source_length, found.sentence_language), (20, "en"))
+        self.assertEqual((predictor.prediction_mode, predictor.batch_size), ("generate", 2))
+
+    def test_another_task_than_the_models_is_reported(self):
+        self.save(config=TaskConfig((QUESTIONS,), True))
+        with self.assertLogs("hf_depth.evaluation.prediction", "WARNING") as logs:
+            predictor = TaskPredictor.from_pretrained(self.folder, "glue/rte")
+        self.assertIn("fine-tuned on 'tests/questions', and predicts 'glue/rte'", logs.output[0])
+        self.assertEqual(predictor.spec, RTE)
+
+    def test_weights_may_be_bfloat16_but_not_float16(self):
+        self.save(config=TaskConfig((RTE,), True, prediction_mode="score_labels"))
+        predictor = TaskPredictor.from_pretrained(self.folder, dtype="bfloat16")
+        self.assertEqual(predictor.model.dtype, torch.bfloat16)
+        self.assertLen(predictor(rte_rows(3), return_scores=True), 3)
+        with self.assertRaisesRegex(ValueError, "`dtype` must be float32 or bfloat16.*overflows"):
+            TaskPredictor.from_pretrained(self.folder, dtype="float16")
+
+    def test_scores_that_are_not_finite_are_refused(self):
+        predictor = self.save()
+        with torch.no_grad():
+            predictor.model.lm_head.weight.fill_(float("nan"))
+        with self.assertRaisesRegex(FloatingPointError, "not finite"):
+            predictor(rte_rows(2), return_scores=True)
+
+    def test_a_depth_model_always_reads_sentence_tokens(self):
+        predictor = self.save(config=TaskConfig((RTE,), False))  # whatever the file says
+        for one in (predictor, TaskPredictor.from_pretrained(self.folder)):
+            ids = one.preprocessor({"sentence1": ["It rains. It pours."], "sentence2": ["It is wet."]})["input_ids"][0]
+            self.assertEqual(TOKENIZER.decode(ids).count("<sent_"), 3)
 
 
 class GeneratedTextTest(parameterized.TestCase):

@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from helpers import ROOT, SENTENCES, load_script, process_environment, tiny_tokenizer
-from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, TaskConfig
 from hf_depth.tasks import splits
 from hf_depth.training.checkpoints import best_checkpoint
 from tiny_tasks import SHORT_SENTENCES, rte_rows, write_natural_instructions
@@ -124,6 +124,31 @@ class OneTaskTest(ScriptTest):
         card = ModelCard.load(self.output_dir / "README.md")
         self.assertEqual(card.data.eval_results[0].metric_value, round(results["eval_accuracy"], 6))
         self.assertNotIn(str(self.folder), card.content)
+
+    def test_a_folder_is_enough_to_predict_text_without_a_label_column(self):
+        stdout = io.StringIO()
+        with contextlib.redirect_stdout(stdout):
+            self.script.main(self.flags(prediction_mode="score_labels", max_source_length=24, sentence_language="de"))
+            expected = self.lines("predictions_rte_validation.jsonl")
+            new = rte_rows(7, seed=1).remove_columns(["label", "idx"])
+            files = {
+                "train_file": None,
+                "validation_file": None,
+                "test_file": write_rows(self.folder / "new.jsonl", new),
+            }
+            task = {"benchmark": None, "dataset_name": None, "do_train": None, "do_eval": None, "do_predict": True}
+            model, self.output_dir = self.output_dir, self.folder / "new"
+            with self.assertLogs("hf_depth.training.runs", "INFO") as logs:
+                trainer = self.script.main(self.flags(model_name_or_path=model, **files, **task))
+        found = self.lines("predictions_rte_test.jsonl")
+        for name in ("input", "scores", "prediction"):
+            self.assertEqual([line[name] for line in found], [line[name] for line in expected])
+        self.assertEqual({line["label"] for line in found}, {None})
+        self.assertEqual(trainer.task_config, TaskConfig.from_pretrained(model))
+        self.assertIn(f"Predictions are in {self.output_dir}/predictions_rte_test.jsonl", logs.output[-1])
+        explicit = self.flags(model_name_or_path=model, **files, **task, prediction_mode="generate")
+        with contextlib.redirect_stdout(stdout):
+            self.assertEqual(self.script.main(explicit).args.prediction_mode, "generate")
 
     def test_from_scratch_a_vocabulary_is_trained_on_the_examples(self):
         missing = self.folder / "nowhere"

@@ -93,7 +93,7 @@ class PretrainTest(parameterized.TestCase):
         self.assertGreater(results["eval_reconstruction_loss"], 0)
         self.assertEqual("eval_order_exact" in results, changes["model_type"] == "depth")
         card = (self.output_dir / "README.md").read_text()
-        for part in ("texts.jsonl", "objective", "max_source_length", "learning_rate", "eval_loss"):
+        for part in ("texts.jsonl", "objective", "max_source_length", "learning_rate", "| loss |"):
             self.assertIn(part, card)
 
     def test_training_lowers_both_losses(self):
@@ -273,8 +273,8 @@ class PretrainTest(parameterized.TestCase):
         files = {path.name for path in Path(upload.call_args.kwargs["folder_path"]).iterdir()}
         self.assertContainsSubset(["model.safetensors", "modeling_depth.py", "tokenizer.json", "README.md"], files)
         card = (self.output_dir / "README.md").read_text()
-        self.assertIn('from_pretrained("me/tiny-depth", trust_remote_code=True)', card)
-        self.assertIn("eval_sentence_accuracy", card)
+        self.assertIn("name = 'me/tiny-depth'\n", card)
+        self.assertIn("| sentence_accuracy |", card)
 
     def test_one_sentence_corpus_is_no_corpus_for_depth(self):
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:8] * 3))

@@ -8,6 +8,7 @@ import pickle
 import tempfile
 import warnings
 
+import numpy as np
 import torch
 from absl.testing import parameterized
 from transformers import T5Config
@@ -16,6 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth.data.sentences import get_sentence_splitter
+from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
@@ -23,6 +27,8 @@ from hf_depth.models.modeling_depth import (
     create_mask,
     is_sentence_token,
 )
+from hf_depth.tasks.preprocessing import TaskPreprocessor
+from hf_depth.tasks.spec import TaskSpec
 from tiny_models import (
     EOSEN,
     SENTENCE_TOKENS,
@@ -704,3 +710,47 @@ class EmbeddingTest(parameterized.TestCase):
         model = tiny_model(config, model_class=T5ForConditionalGeneration)
         self.assertEqual(model._shift_right(torch.tensor([[5, 6]])).tolist(), [[0, 5]])
         self.assertEqual(model.generate(torch.tensor([[5, 6]]), max_new_tokens=1)[0, 0].item(), 0)
+
+
+class EncodeSentencesTest(parameterized.TestCase):
+    """What a DEPTH model makes of sentences is what a run reads."""
+
+    def setUp(self):
+        super().setUp()
+        self.tokenizer = tiny_tokenizer(sentence_tokens=True)
+        self.model = DepthForConditionalGeneration(
+            tiny_config(
+                vocab_size=len(self.tokenizer),
+                first_sentence_token_id=int(sentence_token_ids(self.tokenizer)[0]),
+                num_sentence_tokens=20,
+                eosen_token_id=eosen_token_id(self.tokenizer),
+            )
+        )
+
+    def test_an_input_is_that_of_fine_tuning_also_where_it_is_cut(self):
+        random = np.random.default_rng(0)
+        spec = TaskSpec("tests", "pair", ("premise", "hypothesis"), ("first:", "second:"), labels=("no", "yes"))
+        num_cut = 0
+        for _ in range(30):
+            number = int(random.choice([1, 2, 4, 14]))
+            example = {name: " ".join(random.choice(SENTENCES, size=number)) for name in spec.text_column_name}
+            max_length = int(random.integers(8, 120))
+            preprocessor = TaskPreprocessor(self.tokenizer, spec, max_source_length=max_length)
+            expected = preprocessor({name: [text] for name, text in example.items()})
+            num_cut += expected["num_cut_tokens"][0] > 0
+            texts = []
+            for name, prefix in zip(spec.text_column_name, spec.prefix, strict=True):
+                first, *others = get_sentence_splitter()(example[name])
+                texts.append([f"{prefix} {first}", *others])
+            found = self.model.encode_sentences(self.tokenizer, *texts, max_length=max_length)
+            self.assertEqual(found.tolist(), [expected["input_ids"][0].tolist()])
+        self.assertBetween(num_cut, 10, 29)
+
+    def test_sentinels_are_read_as_such(self):
+        ids = self.model.encode_sentences(self.tokenizer, ["Call me.", "It is <extra_id_3>."])
+        text = self.tokenizer.decode(ids[0])
+        self.assertEqual(text.replace(" ", ""), "<eosen><sent_0>Callme.<eosen><sent_1>Itis<extra_id_3>.<eosen></s>")
+        self.assertIn(self.tokenizer.convert_tokens_to_ids("<extra_id_3>"), ids[0].tolist())
+
+    def test_an_input_without_a_sentence_is_its_end(self):
+        self.assertEqual(self.model.encode_sentences(self.tokenizer, []).tolist(), [[self.tokenizer.eos_token_id]])

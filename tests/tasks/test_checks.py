@@ -2,7 +2,7 @@
 
 from absl.testing import parameterized
 
-from hf_depth.tasks.checks import check_prediction_mode
+from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
 from hf_depth.tasks.registry import DATASET_VALS, get_task, register_task
 from tiny_tasks import ENTRY, RegistryTestCase
 
@@ -45,6 +45,8 @@ class FieldsTest(RegistryTestCase):
         ({"validation_splits": [""]}, "field `validation_splits`: must hold names"),
         ({"test_splits": ["test", ""]}, "field `test_splits`: must hold names"),
         ({"submission_names": [""]}, "field `submission_names`: must hold names"),
+        ({"probe_features": "diference"}, "field `probe_features`: got 'diference'. Did you mean 'difference'"),
+        ({"probe_features": "product"}, "field `probe_features`: 'product' is for 2 text columns, but there are 1"),
     )
     def test_a_wrong_field_is_an_error_that_names_it(self, fields, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -68,3 +70,12 @@ class PredictionModeTest(parameterized.TestCase):
             ValueError, "score_labels is for .* 'natural_instructions' is free-form.* generate"
         ):
             check_prediction_mode(tasks, "score_labels")
+
+    def test_a_probe_predicts_classes_where_there_are_probes(self):
+        check_prediction_mode([get_task("glue/rte")], "probe", EVALUATION_MODES)
+        with self.assertRaisesRegex(ValueError, "must be one of generate, score_labels, got 'probe'"):
+            check_prediction_mode([get_task("glue/rte")], "probe")
+        with self.assertRaisesRegex(ValueError, "'stsb' predicts numbers"):
+            check_prediction_mode([get_task("glue/stsb")], "probe", EVALUATION_MODES)
+        with self.assertRaisesRegex(ValueError, "probe is for tasks with labels"):
+            check_prediction_mode([get_task("natural_instructions")], "probe", EVALUATION_MODES)

@@ -33,6 +33,10 @@ step = int("".join(filter(str.isdigit, flags["--model_name_or_path"].rpartition(
 results = {"eval_accuracy": step / 100 + int(flags["--seed"]) / 10}
 (folder / "all_results.json").write_text(json.dumps(results))
 """
+# What a probe leaves beside them.
+RANDOM_WEIGHTS = """
+(folder / "all_results.json").write_text(json.dumps(results | {"eval_random_weights_accuracy": 0.25}))
+"""
 
 
 class ComparisonTest(parameterized.TestCase):
@@ -94,6 +98,16 @@ class ComparisonTest(parameterized.TestCase):
             self.assertEqual(Path(recipe), RECIPES / {"glue/rte": "rte.yaml"}.get(task, "disco_eval.yaml"))
         steps = [run.checkpoint.step for run in comparison.runs]
         self.assertEqual(steps, sorted(steps))  # the first results are of all models
+
+    def test_probes_are_runs_with_random_weights_as_step_0(self):
+        with open("launcher.py", "a") as file:
+            file.write(RANDOM_WEIGHTS)
+        results, _ = self.execute(tasks=["glue/rte"], models=["t5"], prediction_mode="probe")
+        self.assertLen(self.calls(), 2)
+        for run in self.comparison(tasks=["glue/rte"], models=["t5"], prediction_mode="probe").runs:
+            self.assertIn("--prediction_mode probe", " ".join(run.arguments))
+        self.assertEqual([(result.step, result.score) for result in results][-1], (0, 0.25))
+        self.assertLen(results, 3)
 
     def test_a_configuration_of_ones_own_fills_in_the_task(self):
         Path("own-rte.yaml").write_text((RECIPES / "rte.yaml").read_text())

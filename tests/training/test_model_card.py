@@ -1,34 +1,79 @@
-"""Model cards."""
+"""Model cards: what the Hub reads of them, and what a reader does."""
 
+import re
 import tempfile
 from pathlib import Path
 
 import yaml
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
+from huggingface_hub.utils import validate_repo_id
 
+from helpers import tiny_tokenizer
 from hf_depth.evaluation.scoring import TaskResult
+from hf_depth.models.modeling_depth import T5ForConditionalGeneration, UMT5ForConditionalGeneration
 from hf_depth.tasks.registry import get_task
-from hf_depth.training.model_card import CardContent, fine_tuning_card, model_card, model_index
+from hf_depth.training.card_code import Usage
+from hf_depth.training.model_card import (
+    CardContent,
+    card_section,
+    fine_tuning_card,
+    is_hub_name,
+    model_index,
+    pretraining_card,
+)
+from tiny_models import tiny_config, tiny_model, tiny_t5_config, tiny_umt5_config
 from tiny_tasks import task_results
+from tiny_training import TrainingTestCase, trainer
+
+MODELS = {
+    "depth": lambda: tiny_model(tiny_config()),
+    "t5": lambda: tiny_model(tiny_t5_config(), model_class=T5ForConditionalGeneration),
+    "umt5": lambda: tiny_model(tiny_umt5_config(), model_class=UMT5ForConditionalGeneration),
+}
+ODD_NAMES = ['a: "b" #c', "- 'x' | y", "[z] & *w", "Grüße, 世界: !", "null", "1.0"]
+SETTINGS = {"parameters": 1_200_000, "global batch size": 64}
+LOGS = [
+    {
+        "step": 0,
+        "eval_loss": 7.0,
+        "eval_sentence_accuracy_shuffled": 0.1,
+        "eval_sentence_accuracy_shuffled_chance": 0.2,
+    },
+    {"step": 5, "loss": 5.0},
+    {
+        "step": 9,
+        "eval_loss": 4.0,
+        "eval_sentence_accuracy_shuffled": 0.21,
+        "eval_sentence_accuracy_shuffled_chance": 0.2,
+        "eval_runtime": 3.0,
+    },
+]
+
+
+def metadata(card: ModelCard) -> dict:
+    """The head of a card as the Hub reads it."""
+    return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", str(card), re.DOTALL).group(1))
 
 
 class FineTuningCardTest(parameterized.TestCase):
+    def card(self, kind="depth", results=(), content=None, **arguments) -> ModelCard:
+        return fine_tuning_card("my-model", MODELS[kind](), results, content or CardContent(), **arguments)
+
     def test_card_states_results_in_the_form_of_the_hub(self):
-        card = ModelCard(
-            fine_tuning_card(
-                "my-model",
-                "depth",
-                task_results(),
-                CardContent(
-                    {"Data": {"train": "rte.jsonl", "rows": 32}, "Settings": {"learning_rate": 1e-4}},
-                    base_model="google/t5-v1_1-base",
-                    datasets=["nyu-mll/glue"],
-                ),
-            )
+        content = CardContent(
+            {"Data": {"train_file": "rte.jsonl", "rte train": {"examples": 3200}}, "Settings": {"seed": 42}},
+            base_model="google/t5-v1_1-base",
+            datasets=["nyu-mll/glue"],
+            language="en",
+            license="apache-2.0",
         )
-        data = yaml.safe_load(card.data.to_yaml())
+        card = self.card("depth", task_results(), content)
+        data = metadata(card)
         self.assertEqual((data["base_model"], data["datasets"]), ("google/t5-v1_1-base", ["nyu-mll/glue"]))
+        self.assertEqual((data["language"], data["license"]), ("en", "apache-2.0"))
+        self.assertEqual((data["library_name"], data["tags"]), ("transformers", sorted(data["tags"])))
+        self.assertContainsSubset(["depth", "hf_depth", "glue", "natural_instructions"], data["tags"])
         (index,) = data["model-index"]
         self.assertEqual(index["name"], "my-model")
         found = {
@@ -47,19 +92,53 @@ class FineTuningCardTest(parameterized.TestCase):
             },
         )
         self.assertEqual([score.metric_value for score in card.data.eval_results], list(found.values()))
-        for text in ("trust_remote_code=True", "| rows | 32 |", "| learning_rate | 0.0001 |", "| majority |"):
+        for text in ("| rte train | 3,200 |", "| seed | 42 |", "| majority |", "from google/t5-v1_1-base on"):
             self.assertIn(text, card.text)
+        self.assertIn("its accuracy on glue/rte (validation), 0.6667, is not above", card.text.replace("Its", "its"))
 
-    def test_card_names_no_folder_of_this_machine(self):
+    def test_what_is_not_known_is_not_in_the_metadata(self):
+        self.assertEqual(metadata(self.card("t5")), {"library_name": "transformers", "tags": ["hf_depth", "t5"]})
+
+    @parameterized.parameters(*ODD_NAMES)
+    def test_odd_names_survive(self, name):
+        content = CardContent({"Data": {name: name}}, datasets=[name], language=name, license=name, tags=[name])
+        card = fine_tuning_card(name, MODELS["t5"](), task_results(), content)
+        data = metadata(ModelCard(str(card)))
+        self.assertEqual(data["model-index"][0]["name"], name)
+        self.assertEqual((data["language"], data["license"], data["datasets"]), (name, name, [name]))
+        self.assertIn(name, data["tags"])
+        self.assertIn(f"\n# {name}\n", card.text)
+        cell = name.replace("|", "\\|")
+        self.assertIn(f"\n| {cell} | {cell} |\n", card.text)
+
+    @parameterized.parameters("here", "/not/here/t5-run", "../t5-run", "not/here/t5-run")
+    def test_card_names_no_folder_of_this_machine(self, name):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory())) / "t5-run"
         folder.mkdir()
-        text = fine_tuning_card("m", "t5", task_results(), CardContent(base_model=str(folder)))
-        self.assertNotIn(str(folder.parent), text)
-        self.assertIn("from t5-run on", text)
-        self.assertNotIn("base_model", text)
-        self.assertNotIn("trust_remote_code", text)
-        text = fine_tuning_card("m", "t5", task_results(), CardContent(base_model="/not/here/t5-run"))
-        self.assertNotIn("/not/here", text)
+        card = self.card("t5", task_results(), CardContent(base_model=str(folder) if name == "here" else name))
+        self.assertNotIn(str(folder.parent), str(card))
+        self.assertNotIn("/t5-run", str(card))
+        self.assertIn("fine-tuned with hf_depth from t5-run on", card.text)
+        self.assertNotIn("base_model", str(card))
+
+    def test_the_code_stands_in_the_card_with_what_it_needs(self):
+        usage = Usage("a = 1\n", "b = 2\n", ["torch", "nupunkt==0.8.0"], "<eosen>  in\nput", "out</s>", "It is so.")
+        text = self.card("depth", usage=usage).text
+        self.assertIn("With hf_depth installed:\n\n```python\na = 1\n```\n", text)
+        self.assertIn("Without it, after `pip install torch nupunkt==0.8.0`:\n\n```python\nb = 2\n```\n", text)
+        self.assertIn("It is so.\n\n```text\ninput:  <eosen> in put\ntarget: out</s>\n```\n", text)
+
+    def test_limits_say_what_the_run_shows(self):
+        result = TaskResult(get_task("rte"), "test", {"accuracy": 0.7, "majority_accuracy": 0.5})
+        content = CardContent({"Settings": SETTINGS})
+        good = self.card("t5", [result], content, num_steps=1500).text
+        self.assertIn("1.2 million parameters and was trained for 1,500 steps of 64 examples. A model of this", good)
+        self.assertNotIn("do not rely on", good)
+        self.assertIn("It was not evaluated on labeled examples.", self.card("t5").text)
+
+    def test_card_without_results_is_valid(self):
+        card = self.card("t5", [TaskResult(get_task("rte"), "test", {})])
+        self.assertNotIn("model-index", metadata(card))
 
     def test_examples_from_files_do_not_pass_for_those_of_the_hub(self):
         score, *_ = model_index(task_results())
@@ -67,18 +146,83 @@ class FineTuningCardTest(parameterized.TestCase):
         score, *_ = model_index(task_results(), ["nyu-mll/glue"])
         self.assertEqual((score.dataset_type, score.dataset_config), ("nyu-mll/glue", "rte"))
 
-    def test_card_without_results_is_valid(self):
-        card = ModelCard(fine_tuning_card("m", "t5", [TaskResult(get_task("rte"), "test", {})], CardContent()))
-        self.assertNotIn("model-index", card.data.to_dict())
-
     def test_scores_that_are_no_numbers_are_left_out_of_the_index(self):
         self.assertEmpty(model_index([TaskResult(get_task("rte"), "test", {"accuracy": float("nan")})]))
 
 
 class PretrainingCardTest(parameterized.TestCase):
-    @parameterized.parameters(("depth", True), ("t5", False), ("umt5", False))
-    def test_each_kind_of_model_has_a_card(self, model_type, needs_code):
-        card = model_card("m", model_type, {"Data": {"source": "novels"}})
-        self.assertIn(f"tags: [{model_type}, ", card)
-        self.assertIn("| source | novels |", card)
-        self.assertEqual("trust_remote_code=True" in card, needs_code)
+    @parameterized.parameters(*MODELS)
+    def test_each_kind_of_model_has_a_card(self, kind):
+        content = CardContent({"Data": {"source": "novels"}, "Settings": SETTINGS | {"max_source_length": 128}})
+        card = pretraining_card("m", MODELS[kind](), content, LOGS, num_steps=9)
+        self.assertContainsSubset([kind, "pre-training", "hf_depth"], metadata(card)["tags"])
+        self.assertIn("pre-trained on novels with hf_depth.", card.text)
+        self.assertIn("| loss | 7 | 4 |  |", card.text)
+        self.assertIn("| sentence_accuracy_shuffled | 0.1 | 0.21 | 0.2 |", card.text)
+        self.assertIn("21.0% right from the true ones before them, no better than 20.0% by chance", card.text)
+        self.assertIn("inputs of at most 128 tokens", card.text)
+        self.assertNotIn("runtime", card.text)
+        values = {score.metric_name: score.metric_value for score in card.data.eval_results}
+        self.assertEqual(values, {"loss": 4.0, "sentence_accuracy_shuffled": 0.21})
+
+    def test_a_card_without_an_evaluation_has_no_results(self):
+        card = pretraining_card("m", MODELS["t5"](), CardContent())
+        self.assertNotIn("## Results", card.text)
+        self.assertNotIn("model-index", metadata(card))
+
+
+class SectionTest(parameterized.TestCase):
+    def test_values_are_written_for_readers(self):
+        values = {"a": None, "b": True, "c": 12345, "d": 1e-4, "e": ["x", 2], "f": "p|q\nr", "g": "seed"}
+        text = card_section("Settings", values)
+        for line in ("a | none", "b | yes", "c | 12,345", "d | 0.0001", "e | x, 2", "f | p\\|q r"):
+            self.assertIn(f"| {line} |", text)
+
+    @parameterized.parameters(
+        ("google/t5-v1_1-base", True),
+        ("t5-small", True),
+        ("/a/b", False),
+        ("./a", False),
+        ("a/b/c", False),
+        ("https://me:secret@example.org/a", False),
+    )
+    def test_names_of_the_hub_are_told_from_paths(self, name, expected):
+        self.assertEqual(is_hub_name(name), expected)
+
+
+class CreateModelCardTest(TrainingTestCase):
+    """`Trainer.create_model_card` and `push_to_hub` are heeded as those of transformers are."""
+
+    def card(self, trainer_, **arguments) -> dict:
+        trainer_.create_model_card(**arguments)
+        return metadata(ModelCard.load(Path(self.folder, "README.md")))
+
+    def test_arguments_win_over_the_content_and_stay(self):
+        made = trainer("t5", self.folder, number_of_rows=8)
+        made.card = CardContent({"Data": {"source": "novels"}}, language="en", tags=["first"])
+        given = {"language": ["de", "fr"], "license": "mit", "tags": "second", "finetuned_from": "google/t5-v1_1-base"}
+        for arguments in (given | {"dataset_tags": "me/texts", "dataset": "My texts"}, {}):
+            data = self.card(made, model_name="Named", **arguments)
+            self.assertEqual((data["language"], data["license"]), (["de", "fr"], "mit"))
+            self.assertEqual((data["base_model"], data["datasets"]), ("google/t5-v1_1-base", ["me/texts"]))
+            self.assertContainsSubset(["first", "second"], data["tags"])
+            text = Path(self.folder, "README.md").read_text()
+            self.assertIn("\n# Named\n", text)
+            self.assertIn("| source | My texts |", text)
+        for name in (data["base_model"], *data["datasets"]):
+            validate_repo_id(name)
+
+    def test_an_argument_that_a_card_cannot_heed_is_named(self):
+        made = trainer("t5", self.folder, number_of_rows=8)
+        made.card = CardContent()
+        with self.assertRaisesRegex(TypeError, "`tasks` is no argument of this model card. There are: language"):
+            made.create_model_card(tasks="translation")
+
+    def test_without_a_tokenizer_the_card_has_no_code(self):
+        made = trainer("t5", self.folder, number_of_rows=8)
+        made.card = CardContent()
+        self.card(made)
+        self.assertNotIn("```python", Path(self.folder, "README.md").read_text())
+        made.processing_class = tiny_tokenizer(sentence_tokens=True)
+        self.card(made)
+        self.assertIn("```python", Path(self.folder, "README.md").read_text())

@@ -5,11 +5,13 @@ from unittest import mock
 
 import torch
 from absl.testing import parameterized
+from matplotlib.image import imread
 from transformers import AutoModelForSeq2SeqLM
 
 import tiny_tasks
+from helpers import tiny_tokenizer
 from hf_depth.training.model_card import CardContent
-from hf_depth.training.runs import FineTuningRun, Run
+from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
@@ -39,6 +41,22 @@ class RunTest(TrainingTestCase):
         saved = AutoModelForSeq2SeqLM.from_pretrained(self.folder).state_dict()
         for name, value in run_trainer.model.state_dict().items():
             self.assertTrue(torch.equal(value, saved[name]), name)
+
+    @parameterized.parameters((True, ["free", "constrained"]), (False, ["free"]))
+    def test_pretraining_writes_unshuffling_accuracies(self, constrained, expected):
+        arguments = {"do_eval": True, "predict_with_generate": True, "generation_max_length": 30}
+        run_trainer = trainer("depth", self.folder, constrain_sentence_order=constrained, **arguments)
+        run_trainer.processing_class = tiny_tokenizer(sentence_tokens=True)
+        PretrainingRun.find(run_trainer.args, {}).execute(run_trainer)
+        saved = json.loads(Path(self.folder, "unshuffling.json").read_text())
+        self.assertEqual(list(saved), expected)
+        self.assertEqual(saved, run_trainer.unshuffling["eval"])
+        self.assertGreater(imread(Path(self.folder, "unshuffling.png")).std(), 0.01)
+
+    def test_pretraining_of_t5_has_no_order(self):
+        run_trainer = trainer("t5", self.folder, do_eval=True, predict_with_generate=True)
+        PretrainingRun.find(run_trainer.args, {}).execute(run_trainer)
+        self.assertEmpty(list(Path(self.folder).glob("unshuffling*")))
 
     @parameterized.parameters(("do_train", "eval_loss"), ("do_eval", "train_loss"))
     def test_a_step_that_is_not_asked_for_is_left_out(self, step, other):
@@ -177,7 +195,7 @@ class RunTest(TrainingTestCase):
         Run.find(run_trainer.args, {}).execute(run_trainer)
         card = Path(self.folder, "README.md").read_text()
         self.assertIn("| source | Middlemarch |", card)
-        self.assertIn("| eval_loss |", card)
+        self.assertIn("| loss |", card)
 
     def test_a_model_of_another_size_does_not_continue_it(self):
         run, _ = self.run_once()

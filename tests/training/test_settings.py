@@ -1,5 +1,7 @@
 """Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
 
+from unittest import mock
+
 from absl.testing import parameterized
 from transformers import GenerationConfig
 
@@ -47,6 +49,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"label_names": ["foo"]}, "`label_names` .'foo'.: the labels of all collators are 'labels'"),
         ({"eval_do_concat_batches": False}, "`eval_do_concat_batches` must be true"),
         ({"prediction_loss_only": True, "predict_with_generate": True}, "`prediction_loss_only` contradicts"),
+        ({"constrain_sentence_order": True}, "`constrain_sentence_order` .* add `--predict_with_generate`"),
     )
     def test_what_cannot_work_is_refused_by_name(self, arguments, message):
         for kind in (DepthTrainingArguments, TaskTrainingArguments):
@@ -77,6 +80,16 @@ class ArgumentsTest(parameterized.TestCase):
     )
     def test_what_works_is_accepted(self, **arguments):
         self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
+
+    @parameterized.parameters(
+        ({"report_to": "wandb"}, "`report_to` needs wandb.*hf_depth.wandb."),
+        ({"report_to": ["tensorboard", "wandb"]}, "`report_to` needs wandb.*hf_depth.wandb."),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "`deepspeed` needs deepspeed.*hf_depth.deepspeed."),
+    )
+    def test_a_missing_package_is_an_error_that_names_the_extra(self, arguments, message):
+        with mock.patch("hf_depth.training.settings.find_spec", lambda name: None):
+            with self.assertRaisesRegex(ValueError, message):
+                DepthTrainingArguments("unused", use_cpu=True, **arguments)
 
 
 class TrainerTest(TrainingTestCase):

@@ -16,6 +16,9 @@ from hf_depth.training.statistics import (
     sentence_sequence,
     summarize,
     summarize_order,
+    unshuffling_accuracy,
+    unshuffling_statistics,
+    unshuffling_table,
 )
 
 CONFIG = DepthConfig(vocab_size=160, first_sentence_token_id=130, num_sentence_tokens=6, eosen_token_id=136)
@@ -62,6 +65,31 @@ class OrderTest(parameterized.TestCase):
         score = order_statistics(ids([0, *generated, 1]), gold, gold, CONFIG)[0]
         self.assertEqual(score[1].item(), exact)
         self.assertAlmostEqual(score[3].item(), tau, delta=1e-9)
+
+    def test_unshuffling_accuracy_counts_by_number_of_sentences_and_position(self):
+        labels = ids([130, 131, 1], [130, 131, 132, 1], [130, 131, 132, 1], [130, 131, 132, 1], [130, 1])
+        inputs = ids([131, 130], [130, 131, 132], [132, 131, 130], [131, 132, 130], [130])
+        generated = ids([131, 130], [130, 131, 132], [130, 132, 131], [130, 131, 132], [130])
+        rows = unshuffling_statistics(generated, inputs, labels, CONFIG)
+        table = unshuffling_table(rows[:2]) + unshuffling_table(rows[2:])
+        accuracy = unshuffling_accuracy(table)
+        two, three = accuracy["all"]["by_number_of_sentences"]
+        self.assertEqual((two["sentences"], two["examples"], two["correct"], two["chance"]), (2, 1, 0, 0.5))
+        self.assertEqual((three["sentences"], three["examples"], three["correct"]), (3, 3, 2))
+        self.assertAlmostEqual(three["chance"], 1 / 6)
+        self.assertAlmostEqual(three["kendall_tau"], (1 + 1 / 3 + 1) / 3)
+        self.assertAlmostEqual(three["kendall_tau_standard_error"], np.std([1, 1 / 3, 1], ddof=1) / 3**0.5)
+        low, high = three["interval"]  # Wilson (1927), by hand for 2 of 3
+        self.assertAlmostEqual(low, 0.2077, delta=1e-4)
+        self.assertAlmostEqual(high, 0.9385, delta=1e-4)
+        by_position = accuracy["all"]["by_position"]
+        self.assertEqual(
+            [(e["position"], e["correct"], e["examples"]) for e in by_position], [(1, 3, 4), (2, 2, 4), (3, 2, 3)]
+        )
+        self.assertAlmostEqual(by_position[0]["chance"], (0.5 + 3 / 3) / 4)
+        self.assertAlmostEqual(by_position[2]["chance"], 1 / 3)
+        shuffled = accuracy["shuffled"]["by_number_of_sentences"]
+        self.assertEqual([(e["sentences"], e["correct"], e["examples"]) for e in shuffled], [(2, 0, 1), (3, 1, 2)])
 
     def test_one_sentence_has_no_order(self):
         gold = ids([130, 5, 1], [130, 131, 1])

@@ -1,8 +1,6 @@
 import copy
 import functools
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from absl.testing import absltest, parameterized
 from datasets import Dataset, concatenate_datasets
 
 import tiny_tasks
-from helpers import SENTENCES, process_environment, tiny_tokenizer
+from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import (
     DataCollatorForTasks,
     DepthTrainingArguments,
@@ -418,10 +416,7 @@ class TrainingTest(TestCase):
 class ProcessesTest(TestCase):
     def test_two_processes_predict_seven_examples_as_one_does(self):
         arguments = json.dumps({"per_device_eval_batch_size": 2})
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-        command += [tiny_tasks.__file__, "depth", self.folder, "7", arguments]
-        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
-        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        run_in_two_processes(tiny_tasks.main, "depth", self.folder, "7", arguments)
         written = json.loads(Path(self.folder, "evaluations.json").read_text())
         tiny_tasks.main("depth", self.folder, "7", arguments)
         expected = json.loads(Path(self.folder, "evaluations.json").read_text())

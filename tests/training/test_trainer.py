@@ -1,7 +1,5 @@
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +9,7 @@ from datasets import Dataset
 from transformers import Seq2SeqTrainingArguments
 
 import tiny_training
-from helpers import SENTENCES, process_environment, tiny_tokenizer
+from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
@@ -81,7 +79,7 @@ class LossTest(TrainingTestCase):
         alone.train()
         metrics = alone.evaluate()
         shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-        together = run_in_two_processes(kind, self.folder, shape)
+        together = run_on_two_ranks(kind, self.folder, shape)
 
         self.assert_close(together["parameters"], parameters(alone.model))
         train_log = alone.state.log_history[0]
@@ -230,7 +228,7 @@ class StreamTest(TrainingTestCase):
 
     def test_two_processes_that_are_interrupted_are_one_with_two_workers(self):
         arguments = {"max_steps": 6, "streaming": True, "per_device_train_batch_size": 2, "learning_rate": 0.1}
-        together = run_in_two_processes("depth", self.folder, arguments | {"interrupted_at": 4})
+        together = run_on_two_ranks("depth", self.folder, arguments | {"interrupted_at": 4})
         alone = trainer("depth", self.folder, **arguments, dataloader_num_workers=2, gradient_accumulation_steps=2)
         alone.train()
         self.assert_close(parameters(alone.model), together["parameters"])
@@ -294,6 +292,49 @@ class EvaluationTest(TrainingTestCase):
         self.assertLen(output.predictions, 3)
         self.assertLen(output.label_ids, 3)
         self.assertIn("predict_order_kendall_tau", output.metrics)
+
+    def test_constrained_order_comes_beside_the_free_one_which_stays(self):
+        arguments = {"predict_with_generate": True, "generation_max_length": 40}
+        free = trainer("depth", self.folder, **arguments).evaluate()
+        run = trainer("depth", self.folder, constrain_sentence_order=True, **arguments)
+        metrics = run.evaluate()
+        for name, value in free.items():
+            if "time" not in name and "per_second" not in name:
+                self.assertEqual(metrics[name], value, name)
+        names = [f"eval_order_{name}{shuffled}" for name in ("exact", "kendall_tau") for shuffled in ("", "_shuffled")]
+        names = [name.replace("exact", "exact_constrained").replace("tau", "tau_constrained") for name in names]
+        self.assertContainsSubset(names, metrics)
+        self.assertEmpty([name for name in free if "constrained" in name])
+        # Whatever the weights, each order is complete: no pair of sentences is missing.
+        self.assertGreater(metrics["eval_order_kendall_tau_constrained"], metrics["eval_order_kendall_tau"])
+        self.assertEqual(list(run.unshuffling), ["eval"])
+        for decoding, prefix in (("free", ""), ("constrained", "_constrained")):
+            entries = run.unshuffling["eval"][decoding]["all"]["by_number_of_sentences"]
+            self.assertEqual(sum(entry["examples"] for entry in entries), 7)
+            exact = sum(entry["correct"] for entry in entries) / 7
+            self.assertAlmostEqual(exact, metrics[f"eval_order_exact{prefix}"])
+
+    @parameterized.parameters("", "a")
+    def test_an_evaluation_in_small_batches_or_of_named_data_counts_the_same(self, name):
+        arguments = {"predict_with_generate": True, "constrain_sentence_order": True, "generation_max_length": 30}
+        expected = trainer("depth", self.folder, **arguments)
+        expected.evaluate()
+        run = trainer("depth", self.folder, per_device_eval_batch_size=2, **arguments)
+        run.evaluate({name: rows(7)} if name else None)
+        self.assertEqual(run.unshuffling[f"eval_{name}" if name else "eval"], expected.unshuffling["eval"])
+
+    def test_the_constraint_is_for_depth_models(self):
+        with self.assertRaisesRegex(ValueError, "`constrain_sentence_order` needs a DEPTH model"):
+            trainer("t5", self.folder, predict_with_generate=True, constrain_sentence_order=True)
+
+    @parameterized.parameters(({"max_new_tokens": 3},), ({"num_beams": 2, "max_length": 9},))
+    def test_the_constraint_holds_beside_settings_of_generation(self, settings):
+        run = trainer("depth", self.folder, predict_with_generate=True, constrain_sentence_order=True)
+        metrics = run.evaluate(**settings)
+        expected = trainer("depth", self.folder, predict_with_generate=True, generation_max_length=40)
+        self.assertGreater(
+            metrics["eval_order_kendall_tau_constrained"], expected.evaluate()["eval_order_kendall_tau"]
+        )
 
     def test_logs_have_the_components(self):
         run = trainer("depth", self.folder, max_steps=2)
@@ -448,18 +489,9 @@ class PartsTest(TrainingTestCase):
             self.assertEqual(made.args.generation_max_length, expected)
 
 
-def run_in_two_processes(kind, folder, arguments):
-    """`tiny_training.py` on two gloo processes; what its first process wrote."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    result = subprocess.run(
-        [*command, tiny_training.__file__, kind, folder, json.dumps(arguments)],
-        env=process_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if result.returncode:
-        raise AssertionError(result.stderr[-3000:])
+def run_on_two_ranks(kind, folder, arguments):
+    """`tiny_training.main` in two gloo processes; what its first process wrote."""
+    run_in_two_processes(tiny_training.main, kind, folder, json.dumps(arguments))
     logs = json.loads(Path(folder, "logs.json").read_text())
     return {"parameters": torch.load(Path(folder, "parameters.pt")), **logs}
 

@@ -7,7 +7,7 @@ Representations", arXiv 1909.00142; https://github.com/ZeweiChu/DiscoEval.
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,7 @@ _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
 
 # The sentences of a row, in the copies on the Hub.
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+ORDINAL_COLUMNS = tuple(f"{ordinal}_sentence" for ordinal in _ORDINALS)
 
 
 def load(
@@ -88,11 +89,31 @@ def load(
 load_pairs = partial(load, is_pairs=True)
 
 
-def _read(argument: str, file: str, spec: TaskSpec, is_pairs: bool, cache_dir: str | None) -> Dataset:
+def read_new(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
+    """Examples of files of the same kinds, to be predicted: a line of a .txt file may lack the label."""
+    texts = list(spec.text_column_name)
+    parts = []
+    for file in (file for name in names for file in find_files(argument, name)):
+        part = _read(argument, file, spec, is_pairs=False, cache_dir=cache_dir, text_rows=new_text_rows)
+        parts.append(_columns_in_order(part, spec, file).select_columns(texts))
+    return concatenate_datasets(parts)
+
+
+def complete_example(example: Mapping[str, Any], spec: TaskSpec, *_: Any) -> Mapping[str, Any]:
+    """An example to be predicted whose columns are called `first_sentence`, …, with the names of the task."""
+    names = dict(zip(spec.text_column_name, ORDINAL_COLUMNS, strict=False))
+    if not all(name in example for name in names.values()):
+        return example
+    return {**{column: example[name] for column, name in names.items()}, **example}
+
+
+def _read(
+    argument: str, file: str, spec: TaskSpec, is_pairs: bool, cache_dir: str | None, text_rows: Callable | None = None
+) -> Dataset:
     name = file.removesuffix(".gz").lower()
     rows: Callable | None = None
     if name.endswith(".txt"):
-        rows = pair_rows if is_pairs else text_rows
+        rows = text_rows or (pair_rows if is_pairs else labeled_rows)
     elif name.endswith(".pkl"):
         rows = pickle_rows
     elif name.endswith(".json") and _holds_lists(file):
@@ -104,10 +125,19 @@ def _read(argument: str, file: str, spec: TaskSpec, is_pairs: bool, cache_dir: s
     return read_rows(argument, rows, file, spec, cache_dir, features)
 
 
-def text_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
+def labeled_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
     """The rows of a published text file: `label<TAB>sentence<TAB>…`."""
     for number, line in text_lines(file):
         yield _row(spec, f"{file}, line {number}", *_label_and_texts(line.split("\t")))
+
+
+def new_text_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
+    """The rows of a text file to predict: as published, or without the labels."""
+    number_of_texts = len(spec.text_column_name)
+    for number, line in text_lines(file):
+        cells = line.split("\t")
+        texts = cells[1:] if len(cells) == number_of_texts + 1 else cells
+        yield _row(spec, f"{file}, line {number}", str(UNLABELED), texts)
 
 
 def pair_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
@@ -198,11 +228,11 @@ def _columns_in_order(dataset: Dataset, spec: TaskSpec, place: str) -> Dataset:
     """Name the columns of the sentences as the task does, whatever they are called."""
     there = [name for name in dataset.column_names if name not in (spec.label_column_name, INDEX)]
     wanted = spec.text_column_name
-    ordinals = [f"{ordinal}_sentence" for ordinal in _ORDINALS[: len(wanted)]]
+    ordinals = ORDINAL_COLUMNS[: len(wanted)]
     if set(wanted) <= set(there):
         return dataset
     if set(ordinals) <= set(there):
-        there = ordinals
+        there = list(ordinals)
     elif len(there) != len(wanted):
         raise ValueError(
             f"{place}: the task {spec.name!r} needs {len(wanted)} columns with text, {listed(wanted)}, or "

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 MAX_VALIDATION_SHARE = 0.2  # of its instances, if it has few
 NUM_CLOSING_TOKENS = 2  # that end the input of a model: `<eosen>` (DEPTH only) and `</s>`
 
+# What a prompt may show of the file of its task.
+TASK_FIELDS = ("Name", "Definition", "Positive Examples", "Negative Examples")
+
 # The five kinds of prompt that Tk-Instruct can be trained on, see `tk_instruct`.
 TK_INSTRUCT_PROMPTS = (
     {"add_task_definition": True, "num_pos_examples": 0, "num_neg_examples": 0, "add_explanation": False},
@@ -128,6 +131,39 @@ def prompt(
 def instance_text(instance_input: str) -> str:
     """The end of a prompt: what has to be answered."""
     return f"Now complete the following example -\n{_closed(f'Input: {instance_input.strip()}')}\nOutput: "
+
+
+def complete_example(
+    example: Mapping[str, Any],
+    spec: TaskSpec,
+    options: NaturalInstructionsOptions,
+    length: Callable[[str], int] | None = None,
+) -> Mapping[str, Any]:
+    """
+    An example to be predicted, with the prompt of its `input`, unless it has a prompt.
+
+    Args:
+        example: `input`, and the fields of its task's file that the prompt is to show: `TASK_FIELDS`.
+        spec: the task.
+        options: what a prompt shows.
+        length: how many tokens a text takes.
+
+    Raises:
+        `ValueError`: if the example lacks the definition that prompts show.
+    """
+    (column,) = spec.text_column_name
+    if example.get(column) is not None or not isinstance(example.get("input"), str):
+        return example
+    task = {"Name": "", "Definition": "", "Positive Examples": (), "Negative Examples": ()}
+    task |= {name: example[name] for name in TASK_FIELDS if example.get(name)}
+    if options.add_task_definition and not task["Definition"]:
+        raise ValueError(
+            f"An example of {spec.full_name!r} has no 'Definition', which its prompt begins with. Give it, or the "
+            f"whole prompt as {column!r}."
+        )
+    end = instance_text(example["input"])
+    fits = _fits(end, spec.max_source_length, length)
+    return {column: prompt(task, example["input"], **options.prompt, fits=fits), "instance": end}
 
 
 def load(
@@ -342,6 +378,13 @@ def _report(spec: TaskSpec, split: str, instances: Sequence[tuple], counts: Coun
         )
 
 
+def _fits(end: str, limit: int, length: Callable[[str], int] | None) -> Callable[[str], bool] | None:
+    """Whether a prompt that ends in an instance is short enough, see [`prompt`]."""
+    if length is None:
+        return None
+    return lambda text: length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= limit
+
+
 def _split_rows(
     spec: TaskSpec,
     split: str,
@@ -360,11 +403,7 @@ def _split_rows(
             kind = named_generator(seed, "tk_instruct", instance["id"]).integers(len(TK_INSTRUCT_PROMPTS))
             choices |= TK_INSTRUCT_PROMPTS[kind]
         end = instance_text(instance["input"])
-
-        def fits(text: str, end: str = end) -> bool:
-            return length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= limit
-
-        text = prompt(task, instance["input"], **choices, fits=fits if length else None)
+        text = prompt(task, instance["input"], **choices, fits=_fits(end, limit, length))
         counts["shortened"] += length is not None and text != prompt(task, instance["input"], **choices)
         counts["too long"] += length is not None and length(end) + NUM_CLOSING_TOKENS > limit
         yield {

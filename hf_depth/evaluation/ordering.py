@@ -1,0 +1,350 @@
+"""
+Sentences put in order by a pre-trained DEPTH model: [`order_sentences`], [`score_sentence_orders`], and the constraint
+under which `generate()` names each sentence exactly once.
+
+What is asked is what pre-training asks, with nothing masked. The encoder reads `<eosen> <sent_0> s0 <eosen> <sent_1>
+s1 <eosen> … </s>`, and a target is `<sent_i> <eosen> <sent_j> <eosen> … </s>`: without masked spans, everything but
+the sentence tokens follows from those before. So the probability of an order is the product, over its places, of the
+probability of the sentence token that stands there, among those that were not named before. Over all orders of a
+document it sums to one; an order at random has `1 / n!`.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.tokenization import (
+    TextEncoder,
+    check_sentence_tokens,
+    eosen_token_id,
+    layout_document,
+    sentence_token_ids,
+    sentinel_token_ids,
+)
+from ..models.configuration_depth import DepthConfig
+from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
+
+
+class SentenceOrderLogitsProcessor(LogitsProcessor):
+    """
+    Lets `generate()` of a DEPTH model write nothing but targets of its input: each sentence token of the input exactly
+    once, behind it the sentinels of that sentence in their order, each followed by text, then `<eosen>`; at the end
+    `</s>`. The order of the sentences and the text of the masked spans are left to the model.
+
+    Args:
+        config (`DepthConfig`): of the model.
+        tokenizer (`PreTrainedTokenizerBase`): the one that the model was trained with.
+        input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`):
+            What the encoder reads, on the device of the model. Each row may be decoded as several beams.
+        max_new_tokens (`int`, *optional*, defaults to 0):
+            How many tokens may be generated, the start token not counted: spans end in time for the other sentences.
+            An example may have as many as its target with empty spans takes, even if they are more. Pass the attribute
+            `max_new_tokens`, the largest number of the batch, on to `generate()`.
+
+    >>> from hf_depth import SentenceOrderLogitsProcessor, add_sentence_tokens, load_model, train_tokenizer
+    >>> text = "The dog barked. The cat slept."
+    >>> tokenizer = add_sentence_tokens(train_tokenizer([text], vocab_size=300, allow_fewer=True))
+    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> source = "<eosen><sent_1>The <extra_id_7> barked.<eosen><sent_0>The cat slept.<eosen>"
+    >>> input_ids = tokenizer(source, return_tensors="pt").input_ids
+    >>> constraint = SentenceOrderLogitsProcessor(model.config, tokenizer, input_ids, max_new_tokens=8)
+    >>> ids = model.generate(input_ids, logits_processor=[constraint], max_new_tokens=constraint.max_new_tokens)
+    >>> sorted(token for token in tokenizer.convert_ids_to_tokens(ids[0]) if token.startswith(("<sent", "<extra")))
+    ['<extra_id_7>', '<sent_0>', '<sent_1>']
+    """
+
+    def __init__(
+        self,
+        config: DepthConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        input_ids: torch.LongTensor,
+        max_new_tokens: int = 0,
+    ):
+        batch_size, device = len(input_ids), input_ids.device
+        self.eosen, self.eos = config.eosen_token_id, config.eos_token_id
+        every_id = torch.arange(config.vocab_size, device=device)  # (V,)
+        self.is_sentence = is_sentence_token(every_id, config)  # (V,), as the next two
+        is_sentinel = torch.isin(every_id, torch.as_tensor(sentinel_token_ids(tokenizer), device=device))
+        self.is_mark = self.is_sentence | is_sentinel | (every_id == self.eosen)
+        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        is_special = torch.isin(every_id, torch.tensor(sorted(special), device=device))
+        self.is_text = ~self.is_mark & ~is_special & (every_id < len(tokenizer))
+
+        rows, places = self.is_mark[input_ids].nonzero(as_tuple=True)
+        marks = input_ids[rows, places]
+        self.sentences = torch.zeros(batch_size, config.vocab_size, dtype=torch.bool, device=device)
+        self.sentences[rows, marks] = self.is_sentence[marks]
+        # Behind a sentence token or a sentinel comes, but for text, what comes next in the input.
+        self.successors = input_ids.new_full((batch_size, config.vocab_size), self.eosen)
+        same_row = rows[1:] == rows[:-1]
+        self.successors[rows[:-1][same_row], marks[:-1][same_row]] = marks[1:][same_row]
+        # `<sent_i>` and `<eosen>` of each sentence, each sentinel, and `</s>`.
+        num_sentinels = is_sentinel[input_ids].sum(1)  # (B,)
+        self.target_lengths = 2 * self.sentences.sum(1) + num_sentinels + 1  # (B,), with empty spans
+        self.limits = self.target_lengths.clamp(min=max_new_tokens)  # (B,)
+        self.max_new_tokens = int(self.limits.max())
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size * num_beams, generated_length)`): with the start token.
+            scores (`torch.FloatTensor` of shape `(batch_size * num_beams, vocab_size)`): of the next token.
+
+        Returns:
+            `torch.FloatTensor` of shape `(batch_size * num_beams, vocab_size)`: minus infinity for other tokens.
+        """
+        num_rows, length = input_ids.shape
+        rows = torch.arange(num_rows, device=input_ids.device)
+        examples = rows // (num_rows // len(self.sentences))  # the beams of an example follow each other
+        is_mark = self.is_mark[input_ids]  # (R, L)
+        last_place = (is_mark * torch.arange(1, length + 1, device=rows.device)).amax(1) - 1  # (R,)
+        last = torch.where(last_place < 0, self.eosen, input_ids[rows, last_place])  # (R,)
+
+        is_between = last == self.eosen  # sentences, or before the first one
+        left = self.sentences[examples].scatter(1, input_ids, False)  # (R, V)
+        is_end = is_between & ~left.any(1)
+        allowed = left & is_between[:, None]
+        follows = torch.where(is_end, self.eos, self.successors[examples, last])  # (R,)
+        allowed[rows, follows] |= ~is_between | is_end
+        tokens_left = self.target_lengths[examples] - is_mark.sum(1)  # (R,)
+        has_room = tokens_left <= self.limits[examples] - length  # for text
+        in_span = ~is_between & ~self.is_sentence[last] & has_room
+        allowed |= self.is_text & in_span[:, None]
+        return scores.masked_fill(~allowed, -torch.inf)
+
+
+def order_sentences(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    num_beams: int = 1,
+    batch_size: int = 32,
+    max_source_length: int | None = None,
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """
+    Put the sentences of a document in order by a pre-trained DEPTH model.
+
+    Sentence tokens are given out in the order of `sentences`: `<sent_0>` to the first. Nothing is drawn at random, so
+    that equal arguments have equal results. Another order of the same sentences is another input, though, which can
+    have another result: a model that was trained with `sentence_shuffling_probability` below 1 expects that the order
+    it is given is often the right one. Shuffle sentences whose order should not count.
+
+    Args:
+        model (`PreTrainedModel`): a DEPTH model.
+        tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
+        sentences (`Sequence[str]`, or several of them):
+            Those of a document, at least two, in any order, or those of several documents.
+        num_beams (`int`, *optional*, defaults to 1):
+            1 takes the most probable sentence at each place. With `n!` beams for `n` sentences, the result is the most
+            probable order of all.
+        batch_size (`int`, *optional*, defaults to 32): sequences decoded together, those of all beams counted.
+        max_source_length (`int`, *optional*):
+            The longest input in tokens; by default the tokenizer's `model_max_length`. Models read inputs that are
+            longer than those they were trained on badly.
+
+    Returns:
+        `dict`, or for several documents a list of them: `order`, the indices of the sentences in the order found;
+        `sentences`, the sentences in this order; `log_probability` of this order among all `n!`, in nats. An order at
+        random has `-log(n!)`.
+
+    Raises:
+        `ValueError`: if the model has no sentence tokens, or other ones than the tokenizer; if a document has fewer
+            than two sentences, more than there are sentence tokens, an empty one, or does not fit; if an argument is
+            out of range.
+
+    >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer
+    >>> sentences = ["The cat slept.", "The dog barked.", "It woke up."]
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(sentences, vocab_size=300, allow_fewer=True))
+    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> result = order_sentences(model, tokenizer, sentences, num_beams=6)
+    >>> sorted(result["order"]), result["log_probability"] > -1.8  # not less probable than one of 3! at random
+    ([0, 1, 2], True)
+    """
+    for name, value in (("num_beams", num_beams), ("batch_size", batch_size)):
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+    is_single = not isinstance(sentences, str) and len(sentences) > 0 and isinstance(sentences[0], str)
+    documents = [sentences] if is_single else sentences
+    sources = _encode(model, tokenizer, documents, max_source_length)
+    ids = torch.as_tensor(sentence_token_ids(tokenizer))
+    results: list[dict[str, Any]] = [{} for _ in documents]
+    places = sorted(range(len(documents)), key=lambda place: -len(sources[place]))  # long ones together
+    step = max(1, batch_size // num_beams)
+    with _decoding(model):
+        for start in range(0, len(places), step):
+            chosen = places[start : start + step]
+            batch = _batch([sources[place] for place in chosen], tokenizer, model.device)
+            orders = _decode(model, tokenizer, batch, num_beams)  # (B, N)
+            scores = _log_probabilities(model, batch, ids.to(model.device)[orders.clamp(min=0)], orders >= 0)
+            for place, row, score in zip(chosen, orders.tolist(), scores.tolist(), strict=True):
+                order = [index for index in row if index >= 0]
+                in_order = [documents[place][index] for index in order]
+                results[place] = {"order": order, "sentences": in_order, "log_probability": score}
+    return results[0] if is_single else results
+
+
+def score_sentence_orders(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Sequence[str],
+    orders: Sequence[Sequence[int]],
+    *,
+    batch_size: int = 32,
+    max_source_length: int | None = None,
+) -> list[float]:
+    """
+    The log-probability of orders of the sentences of a document, as [`order_sentences`] gives it for the one it finds.
+
+    Args:
+        model, tokenizer, max_source_length: see [`order_sentences`].
+        sentences (`Sequence[str]`): those of one document.
+        orders (`Sequence[Sequence[int]]`): each has every index of `sentences` once.
+        batch_size (`int`, *optional*, defaults to 32): orders scored together.
+
+    Returns:
+        `list[float]`: nats. The probabilities of all orders add up to 1.
+
+    Raises:
+        `ValueError`: as [`order_sentences`], or if an order lacks a sentence, or has one twice.
+
+    >>> import math
+    >>> from hf_depth import add_sentence_tokens, load_model, score_sentence_orders, train_tokenizer
+    >>> sentences = ["The cat slept.", "The dog barked."]
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(sentences, vocab_size=300, allow_fewer=True))
+    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> scores = score_sentence_orders(model, tokenizer, sentences, [[0, 1], [1, 0]])
+    >>> round(sum(math.exp(score) for score in scores), 4)
+    1.0
+    """
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+    (source,) = _encode(model, tokenizer, [sentences], max_source_length)
+    for number, order in enumerate(orders):
+        if sorted(order) != list(range(len(sentences))):
+            raise ValueError(
+                f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {list(order)}."
+            )
+    scores: list[float] = []
+    ids = torch.as_tensor(sentence_token_ids(tokenizer))
+    with _decoding(model):
+        batch = _batch([source], tokenizer, model.device)
+        hidden = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
+        for start in range(0, len(orders), batch_size):
+            tokens = ids[torch.tensor(orders[start : start + batch_size])].to(model.device)  # (B, N)
+            repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
+            outputs = (hidden.expand(len(tokens), -1, -1),)
+            scores += _log_probabilities(model, repeated, tokens, tokens >= 0, encoder_outputs=outputs).tolist()
+    return scores
+
+
+def _encode(model, tokenizer, documents, max_source_length) -> list[list[int]]:
+    """The encoder input of each document."""
+    if not has_sentence_tokens(model.config):
+        raise ValueError(
+            f"{type(model).__name__} has no sentence tokens: sentences are put in order by a DEPTH model. Load "
+            'one, or pre-train one by `load_model(..., model_type="depth")` and `DepthObjective`.'
+        )
+    check_sentence_tokens(model, tokenizer)
+    _check_documents(documents, len(sentence_token_ids(tokenizer)))
+    encoded = iter(TextEncoder(tokenizer)([sentence for document in documents for sentence in document]))
+    longest = tokenizer.model_max_length if max_source_length is None else max_source_length
+    sources = []
+    for number, document in enumerate(documents):
+        sentences = [next(encoded) for _ in document]
+        if [] in sentences:
+            index = sentences.index([])
+            raise ValueError(
+                f"Sentence {index} of document {number} is empty: {document[index]!r:.80} has no token. Leave it out."
+            )
+        source = layout_document(
+            sentences, sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
+        )
+        if len(source) > longest:
+            name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
+            raise ValueError(
+                f"Document {number} takes {len(source)} tokens, {name} is {longest}, and no text is cut. Give fewer "
+                "sentences, or a larger `max_source_length` if the model was trained on inputs as long."
+            )
+        sources.append(source)
+    return sources
+
+
+def _check_documents(documents: Any, num_sentence_tokens: int) -> None:
+    """Check that documents are sentences, of which there are sentence tokens for as many."""
+    if isinstance(documents, str) or len(documents) == 0:
+        raise ValueError(
+            f"`sentences` must be the sentences of a document, or those of several, got {documents!r:.80}. "
+            "`get_sentence_splitter()` of hf_depth.data.sentences splits a text."
+        )
+    for number, document in enumerate(documents):
+        if isinstance(document, str) or not all(isinstance(sentence, str) for sentence in document):
+            raise ValueError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
+        if not 2 <= len(document) <= num_sentence_tokens:
+            raise ValueError(
+                f"Document {number} has {len(document)} sentence{'' if len(document) == 1 else 's'}. There must be at "
+                f"least two to put in order, and no more than the {num_sentence_tokens} sentence tokens of the model."
+            )
+
+
+@contextlib.contextmanager
+def _decoding(model: PreTrainedModel) -> Iterator[None]:
+    """The model in evaluation mode, and without settings of its own for `generate()`: these are for text."""
+    was_training, settings, config = model.training, model.generation_config, model.config
+    model.generation_config = GenerationConfig(
+        decoder_start_token_id=config.decoder_start_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+    )
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.generation_config = settings
+        model.train(was_training)
+
+
+def _batch(sources: list[list[int]], tokenizer, device: torch.device) -> dict[str, torch.Tensor]:
+    """`input_ids` and `attention_mask`, both of shape `(B, S)`."""
+    rows = [torch.tensor(source, device=device) for source in sources]
+    return {
+        "input_ids": pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
+    }
+
+
+def _decode(model, tokenizer, batch: dict[str, torch.Tensor], num_beams: int) -> torch.LongTensor:
+    """The order found for each document: the indices of its sentences (B, N), padded with -1."""
+    constraint = SentenceOrderLogitsProcessor(model.config, tokenizer, batch["input_ids"])
+    generated = model.generate(
+        **batch,
+        logits_processor=[constraint],
+        max_new_tokens=constraint.max_new_tokens,
+        num_beams=num_beams,
+        do_sample=False,
+        renormalize_logits=True,  # over the sentences that are left
+        **({"length_penalty": 0.0} if num_beams > 1 else {}),  # beams compare by the sum, that of the order
+    )
+    tokens = generated[:, 1:-1:2]  # behind the start token every second one, without `</s>` or padding at the end
+    indices = tokens - model.config.first_sentence_token_id
+    return indices.masked_fill(~is_sentence_token(tokens, model.config), -1)
+
+
+def _log_probabilities(model, batch, tokens: torch.LongTensor, is_real: torch.BoolTensor, **kwargs) -> torch.Tensor:
+    """The log-probabilities (B,), float64, of orders given by their sentence tokens (B, N), real or padding."""
+    config = model.config
+    # `<sent_i> <eosen> <sent_j> <eosen> …`, read by the decoder behind its start token.
+    pairs = torch.stack([tokens, torch.full_like(tokens, config.eosen_token_id)], dim=2)  # (B, N, 2)
+    labels = torch.where(is_real[:, :, None], pairs, -100).flatten(1)  # (B, 2N)
+    logits = model(**batch, labels=labels, **kwargs).logits[:, ::2].double()  # (B, N, V), those of sentence tokens
+    num_places = tokens.shape[1]
+    candidates = logits.gather(2, tokens[:, None].expand(-1, num_places, -1))  # (B, N, N): place, sentence
+    is_left = torch.ones(num_places, num_places, dtype=torch.bool, device=tokens.device).triu() & is_real[:, None]
+    candidates = candidates.masked_fill(~is_left, -torch.inf)
+    log_probabilities = candidates.diagonal(dim1=1, dim2=2) - candidates.logsumexp(2)  # (B, N)
+    return log_probabilities.masked_fill(~is_real, 0.0).sum(1)

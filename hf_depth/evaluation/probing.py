@@ -1,0 +1,391 @@
+"""
+Linear probes: what a classifier reads of a model's frozen sentence embeddings, without fine-tuning, beside what it
+reads of a bag of words and of the same model with random weights.
+
+Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
+Representations", arXiv 1909.00142, sections 3 and 5: each sentence is embedded by itself, the embeddings of an example
+are put together as its task wants it, and a logistic regression is fitted, its regularization chosen on the validation
+examples.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from datasets import Dataset
+from scipy.sparse import csr_matrix, hstack
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.tokenization import TextEncoder
+from ..suggestions import suggestion
+from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
+from ..tasks.spec import UNLABELED, TaskSpec
+from ..tasks.splits import TaskSplits
+from .embeddings import sentence_embeddings
+from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics
+
+logger = logging.getLogger(__name__)
+
+HELD_OUT = 0.2  # of the training examples, for a task without validation examples
+
+NORMALIZATIONS = ("standardize", "whiten", "none")
+
+# By `TaskSpec.probe_features`: features of the embeddings of an example, (N, number of columns, D) -> (N, F).
+FEATURES: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
+    "concatenation": lambda x: list(x.swapaxes(0, 1)),
+    "first_differences": lambda x: [x[:, 0], *(x[:, 0] - x[:, i] for i in range(1, x.shape[1]))],
+    "difference": lambda x: [x[:, 0], x[:, 1], x[:, 0] - x[:, 1]],
+    "product": lambda x: [x[:, 0], x[:, 1], np.abs(x[:, 0] - x[:, 1]), x[:, 0] * x[:, 1]],
+}
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """
+    How the examples of a probe are embedded.
+
+    Args:
+        layer (`int`, *optional*, defaults to -1), pooling (`str`, *optional*): see [`sentence_embeddings`].
+        read_together (`bool`, *optional*, defaults to `False`):
+            The encoder reads the text columns of an example as the sentences of one document, in their order, instead
+            of each by itself, which is what DiscoEval does.
+        normalization (`str`, *optional*, defaults to `"standardize"`):
+            Of the embeddings, by those of the training examples: `"standardize"` gives each dimension the mean 0 and
+            the variance 1, `"whiten"` makes them uncorrelated, too, and `"none"` leaves them as they are.
+        batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
+
+    Raises:
+        `ValueError`: if there is no such normalization.
+    """
+
+    layer: int = -1
+    pooling: str | None = None
+    read_together: bool = False
+    normalization: str = "standardize"
+    batch_size: int = 32
+
+    def __post_init__(self):
+        if self.normalization not in NORMALIZATIONS:
+            raise ValueError(
+                f"`normalization` must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}."
+                f"{suggestion(str(self.normalization), NORMALIZATIONS)}"
+            )
+
+
+@dataclass
+class ProbedSplit:
+    """A split that a probe has predicted, as far as reports ask for it: what [`TaskDataset`] is for a trainer."""
+
+    spec: TaskSpec
+    split: str
+    rows: Dataset
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Benchmark, task and split."""
+        return self.spec.benchmark, self.spec.name, self.split
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether an example is labeled."""
+        return any(label != UNLABELED for label in self.spec.label_ids(self.rows))
+
+
+# ---- Features -------------------------------------------------------------------------------------------------------
+
+
+class Featurizer(Protocol):
+    """
+    Turns examples into a matrix of features, with what it has learnt of the training examples. `regularization` are
+    the values to choose from for features of that size: the inverse of its strength, from strong to weak.
+    """
+
+    regularization: Sequence[float]
+
+    def fit_transform(self, rows: Dataset) -> Any: ...
+
+    def transform(self, rows: Dataset) -> Any: ...
+
+
+class EmbeddingFeatures:
+    """
+    The features of a task, made of a model's embeddings of its text columns.
+
+    Args:
+        model, tokenizer, options: what embeds, and how.
+        spec: the task, whose `probe_features` says which features.
+    """
+
+    regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
+    ):
+        self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
+        self.normalizer: Any = None
+
+    def fit_transform(self, rows: Dataset) -> np.ndarray:
+        """Features of the training examples, float32 of shape `(num_examples, num_features)`."""
+        embeddings = self.embed(rows)
+        self.normalizer = _normalizer(self.options.normalization).fit(embeddings.reshape(-1, embeddings.shape[-1]))
+        return self._features(embeddings)
+
+    def transform(self, rows: Dataset) -> np.ndarray:
+        """Features of other examples, float32 of shape `(num_examples, num_features)`."""
+        return self._features(self.embed(rows))
+
+    def embed(self, rows: Dataset) -> np.ndarray:
+        """The embedding of each text of each example, float32 of shape `(num_examples, num_columns, d_model)`."""
+        columns = [rows[name][:] for name in self.spec.text_column_name]
+        examples = list(zip(*columns, strict=True))
+        if self.options.read_together:
+            return torch.stack(self._embed([list(texts) for texts in examples])).numpy()
+        # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
+        places = {text: None for texts in examples for text in texts}
+        places = {text: place for place, text in enumerate(places)}
+        embeddings = torch.cat(self._embed([[text] for text in places])).numpy()  # (T, D)
+        return embeddings[[[places[text] for text in texts] for texts in examples]]
+
+    def _embed(self, documents: list[list[str]]) -> list[torch.Tensor]:
+        return sentence_embeddings(
+            self.model,
+            self.tokenizer,
+            documents,
+            layer=self.options.layer,
+            pooling=self.options.pooling,
+            batch_size=self.options.batch_size,
+        )
+
+    def _features(self, embeddings: np.ndarray) -> np.ndarray:
+        flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]))
+        embeddings = flat.reshape(*embeddings.shape[:2], -1)
+        return np.concatenate(FEATURES[self.spec.probe_features](embeddings), axis=-1, dtype=np.float32)
+
+
+def _normalizer(name: str) -> Any:
+    from sklearn.decomposition import PCA  # half a second to import
+    from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+    if name == "whiten":  # without directions in which there is nothing but rounding to be magnified
+        return PCA(n_components=1 - 1e-6, whiten=True, svd_solver="full")
+    return StandardScaler() if name == "standardize" else FunctionTransformer()
+
+
+class BagOfWords:
+    """
+    For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
+    model's tokenizer, so that every language has some.
+    """
+
+    regularization = (1e-2, 1e-1, 1.0, 10.0, 100.0)
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        self.encoder, self.spec = TextEncoder(tokenizer), spec
+        self.vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+
+    def fit_transform(self, rows: Dataset) -> csr_matrix:
+        """Features of the training examples, a matrix of shape `(num_examples, num_features)`."""
+        columns = self._tokens(rows)
+        self.vectorizer.fit([tokens for column in columns for tokens in column])
+        return self._features(columns)
+
+    def transform(self, rows: Dataset) -> csr_matrix:
+        """Features of other examples, a matrix of shape `(num_examples, num_features)`."""
+        return self._features(self._tokens(rows))
+
+    def _tokens(self, rows: Dataset) -> list[list[list[int]]]:
+        return [self.encoder(rows[name][:]) for name in self.spec.text_column_name]
+
+    def _features(self, columns: list[list[list[int]]]) -> csr_matrix:
+        return hstack([self.vectorizer.transform(column) for column in columns], format="csr")
+
+
+# ---- Classifier -----------------------------------------------------------------------------------------------------
+
+
+class LinearProbe:
+    """
+    A logistic regression of a task's classes; its regularization is the one that scores best on validation examples.
+
+    Args:
+        spec: the task.
+        featurizer: makes features of its examples.
+        seed: of the examples that are held out for a task without validation examples.
+    """
+
+    def __init__(self, spec: TaskSpec, featurizer: Featurizer, seed: int = 42):
+        self.spec, self.featurizer, self.seed = spec, featurizer, seed
+        self.classifier: Any = None
+        self._features: dict[str, Any] = {}  # of the validation examples, which are perhaps predicted later
+
+    def fit(self, train: Dataset, validation: Dataset | None = None) -> "LinearProbe":
+        """
+        Fit on labeled training examples.
+
+        Args:
+            train: the training examples.
+            validation: on which the regularization is chosen; by default a fifth of the training examples.
+
+        Raises:
+            `ValueError`: if they do not have at least two classes.
+        """
+        from sklearn.linear_model import LogisticRegression
+
+        if validation is None:
+            order = np.random.default_rng(self.seed).permutation(len(train))
+            held_out = max(1, int(HELD_OUT * len(train)))
+            train, validation = train.select(order[held_out:]), train.select(order[:held_out])
+        labels = np.array(self.spec.label_ids(train))
+        if len(np.unique(labels)) < 2:
+            raise ValueError(
+                f"A probe of {self.spec.full_name} needs training examples of at least two classes, but the "
+                f"{len(labels)} that there are have {len(np.unique(labels))}. Give more of them."
+            )
+        features = self.featurizer.fit_transform(train)
+        validated = self.featurizer.transform(validation)
+        self._features = {validation._fingerprint: validated}
+        classifier = LogisticRegression(max_iter=500, tol=1e-3, warm_start=True)
+        scores: list[float] = []
+        for inverse in self.featurizer.regularization:
+            classifier.set_params(C=inverse).fit(features, labels)
+            scores.append(self._score(validation, classifier.predict(validated)))
+            if scores[-1] > max(scores[:-1], default=-np.inf):
+                self.classifier = copy.deepcopy(classifier)
+        logger.info(
+            f"{self.spec.full_name}: {type(self.featurizer).__name__} of {features.shape[0]:,} examples, "
+            f"{features.shape[1]:,} features; C={self.classifier.C:g} scores {max(scores):.4f} on validation examples"
+        )
+        return self
+
+    def _score(self, rows: Dataset, predicted_ids: np.ndarray) -> float:
+        score = compute_task_metrics(self.spec, rows, predicted_ids=predicted_ids)[self.spec.metric_to_optimize]
+        return score if self.spec.greater_is_better else -score
+
+    def predict(self, rows: Dataset) -> np.ndarray:
+        """The class of each example, int64 of shape `(num_examples,)`."""
+        features = self._features.get(rows._fingerprint)
+        features = self.featurizer.transform(rows) if features is None else features
+        return self.classifier.predict(features).astype(np.int64)
+
+
+def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
+    """A model of the same class, configuration and device, as it is before any training."""
+    config = copy.deepcopy(model.config)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        other = type(model)._from_config(config, attn_implementation=config._attn_implementation)
+    return other.to(model.device)
+
+
+def probe_task(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    spec: TaskSpec,
+    train: Dataset,
+    validation: Dataset | None,
+    evaluated: Mapping[str, Dataset],
+    options: ProbeOptions | None = None,
+    *,
+    seed: int = 42,
+    baselines: Sequence[str] = BASELINES,
+) -> list[TaskEvaluation]:
+    """
+    Fit a linear probe on a task's training examples, and predict others by it. The model is not changed.
+
+    Args:
+        model (`PreTrainedModel`): a DEPTH model or a T5.
+        tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
+        spec (`TaskSpec`): the task, one with classes.
+        train (`Dataset`), validation (`Dataset`, *optional*): see [`LinearProbe.fit`].
+        evaluated (`Mapping[str, Dataset]`): the examples to predict by the names of their splits.
+        options ([`ProbeOptions`], *optional*): how examples are embedded.
+        seed (`int`, *optional*, defaults to 42): of the random weights.
+        baselines (`Sequence[str]`, *optional*): those of `BASELINES` that are fitted, too.
+
+    Returns:
+        `list[TaskEvaluation]`: for each split the predicted classes, and the metrics of [`compute_task_metrics`] with
+        `bag_of_words_<metric>` and `random_weights_<metric>` for the same probe of the baselines.
+
+    Raises:
+        `ValueError`: if the task has no classes or the training examples fewer than two of them, and as
+            [`sentence_embeddings`] does.
+
+    >>> from hf_depth import add_sentence_tokens, get_task, load_model, train_tokenizer
+    >>> from hf_depth.evaluation.probing import probe_task
+    >>> rows = {"sentence": ["A fine film.", "A bad film."] * 4, "label": [1, 0] * 4}
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(rows["sentence"], vocab_size=200, allow_fewer=True))
+    >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> rows = Dataset.from_dict(rows)
+    >>> (evaluation,) = probe_task(model, tokenizer, get_task("glue/sst2"), rows, rows, {"validation": rows})
+    >>> evaluation.metrics["accuracy"], evaluation.metrics["bag_of_words_accuracy"]
+    (1.0, 1.0)
+    """
+    check_prediction_mode([spec], "probe", EVALUATION_MODES)
+    options = ProbeOptions() if options is None else options
+    featurizers: dict[str, Callable[[], Featurizer]] = {
+        "": lambda: EmbeddingFeatures(model, tokenizer, spec, options),
+        "bag_of_words": lambda: BagOfWords(tokenizer, spec),
+        "random_weights": lambda: EmbeddingFeatures(with_random_weights(model, seed), tokenizer, spec, options),
+    }
+    train_label_ids = spec.label_ids(train)
+    predictions: dict[str, np.ndarray] = {}
+    metrics: dict[str, dict[str, float]] = {split: {} for split in evaluated}
+    for name in ("", *baselines):
+        probe = LinearProbe(spec, featurizers[name](), seed).fit(train, validation)
+        for split, rows in evaluated.items():
+            predicted_ids = probe.predict(rows)
+            found = compute_task_metrics(spec, rows, predicted_ids=predicted_ids, train_label_ids=train_label_ids)
+            if name == "":
+                predictions[split] = predicted_ids
+                metrics[split] |= found
+            else:
+                metrics[split] |= {
+                    f"{name}_{metric}": found[metric] for metric in spec.metric_names if metric in found
+                }
+    return [
+        TaskEvaluation(ProbedSplit(spec, split, rows), TaskPredictions(label_ids=predictions[split]), metrics[split])
+        for split, rows in evaluated.items()
+    ]
+
+
+def probe_tasks(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    splits: TaskSplits,
+    options: ProbeOptions | None = None,
+    *,
+    seed: int = 42,
+    do_eval: bool = True,
+    do_predict: bool = True,
+) -> list[TaskEvaluation]:
+    """
+    [`probe_task`] for each task of loaded splits, which need not be prepared. A task without training data (GLUE's
+    `ax`) is predicted by the probe of the task that it is trained on.
+
+    Args:
+        splits (`TaskSplits`): the data.
+        do_eval, do_predict (`bool`, *optional*, default to `True`): whether validation and test splits are predicted.
+        model, tokenizer, options, seed: see [`probe_task`].
+
+    Raises:
+        `ValueError`: as [`probe_task`] does, or if a task has no training examples.
+    """
+    evaluations = []
+    trained = {part.spec.name: part for part in splits.parts if part.spec.train_split in part.examples}
+    for part in splits.parts:
+        source = trained.get(part.spec.train_on or part.spec.name)
+        if source is None:
+            raise ValueError(f"Task {part.spec.name!r} has no training examples to fit a probe on: name `train_file`.")
+        validated = next((split for split in source.spec.validation_splits if split in source.examples), None)
+        wanted = (*(part.spec.validation_splits if do_eval else ()), *(part.spec.test_splits if do_predict else ()))
+        evaluated = {split: part.examples[split] for split in wanted if split in part.examples}
+        train, validation = source.examples[source.spec.train_split], source.examples.get(validated)
+        if evaluated:
+            evaluations += probe_task(model, tokenizer, part.spec, train, validation, evaluated, options, seed=seed)
+    return evaluations

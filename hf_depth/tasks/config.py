@@ -1,0 +1,230 @@
+"""[`TaskConfig`]: what a fine-tuned model's folder says about its tasks, in `task_config.json`."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import cached_file
+
+from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
+from ..suggestions import listed, suggestion
+from .checks import check_prediction_mode
+from .spec import TaskSpec
+
+TASK_CONFIG_FILE = "task_config.json"
+FORMAT_VERSION = 1  # raised when an older version of the package would read a file wrongly
+
+# How a DEPTH model reads a prompt, for those who prepare it without this package.
+INPUT_FORMAT = {
+    False: "{prompt}</s>",
+    True: (
+        f"{EOSEN_TOKEN}{SENTENCE_TOKENS[0]}{{first sentence}}{EOSEN_TOKEN}{SENTENCE_TOKENS[1]}{{second sentence}}"
+        f"{EOSEN_TOKEN}</s>"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """
+    What a model was fine-tuned on and how its inputs are prepared: `task_config.json` beside its `config.json`.
+
+    The file has the fields of this class, `tasks` by their full names with all fields of each [`TaskSpec`], and three
+    more for those who read it without this package: `format_version`, `prompts` (by task, with the names of the text
+    columns in braces) and `input_format` (how a prompt is closed, and where sentence tokens stand).
+
+    Args:
+        tasks (`tuple[TaskSpec, ...]`):
+            One or several; `max_source_length` and `max_target_length` of each are those of the training.
+        sentence_tokens (`bool`): whether the model reads sentence tokens, as DEPTH does.
+        sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
+        prediction_mode (`str`, *optional*, defaults to `"generate"`), length_normalize_scores (`bool`, *optional*):
+            As for [`TaskTrainingArguments`].
+        generation_max_length, generation_num_beams (`int`, *optional*): likewise.
+        loader_options (`Mapping[str, Mapping[str, Any]]`, *optional*):
+            The options of the loaders of the tasks, by the names of the loaders, see [`load_task`].
+
+    Raises:
+        `ValueError`: if there is no task, two have the same name, or there is no such mode.
+
+    >>> import tempfile
+    >>> from hf_depth import TaskConfig, get_task
+    >>> config = TaskConfig((get_task("glue/rte"),), sentence_tokens=True)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     config.save_pretrained(folder)
+    ...     TaskConfig.from_pretrained(folder) == config
+    True
+    >>> config.to_dict()["prompts"]
+    {'glue/rte': 'rte sentence1: {sentence1} sentence2: {sentence2}'}
+    """
+
+    tasks: tuple[TaskSpec, ...]
+    sentence_tokens: bool
+    sentence_language: str = "en"
+    prediction_mode: str = "generate"
+    length_normalize_scores: bool = False
+    generation_max_length: int | None = None
+    generation_num_beams: int | None = None
+    loader_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        names = self.task_names
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"`tasks` must be one or several different tasks, got {listed(names)}.")
+        check_prediction_mode([], self.prediction_mode)
+
+    @property
+    def task_names(self) -> list[str]:
+        """The full names of the tasks, such as `"glue/rte"`."""
+        return [task.full_name for task in self.tasks]
+
+    def task(self, name: str | None = None) -> TaskSpec:
+        """
+        One of the tasks.
+
+        Args:
+            name (`str`, *optional*): its full name, or its own if that tells which; not needed if there is one task.
+
+        Raises:
+            `ValueError`: if there is none of that name, or several tasks and no name.
+        """
+        found = [task for task in self.tasks if name in (None, task.full_name, task.name)]
+        if len(found) == 1:
+            return found[0]
+        if name is None or found:
+            raise ValueError(
+                f"The model has several tasks: choose one by `task`. They are: {listed(self.task_names)}."
+            )
+        raise ValueError(f"The model has no task {name!r}.{suggestion(name, self.task_names, 'tasks')}")
+
+    def replace(self, **changes: Any) -> "TaskConfig":
+        """The same with other values of some fields."""
+        return replace(self, **changes)
+
+    # ---- As a file --------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the file holds."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            "format_version": FORMAT_VERSION,
+            **values,
+            "tasks": {task.full_name: _as_entry(task) for task in self.tasks},
+            "prompts": {task.full_name: prompt_format(task) for task in self.tasks},
+            "input_format": INPUT_FORMAT[self.sentence_tokens],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TaskConfig":
+        """
+        Read what [`~TaskConfig.to_dict`] gives.
+
+        Raises:
+            `ValueError`: if it is of a later format, or a field is missing or not valid.
+        """
+        version = values.get("format_version") if isinstance(values, Mapping) else None
+        if not isinstance(version, int):
+            raise ValueError("it has no `format_version`, hence is no description of tasks.")
+        if version > FORMAT_VERSION:
+            raise ValueError(f"its format is {version}, this version of hf_depth reads {FORMAT_VERSION}: upgrade it.")
+        known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
+        try:
+            tasks = tuple(TaskSpec(**entry) for entry in known.pop("tasks").values())
+            return cls(tasks=tasks, **known)
+        except (AttributeError, KeyError, TypeError) as error:  # of a file that was changed by hand
+            raise ValueError(f"a field is missing or wrong: {error}") from error
+
+    def save_pretrained(self, save_directory: str | os.PathLike) -> None:
+        """
+        Write `task_config.json`.
+
+        Args:
+            save_directory (`str` or `os.PathLike`): the folder of the model; is made.
+        """
+        path = Path(save_directory, TASK_CONFIG_FILE)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike, **hub_arguments: Any) -> "TaskConfig":
+        """
+        Read the `task_config.json` of a fine-tuned model.
+
+        Args:
+            name_or_path (`str` or `os.PathLike`): its folder, or its name on the Hub.
+            hub_arguments: for `cached_file`, such as `revision`, `token`, `cache_dir`, `local_files_only`.
+
+        Raises:
+            `ValueError`: if there is no such file (see [`find_task_config`]), or it cannot be read.
+            `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
+        """
+        config = find_task_config(name_or_path, **hub_arguments)
+        if config is None:
+            raise ValueError(
+                f"{name_or_path} has no {TASK_CONFIG_FILE}, which a fine-tuned model is saved with: it was not "
+                "fine-tuned, or by an earlier version. Name its task by `task`, such as 'glue/rte'."
+            )
+        return config
+
+
+def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> TaskConfig | None:
+    """
+    As [`TaskConfig.from_pretrained`], but `None` if the folder or repository has no such file.
+
+    Raises:
+        `ValueError`: if the file cannot be read.
+        `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
+    """
+    path = cached_file(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
+    if path is None:
+        return None
+    try:
+        return TaskConfig.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{TASK_CONFIG_FILE} of {name_or_path} cannot be read: {error}") from error
+
+
+def merge_task_configs(configs: Iterable[TaskConfig]) -> TaskConfig | None:
+    """
+    The tasks of several as one; `None` if there are none.
+
+    Raises:
+        `ValueError`: if they differ in how examples are prepared.
+    """
+    merged: TaskConfig | None = None
+    for config in configs:
+        if merged is None:
+            merged = config
+            continue
+        if config.replace(tasks=merged.tasks, loader_options=merged.loader_options) != merged:
+            raise ValueError("The data sets were prepared in different ways: give `task_config` yourself.")
+        tasks = [task for task in config.tasks if task not in merged.tasks]
+        options = {**merged.loader_options, **config.loader_options}
+        merged = merged.replace(tasks=(*merged.tasks, *tasks), loader_options=options)
+    return merged
+
+
+def prompt_format(task: TaskSpec) -> str:
+    """
+    The prompt of a task as a format string of its text columns.
+
+    >>> prompt_format(TaskSpec("mine", "tone", "review", "tone review:"))
+    'tone review: {review}'
+    """
+    parts = []
+    for column, prefix in zip(task.text_column_name, task.prefix, strict=True):
+        prefix = prefix.strip().replace("{", "{{").replace("}", "}}")
+        parts.append(f"{prefix} {{{column}}}".strip())
+    return " ".join(parts)
+
+
+def _as_entry(task: TaskSpec) -> dict[str, Any]:
+    """All fields of a task as JSON has them; the labels as a list, whose order is that of the classes."""
+    entry = {item.name: getattr(task, item.name) for item in fields(task)}
+    entry = {name: list(value) if isinstance(value, tuple) else value for name, value in entry.items()}
+    entry["column_aliases"] = dict(task.column_aliases)
+    return entry | {"labels": None if task.labels is None else list(task.labels.values())}

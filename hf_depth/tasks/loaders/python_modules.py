@@ -1,0 +1,93 @@
+"""A task that needs no data: from which part of Python's documentation does a passage come?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+
+from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
+from ...data.sentences import get_sentence_splitter
+from ..sources import TaskFiles
+from ..spec import TaskSpec
+from . import table
+
+VALIDATION_PERCENTAGE = 10  # of the documents
+MIN_CHARACTERS, MAX_CHARACTERS = 100, 300  # of a passage
+
+
+@dataclass(frozen=True)
+class PythonModulesOptions:
+    """
+    Args:
+        test_split_percentage (`float`, *optional*, defaults to 5):
+            The share of the documents to test on: at most the `validation_split_percentage` of pre-training on the
+            default corpus, which then has not read them.
+
+    Raises:
+        `ValueError`: if the percentage is not between 0 and 90.
+    """
+
+    test_split_percentage: float = HELD_OUT_PERCENTAGE
+
+    def __post_init__(self):
+        if not 0 < self.test_split_percentage < 100 - VALIDATION_PERCENTAGE:
+            raise ValueError(
+                f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got "
+                f"{self.test_split_percentage}."
+            )
+
+
+def load(
+    spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, *, split_seed: int = 42, **_: Any
+) -> dict[str, Dataset]:
+    """
+    Cut the documents of the default corpus whose `source` is one of the labels into passages, each taken once. No
+    document is in two splits; a module is.
+
+    Args:
+        spec: the task; its labels are sources of documents, see [`corpus.load_corpus`].
+        files: if there are any, they are read as a table instead: new passages to predict, say.
+        options: how many documents to test on.
+        split_seed: of the splits.
+
+    Returns:
+        `dict[str, Dataset]`: `train`, `validation` and `test`, with the columns `text` and `label` (int).
+    """
+    if files.are_named:
+        return table.load(spec, files)
+    corpus = load_corpus(validation_split_percentage=0, cache_dir=files.cache_dir)["train"]
+    percentages = {"test": options.test_split_percentage, "validation": VALIDATION_PERCENTAGE}
+    documents = hold_out(corpus, percentages, split_seed)
+    label_of = {name: label for label, name in spec.labels.items()}
+    splits, seen = {}, set()
+    for split in ("test", "validation", "train"):
+        rows = {
+            passage: label_of[document["source"]]
+            for document in documents[split]
+            if document["source"] in label_of
+            for passage in passages(document["text"])
+            if passage not in seen
+        }
+        seen |= rows.keys()
+        splits[split] = Dataset.from_dict({"text": list(rows), "label": list(rows.values())})
+    return splits
+
+
+def passages(text: str) -> Iterator[str]:
+    """
+    Yield pieces of a text: as many whole sentences, one after the other, as `MAX_CHARACTERS` have room for. What is
+    shorter than `MIN_CHARACTERS` is left out, and so is a longer sentence.
+
+    >>> [len(passage) for passage in passages(" ".join(["This sentence has forty-two letters in all."] * 8))]
+    [263, 87]
+    """
+    passage = ""
+    for sentence in [*get_sentence_splitter()(text), None]:
+        longer = f"{passage} {sentence}".lstrip()
+        if sentence is not None and len(longer) <= MAX_CHARACTERS:
+            passage = longer
+            continue
+        if len(passage) >= MIN_CHARACTERS:
+            yield passage
+        passage = sentence if sentence is not None and len(sentence) <= MAX_CHARACTERS else ""

@@ -1,0 +1,124 @@
+"""[`read_new_examples`]: examples to predict, which have the texts of a task but need no label."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from datasets import Dataset
+
+from ..suggestions import listed
+from .loading import build_options, get_loader
+from .preprocessing import INSTANCE_COLUMN
+from .spec import TaskSpec
+
+logger = logging.getLogger(__name__)
+
+NewExamples = Iterable[Mapping[str, Any]] | Dataset | str | os.PathLike
+
+
+def read_new_examples(
+    examples: NewExamples,
+    spec: TaskSpec,
+    *,
+    options: Mapping[str, Any] | Any | None = None,
+    length: Callable[[str], int] | None = None,
+    cache_dir: str | None = None,
+) -> dict[str, list[str]]:
+    """
+    The texts of examples in the columns of their task, as in training; all other columns are left out.
+
+    Args:
+        examples (`Iterable[Mapping]`, `Dataset`, `str` or `os.PathLike`):
+            With the text columns of the task, or its `column_aliases`; a list of texts is joined. A path names a file
+            (json, jsonl, csv, tsv, parquet, or the .gz of one; of DiscoEval's also as they are published) or a glob.
+            For Natural Instructions also `input` and the fields of its task file, such as `Definition`.
+        spec (`TaskSpec`): the task.
+        options (`Mapping` or a dataclass, *optional*): of the task's loader, see [`load_task`].
+        length (`Callable[[str], int]`, *optional*):
+            How many tokens a text takes, for prompts that leave out what does not fit.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+
+    Returns:
+        `dict[str, list[str]]`: the texts of each text column, and `instance`, where there is one.
+
+    Raises:
+        `ValueError`: naming the example and the column, if one is missing or holds no text.
+        `FileNotFoundError`: if there is no such file.
+
+    >>> from hf_depth import get_task
+    >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))
+    {'sentence1': ['It rains.'], 'sentence2': ['It is wet.']}
+    """
+    if isinstance(examples, Mapping):
+        raise ValueError(
+            f"`examples` must be several examples, a Dataset or a file, got {type(examples).__name__}. For one "
+            "example, write `predictor([example])`."
+        )
+    place = "Example {}"
+    if isinstance(examples, str | os.PathLike):
+        place = f"{examples}, row {{}} (the first is row 0)"
+        examples = _read_file(os.fspath(examples), spec, cache_dir)
+    rows = _rows(examples, spec)
+    complete = get_loader(spec).complete
+    if complete is not None:
+        options = build_options(spec, options)
+        rows = [complete(row, spec, options, length) if isinstance(row, Mapping) else row for row in rows]
+    texts = {name: [] for name in spec.text_column_name}
+    for number, row in enumerate(rows):
+        for name, text in _texts(row, spec, place.format(number)).items():
+            texts[name].append(text)
+    _report_empty_texts(texts, place)
+    if any(isinstance(row.get(INSTANCE_COLUMN), str) for row in rows):
+        texts.setdefault(INSTANCE_COLUMN, [row.get(INSTANCE_COLUMN) for row in rows])
+    return texts
+
+
+def _read_file(path: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
+    try:
+        return get_loader(spec).read_new("examples", [path], spec, cache_dir)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error} For texts in Python, give dictionaries with the columns {listed(spec.text_column_name)}."
+        ) from error
+
+
+def _rows(examples: Iterable[Mapping[str, Any]] | Dataset, spec: TaskSpec) -> list[Any]:
+    if not isinstance(examples, Dataset):
+        return list(examples)
+    used = {*spec.text_column_name, *spec.column_aliases, INSTANCE_COLUMN, *get_loader(spec).completed_from}
+    columns = [name for name in examples.column_names if name in used]
+    if not columns:
+        # An error needs a row to name what there is instead.
+        return [dict.fromkeys(examples.column_names)] if len(examples) else []
+    return examples.select_columns(columns).with_format(None).to_list()
+
+
+def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
+    """The text of each column of an example; a column that has its own name wins over an alias."""
+    if not isinstance(row, Mapping):
+        raise ValueError(
+            f"{place} must be a dictionary with the columns {listed(spec.text_column_name)}, got {row!r:.80}."
+        )
+    aliases = {column: alias for alias, column in reversed(spec.column_aliases.items()) if alias in row}
+    texts = {}
+    for column in spec.text_column_name:
+        name = column if column in row else aliases.get(column)
+        if name is None:
+            raise ValueError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
+        text = row[name]
+        if isinstance(text, Sequence) and not isinstance(text, str) and all(isinstance(part, str) for part in text):
+            text = " ".join(text)
+        if not isinstance(text, str):
+            raise ValueError(f"{place}: the column {name!r} must hold text, but holds {text!r:.80}.")
+        texts[column] = text
+    return texts
+
+
+def _report_empty_texts(texts: Mapping[str, Sequence[str]], place: str) -> None:
+    for column, values in texts.items():
+        empty = [number for number, text in enumerate(values) if not text.strip()]
+        if empty:
+            logger.warning(
+                f"{len(empty):,} texts in the column {column!r} are empty, the first in {place.format(empty[0])}."
+            )

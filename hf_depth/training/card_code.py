@@ -1,0 +1,436 @@
+"""
+The code of model cards: whole blocks that load a model and use it, one with hf_depth and one without it.
+
+A block runs as it stands where the folder of the model is (or anywhere, for a model on the Hub), without a question
+about custom code. Both blocks read and predict the same, which the tests of this module hold them to.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.sentences import CLOSED_LINE, WIDE_SPACE_BEFORE_STOP
+from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
+from ..evaluation.prediction import generation_length
+from ..models.modeling_depth import has_sentence_tokens
+from ..tasks.config import TaskConfig, prompt_format
+from ..tasks.dataset import TaskDataset
+from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
+from ..tasks.spec import TaskSpec
+from .previews import first_examples
+
+NUM_CANDIDATES = 100  # among which the examples of a card are chosen
+NUM_EXAMPLES = 2
+MAX_PIECES, WORDS_OF_A_PIECE = 4, 12  # sentences of an example of pre-training; without sentences, words for each span
+
+# ---- Loading --------------------------------------------------------------------------------------------------------
+
+# `AutoTokenizer` would ask whether to run the code of the model, of which the tokenizer has no need.
+LOAD_DEPTH = Template("""\
+name = $name
+tokenizer = $tokenizer_class.from_pretrained(name)
+model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+""")
+
+LOAD_T5 = Template("""\
+name = $name
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForSeq2SeqLM.from_pretrained(name)
+""")
+
+LOAD_WITH_PACKAGE = Template("""\
+from hf_depth import load_model, load_tokenizer
+
+name = $name
+tokenizer = load_tokenizer(name)
+model = load_model(name, tokenizer).eval()
+""")
+
+# ---- Pre-trained models ---------------------------------------------------------------------------------------------
+
+USE_PRETRAINED_DEPTH = Template("""\
+
+# In any order; <extra_id_0>, <extra_id_1>, … stand for masked spans.
+sentences = [
+$sentences
+]
+input_ids = model.encode_sentences(tokenizer, sentences)
+output_ids = model.generate(input_ids, max_length=$max_length)[0, 1:].tolist()
+prediction = tokenizer.decode(output_ids)
+print(prediction)
+
+# The sentence tokens of the output put the sentences in order.
+numbers = [token - model.config.first_sentence_token_id for token in output_ids]
+order = [number for number in dict.fromkeys(numbers) if number in range(len(sentences))]
+print([sentences[number] for number in order])
+""")
+
+USE_PRETRAINED_T5 = Template("""\
+
+text = $text
+input_ids = tokenizer(text, return_tensors="pt").input_ids
+output_ids = model.generate(input_ids, max_length=$max_length)[0, 1:]
+prediction = tokenizer.decode(output_ids)
+print(prediction)
+""")
+
+# ---- Fine-tuned models ----------------------------------------------------------------------------------------------
+
+PREDICT_WITH_PACKAGE = Template("""\
+from hf_depth import TaskPredictor
+
+predictor = TaskPredictor.from_pretrained($arguments)
+examples = [
+$examples
+]
+predictions = predictor(examples)
+print(predictions)
+""")
+
+ENCODE_DEPTH = Template("""\
+
+
+def encode(example):
+    parts = [(prefix, example[column]) for column, prefix in prefixes.items()]
+${instance}    texts = []
+    for prefix, text in parts:
+        first, *others = split(text) or [""]
+        texts.append([f"{prefix} {first}".strip(), *others])
+    return model.encode_sentences(tokenizer, *texts, max_length=$max_source_length)
+""")
+
+ENCODE_T5 = Template("""\
+
+
+def encode(example):
+    parts = [(prefix, example[column]) for column, prefix in prefixes.items()]
+${instance}    texts = [f"{prefix} {text.strip()}".strip() for prefix, text in parts]
+    token_ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    shortest_first = sorted(token_ids, key=len)
+    while sum(map(len, token_ids)) >= $max_source_length:  # the longest text loses its end
+        max(shortest_first, key=len).pop()
+    return torch.tensor([[*sum(token_ids, []), tokenizer.eos_token_id]])
+""")
+
+# The end of the last text, which is a text of its own.
+INSTANCE = """\
+    prefix, text = parts.pop()
+    parts += [(prefix, text.removesuffix(example["instance"])), ("", example["instance"])]
+"""
+
+SPLIT_ENGLISH = """\
+
+
+def split(text):
+    return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
+"""
+
+SPLIT_OTHERS = Template("""\
+
+
+def split(text):
+    blocks = [text[start:end] for start, end in iter_blocks(text, paragraph_breaks=True, line_breaks=True)]
+    lines = [line for block in blocks for line in re.split($closed_line, block)]
+    lines = [re.sub($wide_space, " ", line) for line in lines]
+    sentences = [sentence.strip() for line in lines for sentence in sentencex.segment($language, line)]
+    return [sentence for sentence in sentences if sentence]
+""")
+
+GENERATE = Template("""\
+
+
+def predict(example):
+    output_ids = model.generate(encode(example), $arguments)[0, 1:]
+    return tokenizer.decode(output_ids).split(tokenizer.eos_token)[0].strip()
+""")
+
+SCORE_LABELS = Template("""\
+
+
+@torch.no_grad()
+def predict(example):
+    losses = {}
+    for label in $labels:
+        label_ids = tokenizer(label, return_tensors="pt").input_ids
+        losses[label] = model(input_ids=encode(example), labels=label_ids).loss.item()$times_length
+    return min(losses, key=losses.get)
+""")
+
+PREDICT_EXAMPLES = Template("""\
+
+
+examples = [
+$examples
+]
+predictions = [predict(example) for example in examples]
+print(predictions)
+""")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """
+    How to use a model, as its card shows it.
+
+    Args:
+        with_package, without_package (`str`): Python code; one block, the second one, does for both if there is no
+            first one.
+        packages (`Sequence[str]`): what the second block imports, as `pip install` takes it.
+        source, target (`str`): an example as the model reads it, special tokens included, and what it should write.
+        notes (`str`): what else there is to say about inputs.
+    """
+
+    with_package: str
+    without_package: str
+    packages: Sequence[str]
+    source: str
+    target: str
+    notes: str
+
+
+def name_in_code(hub_model_id: str | None, output_dir: str) -> str:
+    """
+    How the code names a model: as on the Hub, or its folder from the folder that it is in. A folder that is not there
+    is then no name on the Hub, under which somebody else's code might be found.
+
+    >>> name_in_code("me/rte", "/runs/rte"), name_in_code(None, "/runs/rte")
+    ('me/rte', './rte')
+    """
+    return hub_model_id or f"./{Path(output_dir).resolve().name}"
+
+
+def pretrained_usage(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Iterable[Mapping[str, Any]],
+    objective: str,
+    max_length: int,
+) -> Usage:
+    """
+    How to use a pre-trained model: the code lets it restore a short example.
+
+    Whole words are masked in it. The spans of tokens that a collator masks begin and end within words, which nobody
+    could write down so that a tokenizer gives the same ids again.
+
+    Args:
+        name: see [`name_in_code`].
+        examples: prepared ones, not seen in training.
+        objective: that of the training; of a `"prefix_lm"` nothing is masked, and the text goes on.
+        max_length: of the generated ids.
+    """
+    is_depth = has_sentence_tokens(model.config)
+    example = min(first_examples(examples, NUM_CANDIDATES), key=lambda example: _length(example, is_depth))
+    token_ids = [int(token) for token in example["input_ids"]]
+    if is_depth:
+        lengths = [int(length) for length in example["sentence_lengths"]][:MAX_PIECES]
+        ends = list(accumulate(lengths))
+        pieces = [token_ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        sentences, target = _shuffled([tokenizer.decode(piece).strip() for piece in pieces])
+        source = model.encode_sentences(tokenizer, sentences)[0]
+        use = USE_PRETRAINED_DEPTH.substitute(sentences=_items(sentences), max_length=max_length)
+    else:
+        corrupt = _prefix if objective == "prefix_lm" else _spans
+        text, target = corrupt(tokenizer.decode(token_ids).split()[: MAX_PIECES * WORDS_OF_A_PIECE])
+        source = tokenizer(text)["input_ids"]
+        use = USE_PRETRAINED_T5.substitute(text=repr(text), max_length=max_length)
+    return Usage(
+        LOAD_WITH_PACKAGE.substitute(name=repr(name)) + use,
+        _loading(name, tokenizer, is_depth) + use,
+        _packages(),
+        tokenizer.decode(source),
+        target + tokenizer.eos_token,
+        PRETRAINED_NOTES["depth" if is_depth else objective],
+    )
+
+
+def _length(example: Mapping[str, Any], is_depth: bool) -> tuple[bool, int]:
+    """Short examples come first, of DEPTH those of three sentences or more; very short ones say nothing."""
+    length = len(example["input_ids"])
+    has_few = len(example["sentence_lengths"]) < 3 if is_depth else length < 2 * WORDS_OF_A_PIECE
+    return has_few, length
+
+
+def _shuffled(sentences: list[str]) -> tuple[list[str], str]:
+    """Sentences with masked words, the last one in front, and the target that restores them."""
+    last = len(sentences) - 1
+    given, targets = [], []
+    for place, sentence in enumerate([sentences[last], *sentences[:last]]):
+        text, masked = _masked(sentence.split(), f"<extra_id_{place}>")
+        given.append(text)
+        targets.append(f"{SENTENCE_TOKENS[place]}{masked}{EOSEN_TOKEN}")
+    return given, "".join([*targets[1:], targets[0]])
+
+
+def _spans(words: list[str]) -> tuple[str, str]:
+    """Text with a masked span every few words, and the target."""
+    pieces = [words[start : start + WORDS_OF_A_PIECE] for start in range(0, len(words), WORDS_OF_A_PIECE)]
+    masked = [_masked(piece, f"<extra_id_{number}>") for number, piece in enumerate(pieces)]
+    return " ".join(text for text, _ in masked), "".join(target for _, target in masked)
+
+
+def _prefix(words: list[str]) -> tuple[str, str]:
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:])
+
+
+def _masked(words: list[str], sentinel: str) -> tuple[str, str]:
+    """A text with the two words in its middle masked, and its part of the target; very short ones stay whole."""
+    middle = len(words) // 2
+    if middle < 2:
+        return " ".join(words), ""
+    masked = " ".join(words[middle - 1 : middle + 1])
+    return " ".join([*words[: middle - 1], sentinel, *words[middle + 1 :]]), f"{sentinel} {masked}"
+
+
+PRETRAINED_NOTES = {
+    "depth": (
+        "Each sentence stands behind `<eosen>` and a sentence token `<sent_i>`, and the input ends in `<eosen></s>`; "
+        "`encode_sentences` writes them. Sentinels `<extra_id_i>` stand for masked spans, here of whole words. The "
+        "target names the sentences in their order, each with its sentinels and what they stand for."
+    ),
+    "span_corruption": (
+        "Sentinels `<extra_id_i>` stand for masked spans, here of whole words; the target says what they stand for. "
+        "Both end in `</s>`."
+    ),
+    "prefix_lm": "The input is the beginning of a text and `</s>`, the target is its rest.",
+}
+
+
+def task_usage(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task_config: TaskConfig,
+    dataset: TaskDataset,
+) -> Usage:
+    """
+    How to use a fine-tuned model: the code predicts two examples.
+
+    Args:
+        name: see [`name_in_code`].
+        task_config: how inputs are prepared and predictions made.
+        dataset: of one of the tasks; two short ones of its examples are chosen.
+    """
+    spec, is_depth = dataset.spec, task_config.sentence_tokens
+    places = range(min(NUM_CANDIDATES, len(dataset.rows)))
+    places = sorted(places, key=lambda place: len(spec.prompt(dataset.rows[place])))[:NUM_EXAMPLES]
+    columns = list(spec.text_column_name)
+    has_instance = INSTANCE_COLUMN in dataset.rows.column_names and INSTANCE_COLUMN not in columns
+    columns += [INSTANCE_COLUMN] if has_instance else []
+    examples = [{column: dataset.rows[place][column] for column in columns} for place in places]
+    prepared = dataset.prepared[places[0]]
+    arguments = repr(name) if len(task_config.tasks) == 1 else f"{name!r}, task={spec.full_name!r}"
+    return Usage(
+        PREDICT_WITH_PACKAGE.substitute(arguments=arguments, examples=_items(examples)),
+        _task_code(name, model, tokenizer, task_config, spec, examples, has_instance),
+        _packages(task_config.sentence_language if is_depth else None),
+        tokenizer.decode(prepared["input_ids"]),
+        tokenizer.decode([token for token in prepared["labels"] if token >= 0]),
+        _task_notes(task_config, spec),
+    )
+
+
+def _task_code(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task_config: TaskConfig,
+    spec: TaskSpec,
+    examples: Sequence[Mapping[str, Any]],
+    has_instance: bool,
+) -> str:
+    """The code without the package: load, split, encode, predict."""
+    is_depth, scores_labels = task_config.sentence_tokens, task_config.prediction_mode == "score_labels"
+    splitter, imports = _splitter(task_config.sentence_language) if is_depth else ("", ["import torch"])
+    if scores_labels and "import torch" not in imports:
+        imports = [*imports, "import torch"]
+    prefixes = dict(zip(spec.text_column_name, (prefix.strip() for prefix in spec.prefix), strict=True))
+    encode = (ENCODE_DEPTH if is_depth else ENCODE_T5).substitute(
+        instance=INSTANCE if has_instance else "", max_source_length=spec.max_source_length
+    )
+    if scores_labels:
+        predict = SCORE_LABELS.substitute(
+            labels=repr(list(spec.labels.values())),
+            times_length="" if task_config.length_normalize_scores else " * label_ids.shape[1]",
+        )
+    else:
+        predict = GENERATE.substitute(arguments=_generation_arguments(task_config, spec, tokenizer))
+    return "".join(
+        [
+            _loading(name, tokenizer, is_depth, imports),
+            f"prefixes = {prefixes!r}  # of the columns\n",
+            splitter,
+            encode,
+            predict,
+            PREDICT_EXAMPLES.substitute(examples=_items(examples)),
+        ]
+    )
+
+
+def _loading(name: str, tokenizer: PreTrainedTokenizerBase, is_depth: bool, imports: Sequence[str] = ()) -> str:
+    """Imports, tokenizer and model."""
+    tokenizer_class = type(tokenizer).__name__ if is_depth else "AutoTokenizer"
+    if not hasattr(transformers, tokenizer_class):
+        tokenizer_class = "AutoTokenizer"
+    imports = [*imports, f"from transformers import AutoModelForSeq2SeqLM, {tokenizer_class}"]
+    template = LOAD_DEPTH if is_depth else LOAD_T5
+    loading = template.substitute(name=repr(name), tokenizer_class=tokenizer_class)
+    return "\n".join(imports) + "\n\n" + loading
+
+
+def _splitter(language: str) -> tuple[str, list[str]]:
+    """The function that splits text into sentences, and what it imports."""
+    if language == "en":
+        return SPLIT_ENGLISH, ["import nupunkt"]
+    patterns = {"closed_line": repr(CLOSED_LINE.pattern), "wide_space": repr(WIDE_SPACE_BEFORE_STOP.pattern)}
+    code = SPLIT_OTHERS.substitute(patterns, language=repr(language))
+    return code, ["import re", "", "import sentencex", "from nupunkt.layout import iter_blocks"]
+
+
+def _packages(language: str | None = None) -> list[str]:
+    """What the code without hf_depth needs; with the version of the rules by which text was split."""
+    packages = ["torch", f'"transformers>={transformers.__version__}"']
+    if language is not None:
+        packages += [f"nupunkt=={version('nupunkt')}"]
+    if language not in (None, "en"):
+        packages += [f"sentencex=={version('sentencex')}"]
+    return packages
+
+
+def _generation_arguments(task_config: TaskConfig, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The arguments of `generate()` with which a run predicts."""
+    label_ids = None if spec.labels is None else encode_labels(tokenizer, list(spec.labels.values()))
+    max_length = task_config.generation_max_length or generation_length(spec, label_ids)
+    num_beams = task_config.generation_num_beams
+    return f"max_length={max_length}" + (f", num_beams={num_beams}" if num_beams else "")
+
+
+def _task_notes(task_config: TaskConfig, spec: TaskSpec) -> str:
+    notes = f"The prompt is `{prompt_format(spec)}`, with the columns in braces."
+    if task_config.sentence_tokens:
+        notes += (
+            " The text of each column is split into sentences by itself, and its prefix belongs to the first of them. "
+            "Each sentence stands behind `<eosen>` and a sentence token, which count up from `<sent_0>`; the input "
+            "ends in `<eosen></s>`. Do not leave them out: the model was trained with them."
+        )
+    else:
+        notes += " It ends in `</s>`."
+    notes += f" Inputs have {spec.max_source_length} tokens at most: of a longer one the longest text loses its end."
+    if spec.labels is not None:
+        labels = list(spec.labels.values())
+        shown = ", ".join(f"`{label}`" for label in labels[:30]) + (", …" if labels[30:] else "")
+        notes += f" The model writes one of: {shown}."
+    return notes
+
+
+def _items(values: Sequence[Any]) -> str:
+    """The lines of a list."""
+    return "\n".join(f"    {value!r}," for value in values)

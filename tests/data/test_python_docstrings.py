@@ -1,0 +1,75 @@
+from pathlib import Path
+
+from absl.testing import parameterized
+
+from helpers import CorpusTestCase
+from hf_depth.data.corpus import load_corpus
+from hf_depth.data.python_docstrings import python_docstring_documents
+from hf_depth.data.python_reference import MIN_DOCUMENT_SENTENCES
+from hf_depth.data.sentences import get_sentence_splitter
+
+PROSE = "The {} file is opened. Then its first line is read. It is compared with the others. At last it is closed."
+
+
+class PythonDocstringsTest(CorpusTestCase):
+    def read(self, **files: str) -> list[dict[str, str]]:
+        for name, text in files.items():
+            path = Path(self.path("library"), name.replace("__", "/") + ".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return python_docstring_documents(self.path("library"))
+
+    def test_a_docstring_is_known_by_its_place(self):
+        code = f'class A:\n    def f(self):\n        """\n        {PROSE.format("red")}\n        """\n'
+        (document,) = self.read(package__module=code)
+        self.assertEqual(document, {"text": PROSE.format("red"), "title": "package.module.A.f", "source": "package"})
+
+    def test_docstrings_follow_each_other_as_in_the_file_also_below_statements(self):
+        texts = [PROSE.format(color) for color in ("red", "green", "blue")]
+        code = (
+            f'"""{texts[0]}"""\nif True:\n    def f():\n        """{texts[1]}"""\n\nclass B:\n    """{texts[2]}"""\n'
+        )
+        self.assertEqual([document["text"] for document in self.read(module=code)], texts)
+
+    def test_short_docstrings_are_joined_and_repeated_ones_taken_once(self):
+        sentences = PROSE.format("red").split(". ")
+        functions = [f'def f{i}():\n    """{text.rstrip(".")}."""\n' for i, text in enumerate(2 * sentences)]
+        (document,) = self.read(module="".join(functions))
+        self.assertEqual(document["text"].splitlines(), [f"{text.rstrip('.')}." for text in sentences])
+
+    def test_code_is_no_prose(self):
+        code = f'"""\n{PROSE.format("red")}\n\n>>> f(1) is never more than it was.\n2\n\nx = [f(i) for i in y].\n"""\n'
+        self.assertEqual([document["text"] for document in self.read(module=code)], [PROSE.format("red")])
+
+    def test_nothing_is_executed(self):
+        self.assertLen(self.read(module=f'"""{PROSE.format("red")}"""\nraise SystemExit("executed")\n'), 1)
+
+    @parameterized.parameters("test__module", "package__tests__module", "site-packages__module", "_sysconfigdata_x")
+    def test_what_is_not_in_every_python_is_skipped(self, name):
+        self.assertEmpty(self.read(**{name: f'"""{PROSE.format("red")}"""'}))
+
+    def test_a_file_that_is_not_python_is_left_out_with_a_warning(self):
+        with self.assertLogs("hf_depth.data.python_docstrings", "WARNING") as logs:
+            self.assertLen(self.read(bad="def f(:", good=f'"""{PROSE.format("red")}"""'), 1)
+        self.assertIn("bad.py is left out", logs.output[0])
+
+    def test_a_python_without_source_files_has_no_docstrings_which_is_logged(self):
+        with self.assertLogs("hf_depth.data.python_docstrings", "WARNING") as logs:
+            self.assertEmpty(python_docstring_documents(self.path("python311.zip")))
+        self.assertIn("no source files", logs.output[0])
+
+
+class DefaultCorpusTest(parameterized.TestCase):
+    def test_it_is_prose_of_several_sentences_from_many_modules_each_paragraph_once_in_a_part(self):
+        corpus = load_corpus()
+        documents = [document for documents in corpus.values() for document in documents]
+        self.assertBetween(sum(len(document["text"]) for document in documents), 700_000, 1_500_000)
+        self.assertGreater(len({document["source"] for document in documents}), 150)
+        docstrings = [document for document in documents if document["source"] != "reference"]
+        paragraphs = [line for document in docstrings for line in document["text"].splitlines()]
+        self.assertLen(set(paragraphs), len(paragraphs))
+        for document in documents:
+            self.assertNotRegex(document["text"], '"|>>>|::=|[*=~-]{4}|  ')
+            self.assertRegex(document["title"], '^[^"`]+$')
+        for document in docstrings[::40]:
+            self.assertGreaterEqual(len(get_sentence_splitter()(document["text"])), MIN_DOCUMENT_SENTENCES - 1)

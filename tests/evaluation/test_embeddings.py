@@ -1,0 +1,113 @@
+"""Embeddings of sentences: which states they are, what they depend on, and what is refused."""
+
+import torch
+from absl.testing import absltest, parameterized
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import sentence_embeddings
+from hf_depth.data.tokenization import TextEncoder, eosen_token_id, layout_document, sentence_token_ids
+from tiny_training import tiny_model
+
+KINDS = ("depth", "t5")
+DOCUMENTS = [SENTENCES[:3], SENTENCES[3:4], SENTENCES[4:9], SENTENCES[9:11]]
+
+
+def embed(kind, texts, num_layers=2, model=None, **options):
+    model = tiny_model(kind, num_layers=num_layers) if model is None else model
+    return sentence_embeddings(model, tiny_tokenizer(kind == "depth"), texts, **options)
+
+
+class EmbeddingsTest(parameterized.TestCase):
+    def assert_close(self, actual, expected):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+    def states(self, kind, sentences, layer=-1):
+        """The hidden states of a document laid out by hand, and the ids of its sentences."""
+        tokenizer = tiny_tokenizer(kind == "depth")
+        ids = TextEncoder(tokenizer)(sentences)
+        flat = [*sum(ids, []), tokenizer.eos_token_id]
+        if kind == "depth":
+            flat = layout_document(ids, sentence_token_ids(tokenizer), eosen_token_id(tokenizer), 1)
+        with torch.no_grad():
+            outputs = tiny_model(kind, num_layers=2).encoder(torch.tensor([flat]), output_hidden_states=True)
+        return outputs.hidden_states[layer][0], ids
+
+    @parameterized.product(kind=KINDS, layer=(-1, 0, 1))
+    def test_they_are_the_states_at_sentence_tokens_or_the_means_over_the_tokens(self, kind, layer):
+        states, ids = self.states(kind, DOCUMENTS[0], layer)
+        expected, means, place = [], [], 0
+        for sentence in ids:
+            place += 2 if kind == "depth" else 0  # <eosen> <sent_i>
+            expected.append(states[place - 1])
+            means.append(states[place : place + len(sentence)].mean(0))
+            place += len(sentence)
+        expected, means = torch.stack(expected), torch.stack(means)
+        self.assert_close(embed(kind, DOCUMENTS[0], layer=layer), expected if kind == "depth" else means)
+        self.assert_close(embed(kind, DOCUMENTS[0], layer=layer, pooling="mean"), means)
+
+    @parameterized.parameters(*KINDS)
+    def test_a_text_is_split_and_a_list_of_documents_gives_a_list(self, kind):
+        of_list = embed(kind, DOCUMENTS[2])
+        self.assertEqual((of_list.shape, of_list.dtype), ((5, 16), torch.float32))
+        self.assert_close(embed(kind, " ".join(DOCUMENTS[2])), of_list)
+        several = embed(kind, DOCUMENTS)
+        self.assertEqual([len(one) for one in several], [3, 1, 5, 2])
+        self.assertEqual(embed(kind, []), [])
+
+    @parameterized.product(kind=KINDS, pooling=(None, "mean"), batch_size=(1, 2, 32))
+    def test_other_documents_of_the_batch_change_nothing(self, kind, pooling, batch_size):
+        together = embed(kind, DOCUMENTS, pooling=pooling, batch_size=batch_size)
+        for document, embeddings in zip(DOCUMENTS, together, strict=True):
+            self.assert_close(embeddings, embed(kind, document, pooling=pooling))
+
+    def test_the_last_layer_of_a_sentence_token_reads_its_own_sentence_alone(self):
+        other = [DOCUMENTS[0][0], SENTENCES[12], SENTENCES[13]]
+        for num_layers, layer, depends in ((1, -1, False), (2, 1, False), (2, -1, True)):
+            first, second = (embed("depth", texts, num_layers, layer=layer)[0] for texts in (DOCUMENTS[0], other))
+            with self.subTest(num_layers=num_layers, layer=layer):
+                self.assertEqual(depends, not torch.allclose(first, second, atol=1e-5))
+        first, second = (embed("t5", texts, 1)[0] for texts in (DOCUMENTS[0], other))
+        self.assertFalse(torch.allclose(first, second, atol=1e-5))
+
+    def test_special_tokens_in_a_text_are_text(self):
+        literal = embed("depth", ["It said <sent_3> and </s>.", "It was wet."])
+        self.assertLen(literal, 2)
+        self.assertTrue(torch.isfinite(literal).all())
+
+    def test_the_model_keeps_its_mode_and_dropout_is_off(self):
+        model = tiny_model("depth", dropout_rate=0.5).train()
+        first, second = (embed("depth", DOCUMENTS[0], model=model) for _ in range(2))
+        self.assertTrue(model.training)
+        self.assert_close(first, second)
+
+    @parameterized.parameters(
+        ("t5", {"pooling": "sentence_token"}, "a T5 has no sentence tokens"),
+        ("depth", {"pooling": "max"}, "`pooling` must be one of sentence_token, mean, got 'max'"),
+        ("depth", {"layer": 3}, "`layer` must be between -3 and 2"),
+        ("depth", {"layer": -4}, "`layer` must be between -3 and 2"),
+        ("depth", {"batch_size": 0}, "`batch_size` must be at least 1"),
+        ("depth", {"sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
+        ("depth", {"texts": [["It rains.", " "]]}, "Sentence 1 of document 0 has no token"),
+        ("depth", {"texts": [["It rains."], []]}, "Document 1 has no sentence"),
+        ("depth", {"texts": " "}, "Document 0 has no sentence"),
+        ("depth", {"texts": ["It rains."] * 21}, "has 21 sentences, but the model has 20 sentence tokens"),
+    )
+    def test_what_cannot_be_embedded_is_refused(self, kind, options, message):
+        with self.assertRaisesRegex(ValueError, message):
+            embed(kind, **({"texts": DOCUMENTS[0]} | options))
+
+    def test_what_is_no_text_is_refused(self):
+        for texts in ([["a"], 3], [["a"], "b"], [["a", None]], [b"a"]):
+            with self.subTest(texts=texts), self.assertRaisesRegex(TypeError, "list of documents"):
+                embed("t5", texts)
+
+    def test_the_tokenizer_must_fit(self):
+        with self.assertRaisesRegex(ValueError, "needs sentence tokens"):
+            sentence_embeddings(tiny_model("depth"), tiny_tokenizer(), DOCUMENTS[0])
+
+    def test_a_t5_reads_more_sentences_than_depth_has_tokens(self):
+        self.assertLen(embed("t5", ["It rains."] * 30), 30)
+
+
+if __name__ == "__main__":
+    absltest.main()

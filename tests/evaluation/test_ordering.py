@@ -1,0 +1,247 @@
+import itertools
+import math
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LogitsProcessor
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import (
+    DataCollatorForDepth,
+    SentenceOrderLogitsProcessor,
+    add_sentence_tokens,
+    load_model,
+    order_sentences,
+    score_sentence_orders,
+)
+from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
+from hf_depth.models.modeling_depth import sentence_token_mask
+from tiny_training import rows, tiny_model
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+SHORT = [sentence for sentence in SENTENCES if len(sentence) < 60]
+
+
+def random_model(seed: int = 0, scale: float = 3.0):
+    """A model that is sure of something: its output head is scaled up, so that orders differ in probability."""
+    model = tiny_model("depth", seed).eval()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(scale)
+    return model
+
+
+def all_orders(number: int) -> list[list[int]]:
+    return [list(order) for order in itertools.permutations(range(number))]
+
+
+class OrderSentencesTest(parameterized.TestCase):
+    @settings(deadline=None, max_examples=12)
+    @given(
+        seed=st.integers(0, 1000), numbers=st.lists(st.integers(2, 5), min_size=1, max_size=4), beams=st.integers(1, 3)
+    )
+    def test_the_result_is_a_permutation_with_its_score_whatever_the_weights(self, seed, numbers, beams):
+        model = random_model(seed, scale=10.0)
+        documents = [SHORT[place : place + number] for place, number in enumerate(numbers)]
+        for document, result in zip(
+            documents, order_sentences(model, TOKENIZER, documents, num_beams=beams), strict=True
+        ):
+            self.assertCountEqual(result["order"], range(len(document)))
+            self.assertEqual(result["sentences"], [document[index] for index in result["order"]])
+            (score,) = score_sentence_orders(model, TOKENIZER, document, [result["order"]])
+            self.assertAlmostEqual(result["log_probability"], score, delta=1e-4)
+
+    @parameterized.parameters(2, 3, 4)
+    def test_the_probabilities_of_all_orders_add_up_to_one(self, number):
+        scores = score_sentence_orders(random_model(), TOKENIZER, SHORT[:number], all_orders(number), batch_size=7)
+        self.assertAlmostEqual(sum(map(math.exp, scores)), 1.0, delta=1e-6)
+        self.assertGreater(max(scores) - min(scores), 0.1, "all orders are the same to this model")
+
+    def test_with_a_beam_for_each_order_the_result_is_the_best_of_all(self):
+        greedy_is_worse = 0
+        for seed in range(8):
+            model = random_model(seed, scale=0.3)
+            scores = score_sentence_orders(model, TOKENIZER, SHORT[:4], all_orders(4))
+            best = max(scores)
+            result = order_sentences(model, TOKENIZER, SHORT[:4], num_beams=24)
+            self.assertEqual(result["order"], all_orders(4)[scores.index(best)])
+            greedy = order_sentences(model, TOKENIZER, SHORT[:4])
+            greedy_is_worse += greedy["log_probability"] < best - 1e-4
+        self.assertGreater(greedy_is_worse, 0, "beams make no difference here")
+
+    def test_greedy_takes_the_most_probable_sentence_at_each_place(self):
+        model = random_model(3)
+        scores = score_sentence_orders(model, TOKENIZER, SHORT[:4], all_orders(4))
+        order = []
+        for place in range(4):
+            weights = [0.0] * 4  # the probability of each sentence at this place, after those before
+            for other, score in zip(all_orders(4), scores, strict=True):
+                weights[other[place]] += math.exp(score) * (other[:place] == order)
+            order.append(weights.index(max(weights)))
+        self.assertEqual(order_sentences(model, TOKENIZER, SHORT[:4])["order"], order)
+
+    def test_several_documents_equal_one_by_one(self):
+        model = random_model()
+        documents = [SHORT[:2], SHORT[1:6], SHORT[3:6], SHORT[::-1][:3]]
+        together = order_sentences(model, TOKENIZER, documents, batch_size=3)
+        for document, result in zip(documents, together, strict=True):
+            alone = order_sentences(model, TOKENIZER, document)
+            self.assertEqual(result["order"], alone["order"])
+            self.assertAlmostEqual(result["log_probability"], alone["log_probability"], delta=1e-4)
+
+    def test_sentence_tokens_count_up_in_the_order_given_and_text_is_no_special_token(self):
+        model, sentences = random_model(), ["Take <sent_3> home.", "And </s> <extra_id_2> here."]
+        with mock.patch.object(model.encoder, "forward", side_effect=model.encoder.forward) as encoder:
+            order_sentences(model, TOKENIZER, sentences)
+        seen = encoder.call_args_list[0].kwargs["input_ids"][0].tolist()
+        texts = TextEncoder(TOKENIZER)(sentences)
+        first, second, *_ = sentence_token_ids(TOKENIZER).tolist()
+        eosen = eosen_token_id(TOKENIZER)
+        self.assertEqual(seen, [eosen, first, *texts[0], eosen, second, *texts[1], eosen, TOKENIZER.eos_token_id])
+
+    def test_settings_for_generating_text_have_no_effect_and_stay(self):
+        model = random_model()
+        expected = order_sentences(model, TOKENIZER, SHORT[:4])
+        model.train()
+        model.generation_config.update(no_repeat_ngram_size=1, num_beams=4, max_length=3, repetition_penalty=9.0)
+        self.assertEqual(order_sentences(model, TOKENIZER, SHORT[:4]), expected)
+        self.assertEqual(model.generation_config.no_repeat_ngram_size, 1)
+        self.assertTrue(model.training)
+
+    def test_an_overfitted_model_orders_its_documents(self):
+        tokenizer = add_sentence_tokens(tiny_tokenizer(), 2)
+        torch.manual_seed(0)
+        model = load_model(None, tokenizer, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0)
+        documents = [SHORT[:2], SHORT[2:4], SHORT[4:6]]
+        examples = [
+            {"input_ids": sum(ids, []), "sentence_lengths": [len(sentence) for sentence in ids]}
+            for ids in map(TextEncoder(tokenizer), documents)
+        ]
+        collator = DataCollatorForDepth(tokenizer, sentence_shuffling_probability=1.0, mlm_probability=0.05)
+        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+        for step in range(80):  # of four corruptions of each document
+            batch = collator([{**one, "stream_epoch": 4 * step + draw} for one in examples for draw in range(4)])
+            outputs = model(**batch)
+            sentence_losses = outputs.token_losses * sentence_token_mask(batch["labels"], model.config)
+            optimizer.zero_grad()
+            (outputs.loss + 5 * sentence_losses.sum(1).mean()).backward()
+            optimizer.step()
+        for first, second in documents:
+            for sentences in ([first, second], [second, first]):
+                self.assertEqual(order_sentences(model, tokenizer, sentences)["sentences"], [first, second])
+
+    @parameterized.parameters(
+        (SHORT[:1], "Document 0 has 1 sentence. There must be at least two"),
+        ([SHORT[:2], []], "Document 1 has 0 sentences"),
+        (["It rains."] * 21, "21 sentences.* no more than the 20 sentence tokens"),
+        (["It rains.", ""], "Sentence 1 of document 0 is empty"),
+        ("It rains. It pours.", "must be the sentences of a document.*`get_sentence_splitter"),
+        ([], "must be the sentences of a document"),
+        ([["It rains.", "It pours."], "It rains."], "Document 1 of `sentences` must be a list of texts"),
+        (["It rains.", 3], "Document 0 of `sentences` must be a list of texts"),
+        (["It rains. " * 100, "It pours."], "Document 0 takes .* tokens, `max_source_length` is 64, and no text is"),
+    )
+    def test_bad_input_is_named(self, sentences, message):
+        with self.assertRaisesRegex(ValueError, message):
+            order_sentences(random_model(), TOKENIZER, sentences, max_source_length=64)
+
+    def test_models_without_these_sentence_tokens_are_refused(self):
+        with self.assertRaisesRegex(ValueError, "T5ForConditionalGeneration has no sentence tokens"):
+            order_sentences(tiny_model("t5"), TOKENIZER, SHORT[:2])
+        with self.assertRaisesRegex(ValueError, "num_sentence_tokens"):
+            order_sentences(random_model(), add_sentence_tokens(tiny_tokenizer(), 4), SHORT[:2])
+
+    @parameterized.parameters(([0, 0, 1],), ([0, 1],), ([1, 2, 3],))
+    def test_an_order_that_is_no_permutation_is_refused(self, order):
+        with self.assertRaisesRegex(ValueError, "Order 1 must have each index from 0 to 2 once"):
+            score_sentence_orders(random_model(), TOKENIZER, SHORT[:3], [[0, 1, 2], order])
+
+    @parameterized.parameters("num_beams", "batch_size")
+    def test_numbers_out_of_range_are_refused(self, name):
+        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
+            order_sentences(random_model(), TOKENIZER, SHORT[:2], **{name: 0})
+
+
+class RandomScores(LogitsProcessor):
+    """In place of a model: scores that are drawn anew at each step."""
+
+    def __init__(self, seed: int):
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, input_ids, scores):
+        return torch.randn(scores.shape, generator=self.generator) * 5
+
+
+class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
+    def batch(self, number: int = 5, **options):
+        return DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=1.0, **options)(rows(number))
+
+    def generate(self, model, batch, max_new_tokens=0, first=(), **arguments):
+        constraint = SentenceOrderLogitsProcessor(model.config, TOKENIZER, batch["input_ids"], max_new_tokens)
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        arguments = {"max_new_tokens": constraint.max_new_tokens, "do_sample": False} | arguments
+        return model.generate(**inputs, logits_processor=[*first, constraint], **arguments)
+
+    def assert_target(self, generated, source):
+        """`generated` has the marks of a target of `source`: each sentence once, and its sentinels behind it."""
+        ids = {"sentences": sentence_token_ids(TOKENIZER), "sentinels": sentinel_token_ids(TOKENIZER)}
+        sentences, sentinels = (set(ids[name].tolist()) for name in ("sentences", "sentinels"))
+        eosen, eos = eosen_token_id(TOKENIZER), TOKENIZER.eos_token_id
+        parts = {}
+        for token in source.tolist():
+            if token in sentences:
+                parts[token] = current = [token]
+            elif token in sentinels:
+                current.append(token)
+        tokens = generated.tolist()[1:]
+        self.assertIn(eos, tokens)
+        tokens = tokens[: tokens.index(eos)]
+        found, current = [], None
+        for token in tokens:
+            if token in sentences:
+                current = [token]
+            elif token in sentinels:
+                current.append(token)
+            elif token == eosen:
+                found.append(current)
+                current = None
+            else:
+                self.assertGreater(len(current), 1, "text outside of a masked span")
+        self.assertIsNone(current)
+        self.assertCountEqual(found, parts.values())
+
+    @parameterized.product(seed=(0, 1), tokens=(0, 30, 90), num_beams=(1, 3))
+    def test_whatever_the_model_says_a_target_is_written_within_the_length(self, seed, tokens, num_beams):
+        batch = self.batch()
+        generated = self.generate(
+            random_model(), batch, tokens, [RandomScores(seed)], num_beams=num_beams, do_sample=num_beams == 1
+        )
+        for ids, source in zip(generated, batch["input_ids"], strict=True):
+            self.assert_target(ids, source)
+
+    def test_training_targets_are_allowed(self):
+        batch = self.batch(12)
+        start = torch.zeros(len(batch["labels"]), 1, dtype=torch.long)
+        ids = torch.cat([start, batch["labels"].clamp(min=0)], dim=1)
+        lengths = (batch["labels"] >= 0).sum(1)
+        config = random_model().config
+        constraint = SentenceOrderLogitsProcessor(config, TOKENIZER, batch["input_ids"], int(lengths.max()))
+        for step in range(batch["labels"].shape[1]):
+            scores = constraint(ids[:, : step + 1], torch.zeros(len(ids), config.vocab_size))
+            is_allowed = scores.gather(1, ids[:, step + 1 : step + 2])[:, 0] == 0
+            self.assertTrue((is_allowed | (step >= lengths)).all(), step)
+
+    def test_an_example_is_decoded_the_same_in_any_batch(self):
+        batch, model = self.batch(), random_model()
+        together = self.generate(model, batch, 25)  # too few for some
+        for number, ids in enumerate(together):
+            alone = self.generate(model, {name: rows[number : number + 1] for name, rows in batch.items()}, 25)[0]
+            self.assertEqual(ids[: len(alone)].tolist(), alone.tolist())
+            self.assertEqual(ids[len(alone) :].sum().item(), 0)
+
+    def test_the_cache_makes_no_difference(self):
+        batch, model = self.batch(), random_model()
+        cached, plain = (self.generate(model, batch, 40, use_cache=use) for use in (True, False))
+        self.assertEqual(cached.tolist(), plain.tolist())

@@ -1,0 +1,105 @@
+import json
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+
+from absl.testing import parameterized
+
+from hf_depth import TaskConfig, TaskSpec, get_task
+from hf_depth.tasks.config import FORMAT_VERSION, TASK_CONFIG_FILE, find_task_config, merge_task_configs, prompt_format
+from tiny_tasks import QUESTIONS
+
+TASKS = ("glue/rte", "glue/stsb", "disco_eval/SParxiv", "natural_instructions/natural_instructions", "glue/ax")
+
+
+class TaskConfigTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def write(self, content: str):
+        Path(self.folder, TASK_CONFIG_FILE).write_text(content)
+
+    @parameterized.parameters(*TASKS)
+    def test_a_saved_configuration_is_read_as_it_was(self, name):
+        task = get_task(name)
+        config = TaskConfig(
+            (task, QUESTIONS),
+            sentence_tokens=True,
+            sentence_language="de",
+            length_normalize_scores=True,
+            generation_max_length=9,
+            generation_num_beams=2,
+            loader_options={task.loader: {"num_pos_examples": 1}},
+        )
+        config.save_pretrained(self.folder)
+        self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
+        self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].labels, task.labels)
+
+    def test_the_file_has_every_field_of_each_task(self):
+        TaskConfig((QUESTIONS, get_task("glue/stsb")), False).save_pretrained(self.folder)
+        content = json.loads(Path(self.folder, TASK_CONFIG_FILE).read_text())
+        self.assertEqual(list(content["tasks"]), ["tests/questions", "glue/stsb"])
+        for entry in content["tasks"].values():
+            self.assertEqual(list(entry), [item.name for item in fields(TaskSpec)])
+        self.assertEqual(content["prompts"]["tests/questions"], "answer the question: {question}")
+        self.assertEqual(content["input_format"], "{prompt}</s>")
+        self.assertEqual(content["format_version"], FORMAT_VERSION)
+
+    @parameterized.parameters(*TASKS)
+    def test_the_format_of_a_prompt_gives_the_prompt(self, name):
+        task = get_task(name)
+        texts = {column: f"Text {number}." for number, column in enumerate(task.text_column_name)}
+        self.assertEqual(prompt_format(task).format(**texts), task.prompt(texts))
+
+    def test_braces_in_a_prefix_are_text(self):
+        task = TaskSpec("tests", "braces", "a", "{a} {}")
+        self.assertEqual(prompt_format(task).format(a="b"), task.prompt({"a": "b"}))
+
+    def test_a_task_is_found_by_its_names(self):
+        rte, questions = get_task("glue/rte"), QUESTIONS
+        config = TaskConfig((rte, questions), True)
+        self.assertEqual([config.task(name) for name in ("rte", "glue/rte", "tests/questions")], [rte, rte, questions])
+        self.assertEqual(TaskConfig((questions,), True).task(), questions)
+        with self.assertRaisesRegex(ValueError, "choose one by `task`. They are: 'glue/rte', 'tests/questions'"):
+            config.task()
+        with self.assertRaisesRegex(ValueError, "no task 'glue/rta'. Did you mean 'glue/rte'"):
+            config.task("glue/rta")
+
+    def test_tasks_of_different_names_are_needed(self):
+        for tasks in ((), (QUESTIONS, QUESTIONS)):
+            with self.assertRaisesRegex(ValueError, "one or several different tasks"):
+                TaskConfig(tasks, True)
+        with self.assertRaisesRegex(ValueError, "`prediction_mode` must be one of"):
+            TaskConfig((QUESTIONS,), True, prediction_mode="guess")
+
+    def test_a_folder_without_the_file_is_named(self):
+        self.assertIsNone(find_task_config(self.folder))
+        with self.assertRaisesRegex(ValueError, f"{self.folder} has no task_config.json.*Name its task by `task`"):
+            TaskConfig.from_pretrained(self.folder)
+        with self.assertRaisesRegex(OSError, "nowhere"):
+            TaskConfig.from_pretrained(f"{self.folder}/nowhere/at/all", local_files_only=True)
+
+    @parameterized.parameters(
+        ("{", "Expecting"),
+        ("[]", "no `format_version`"),
+        ("{}", "no `format_version`"),
+        (json.dumps({"format_version": FORMAT_VERSION + 1}), "its format is 2.* upgrade"),
+        (json.dumps({"format_version": 1}), "a field is missing or wrong: 'tasks'"),
+        (json.dumps({"format_version": 1, "tasks": []}), "a field is missing or wrong"),
+        (json.dumps({"format_version": 1, "tasks": {"a/b": {"name": "b"}}}), "a field is missing or wrong.*benchmark"),
+    )
+    def test_a_file_that_cannot_be_read_is_named(self, content, message):
+        self.write(content)
+        with self.assertRaisesRegex(ValueError, f"task_config.json of {self.folder} cannot be read: .*{message}"):
+            find_task_config(self.folder)
+
+    def test_tasks_that_were_prepared_alike_are_merged(self):
+        rte, questions = get_task("glue/rte"), QUESTIONS
+        one, other = TaskConfig((rte,), True), TaskConfig((questions,), True)
+        self.assertIsNone(merge_task_configs([]))
+        self.assertEqual(merge_task_configs([one, other, one]), TaskConfig((rte, questions), True))
+        with self.assertRaisesRegex(ValueError, "prepared in different ways"):
+            merge_task_configs([one, other.replace(sentence_language="de")])

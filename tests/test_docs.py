@@ -1,0 +1,300 @@
+"""README.md and docs/: every block of code is run, parsed or marked, and what the pages name exists."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import yaml
+from absl.testing import parameterized
+from accelerate.commands.launch import launch_command_parser
+
+import hf_depth
+from helpers import ROOT, load_script, process_environment, script_arguments
+from hf_depth import get_task
+from hf_depth.arguments.compare_args import CompareArguments
+from hf_depth.arguments.parser import parse_arguments
+from hf_depth.tasks.entry_files import read_task_file
+from hf_depth.tasks.registry import as_task
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+FULL_NAME = r"DEPTH\b[\w\s*]{0,10}\(Discourse\s+Education\s+through\s+Pre-Training\s+Hierarchically\b"
+# Snippets of the README: the most statements that each may have. Those of docs/ run after them.
+MAX_STATEMENTS = {"pretraining": 20, "fine_tuning": 15, "predictions": 6}
+# Flags of other programs: sbatch, wandb, hf, sphinx, tensorboard.
+OTHER_FLAGS = {"array", "count", "help", "keep-going", "logdir", "nodes", "nproc-per-node", "repo-type"}
+SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
+FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
+
+# A fenced block, with the comment that marks it right before it: `test: name` (it is run), `needs: GPU` or
+# `needs: Hub`, `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked).
+BLOCK = re.compile(
+    r"(?:^ *<!-- (?P<marker>[^\n]*?) -->\n+)?^(?P<fence> *`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)$",
+    re.DOTALL | re.MULTILINE,
+)
+MARKER = re.compile(r"test: \w+|ci: \w+|needs: (?:GPU|Hub)|shown(?:: \S.*)?")
+
+# Runs snippets one after the other, each with its own names, and prints the predictions of the first that has some.
+RUNNER = """
+import json, runpy, sys
+predictions = None
+for path in sys.argv[1:]:
+    names = runpy.run_path(path)
+    predictions = predictions or names.get("predictions")
+print(json.dumps(predictions))
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    marker: str
+    language: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT).as_posix()}, line {self.line}"
+
+    @property
+    def test(self) -> str | None:
+        """The name by which a test runs it."""
+        return self.marker.removeprefix("test: ") if self.marker.startswith("test: ") else None
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a test looks into it; the others need what a test does not have, or are no code."""
+        return not self.marker.startswith(("needs:", "shown"))
+
+
+def pages():
+    """The pages by their names, for `named_parameters`."""
+    return [(path.relative_to(ROOT).as_posix(), path) for path in PAGES]
+
+
+def blocks(path: Path, *languages: str) -> Iterator[Block]:
+    """The fenced blocks of a page, on request of some languages; directives such as `{toctree}` are none."""
+    text = path.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        language, line = match["language"].strip(), text.count("\n", 0, match.start("fence")) + 1
+        if not language.startswith("{") and (not languages or language in languages):
+            yield Block(path, line, match["marker"] or "", language, textwrap.dedent(match["code"]))
+
+
+def all_blocks(*languages: str) -> list[Block]:
+    return [block for path in PAGES for block in blocks(path, *languages)]
+
+
+def statements(code):
+    """All statements of a piece of code, also those inside others."""
+    return [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.stmt)]
+
+
+def anchors(path):
+    """The anchors that GitHub gives the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands_of_scripts():
+    """Each training script with the arguments that a page gives it."""
+    for block in all_blocks("bash"):
+        for line in block.code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            for script in set(words).intersection(SCRIPTS):
+                yield block, script, words[words.index(script) + 1 :]
+
+
+class BlocksTest(parameterized.TestCase):
+    """Each block is run, parsed, or says why not."""
+
+    def test_every_marker_is_known(self):
+        for block in all_blocks():
+            with self.subTest(str(block)):
+                self.assertTrue(not block.marker or MARKER.fullmatch(block.marker), block.marker)
+
+    def test_every_python_block_is_run_or_says_why_not(self):
+        for block in all_blocks("python"):
+            with self.subTest(str(block)):
+                self.assertTrue(block.test or not block.is_checked, "mark it: `<!-- test: name -->`, or see BLOCK")
+
+    def test_every_shell_block_names_files_of_the_repository_or_says_why_not(self):
+        for block in all_blocks("bash", "shell", "sh", "console"):
+            with self.subTest(str(block)):
+                self.assertEqual(block.language, "bash")
+                named = FILES.findall(block.code)
+                self.assertTrue(named or block.marker, "mark it: `<!-- needs: Hub -->`, or see BLOCK")
+                for name in named:
+                    self.assertTrue((ROOT / name).exists(), name)
+
+    def test_every_other_block_is_yaml_or_json_or_only_shown(self):
+        for block in all_blocks():
+            if block.language not in ("python", "bash", "yaml", "json"):
+                with self.subTest(str(block)):
+                    self.assertStartsWith(block.marker, "shown", "mark it: `<!-- shown: what it is -->`")
+
+    def test_every_block_of_yaml_or_json_is_a_task_or_the_settings_of_a_script(self):
+        for block in all_blocks("yaml", "json"):
+            if block.is_checked:
+                with self.subTest(str(block)):
+                    self.check_settings(block)
+
+    def check_settings(self, block):
+        content = yaml.safe_load(block.code)
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        file = folder / f"file.{block.language}"
+        file.write_text(block.code, encoding="utf-8")
+        if "text_column_name" in str(content):
+            for entry in read_task_file(file):
+                as_task(entry.fields)  # raises if it is none
+            return
+        for script in SCRIPTS:
+            if set(content) <= {item.name for kind in script_arguments(script) for item in fields(kind)}:
+                cpu = ["--bf16", "false", "--use_cpu", "true"]
+                return parse_arguments(script_arguments(script), [str(file), "--output_dir", str(folder), *cpu])
+        self.fail("neither a task nor flags of one script; if it is something else, `<!-- shown: what it is -->`")
+
+    @parameterized.parameters(
+        ("```python\nx = 1\n```\n", ""),
+        ("<!-- test: one -->\n```python\nx = 1\n```\n", "test: one"),
+        ("<!-- needs: GPU -->\n\n```python\nx = 1\n```\n", "needs: GPU"),
+        ("- item\n\n  <!-- test: two -->\n  ```python\n  x = 1\n  ```\n", "test: two"),
+        ("<!-- test: gone -->\ntext\n\n```python\nx = 1\n```\n", ""),
+    )
+    def test_the_marker_of_a_block_is_the_comment_right_before_it(self, text, marker):
+        path = Path(self.enter_context(tempfile.TemporaryDirectory()), "page.md")
+        path.write_text(text, encoding="utf-8")
+        (block,) = blocks(path)
+        self.assertEqual((block.marker, block.language, block.code), (marker, "python", "x = 1\n"))
+
+
+class SnippetsTest(parameterized.TestCase):
+    @parameterized.parameters(*MAX_STATEMENTS)
+    def test_a_snippet_of_the_readme_is_short_and_imports_from_hf_depth_alone(self, name):
+        (code,) = [block.code for block in blocks(README, "python") if block.test == name]
+        self.assertLessEqual(len(statements(code)), MAX_STATEMENTS[name])
+        imports = [node for node in statements(code) if isinstance(node, ast.Import | ast.ImportFrom)]
+        self.assertLen(imports, 1)
+        self.assertEqual(imports[0].module, "hf_depth")
+
+    def test_the_snippets_stand_right_after_the_quickstart(self):
+        text = README.read_text(encoding="utf-8")
+        self.assertEqual(re.findall(r"^## (.+)$", text, re.MULTILINE)[:2], ["Quickstart", "In Python"])
+        section = text.split("## In Python\n")[1].split("\n## ")[0]
+        self.assertEqual(re.findall(r"<!-- test: (\w+) -->", section), list(MAX_STATEMENTS))
+
+    @parameterized.named_parameters(pages())
+    def test_what_python_blocks_import_from_hf_depth_is_public(self, path):
+        for block in blocks(path, "python"):
+            for node in statements(block.code):
+                if isinstance(node, ast.ImportFrom) and node.module == "hf_depth":
+                    self.assertContainsSubset([alias.name for alias in node.names], hf_depth.__all__)
+
+    def test_the_snippets_run_in_sequence_in_an_empty_folder_without_a_network(self):
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        tested = [block for block in all_blocks("python") if block.test]
+        self.assertLen({block.test for block in tested}, len(tested))  # a name for each
+        self.assertEqual([block.test for block in tested if block.page == README], list(MAX_STATEMENTS))
+        (folder / "run.py").write_text(RUNNER, encoding="utf-8")
+        for block in tested:
+            (folder / f"{block.test}.py").write_text(block.code, encoding="utf-8")
+        offline = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HOME": str(folder / "cache")}
+        result = subprocess.run(
+            [sys.executable, "run.py", *(f"{block.test}.py" for block in tested)],
+            cwd=folder,
+            env=process_environment(**offline),
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr[-5000:])
+
+        for run in ("python", "ordering", "resumable"):
+            for name in ("config.json", "model.safetensors", "tokenizer.json"):
+                self.assertTrue((folder / "runs" / run / name).is_file(), f"runs/{run}/{name}")
+        for name in ("all_results.json", "trainer_state.json", "losses.png", "README.md"):
+            self.assertTrue((folder / "runs/resumable" / name).is_file(), name)
+        labels = list(get_task("discourse/sentence_ordering").labels.values())
+        for prediction in json.loads(result.stdout.splitlines()[-1]):
+            self.assertIn(prediction["label"], [*labels, None])
+            self.assertEqual(list(prediction["scores"]), labels)
+            self.assertLess(max(prediction["scores"].values()), 0)  # log-probabilities
+
+
+class PagesTest(parameterized.TestCase):
+    @parameterized.named_parameters(pages())
+    def test_relative_links_lead_to_files_and_headings(self, path):
+        text = path.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", link):
+                continue
+            with self.subTest(link):
+                name, _, anchor = link.partition("#")
+                target = (path.parent / name) if name else path
+                self.assertTrue(target.exists())
+                if anchor:
+                    self.assertIn(anchor, anchors(target))
+
+    @parameterized.named_parameters(pages())
+    def test_depth_is_spelled_out_at_first_mention(self, path):
+        text = path.read_text(encoding="utf-8")
+        first = re.search(r"\bDEPTH\b", text)
+        if first is not None:
+            self.assertRegex(text[first.start() :], rf"\A{FULL_NAME}")
+
+    def test_the_pages_are_listed_in_the_index(self):
+        index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+        for path in PAGES[1:]:
+            if path.relative_to(ROOT / "docs").as_posix() not in ("README.md", "index.md"):
+                self.assertIn(f"]({path.relative_to(ROOT / 'docs').as_posix()})", index)
+
+    def test_every_folder_of_the_package_is_in_the_map(self):
+        text = (ROOT / "docs/reference/package.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| \[`(hf_depth/\w+)`\]\(../../\1\) \| \S.* \|$", text, re.MULTILINE)
+        folders = [path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "hf_depth").glob("*/__init__.py")]
+        self.assertCountEqual(rows, folders)
+
+    @parameterized.named_parameters(pages())
+    def test_every_module_that_is_named_exists(self, path):
+        for dotted in re.findall(r"`(hf_depth(?:\.\w+)+)`", path.read_text(encoding="utf-8")):
+            with self.subTest(dotted):
+                *parts, last = dotted.split(".")
+                module = ROOT.joinpath(*parts)
+                as_module = (module / f"{last}.py").is_file() or (module / last).is_dir()
+                source = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+                self.assertTrue(as_module or re.search(rf"\b{last}\b", source.read_text(encoding="utf-8")))
+
+
+class FlagsTest(parameterized.TestCase):
+    @parameterized.named_parameters(pages())
+    def test_every_flag_that_is_named_exists(self, path):
+        generator = load_script("sweeps/generate.py").GenerateArguments
+        kinds = [CompareArguments, generator, *(kind for script in SCRIPTS for kind in script_arguments(script))]
+        known = {item.name for kind in kinds for item in fields(kind)}
+        known |= set(vars(launch_command_parser().parse_args(["script.py"]))) | OTHER_FLAGS
+        for source in (ROOT / "benchmarks").glob("*.py"):
+            known |= set(re.findall(r'add_argument\(\s*"--([\w-]+)"', source.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text))
+        self.assertEmpty(named - known)
+
+    def test_every_command_of_a_training_script_parses(self):
+        parsed = dict.fromkeys(SCRIPTS, 0)
+        for block, script, arguments in commands_of_scripts():
+            with self.subTest(f"{block}: {script} {arguments}"):
+                if arguments[0].endswith(".yaml"):
+                    arguments[0] = str(ROOT / arguments[0])
+                parse_arguments(script_arguments(script), [*arguments, "--bf16", "false", "--use_cpu", "true"])
+                parsed[script] += 1
+        self.assertGreater(min(parsed.values()), 2)  # otherwise the commands were not found

@@ -1,0 +1,226 @@
+"""The code of model cards runs as it stands, with the package and without it, and predicts what the run predicted."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from absl.testing import parameterized
+from datasets import Dataset
+
+from helpers import SENTENCES, process_environment, tiny_tokenizer
+from hf_depth import (
+    DataCollatorForDepth,
+    DataCollatorForT5SpanCorruption,
+    DepthTrainer,
+    DepthTrainingArguments,
+    TaskSplits,
+    TaskTrainer,
+    TaskTrainingArguments,
+)
+from hf_depth.evaluation.outputs import write_outputs
+from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.spec import TaskSpec
+from hf_depth.training.card_code import name_in_code
+from hf_depth.training.model_card import CardContent
+from tiny_tasks import QUESTIONS, rte_rows
+from tiny_training import rows as documents
+from tiny_training import tiny_model
+
+# Runs the blocks of cards, each with names of its own, where there is no network; "without" also without the package.
+RUNNER = """
+import json, socket, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hf_depth":
+            raise ModuleNotFoundError(f"{name} is blocked")
+
+def refuse(*arguments):
+    raise OSError("there is no network")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+mode, jobs = sys.argv[1], json.load(open("jobs.json"))
+if mode == "without":
+    sys.meta_path.insert(0, Blocker())
+found = {}
+for kind, job in jobs.items():
+    names = {"__name__": "__main__"}
+    exec(compile(job[mode], kind, "exec"), names)
+    found[kind] = {key: names[key] for key in ("prediction", "predictions", "order", "input_ids") if key in names}
+    if "input_ids" in names:
+        found[kind]["input_ids"] = names["input_ids"].tolist()
+    if "encode" in names:
+        found[kind]["inputs"] = [names["encode"](row)[0].tolist() for row in job["rows"]]
+        found[kind]["all"] = [names["predict"](row) for row in job["rows"]]
+found["imported"] = [name for name in sys.modules if name.split(".")[0] == "hf_depth"]
+json.dump(found, open(f"{mode}.json", "w"))
+"""
+RTE = get_task("glue/rte")
+GERMAN = TaskSpec("tests", "fragen", "frage", "", label_column_name="antworten", max_target_length=12)
+GERMAN_ROWS = [
+    {
+        "frage": f'Dr. Bennet schwieg am {i}. Mai lange. "Wer kam?" Niemand sprach.\nEs war z. B. still. ' * i,
+        "antworten": ["ja"],
+    }
+    for i in range(1, 5)
+]
+QUESTION_ROWS = [{"question": " ".join(SENTENCES[i : i + 3]), "answers": [SENTENCES[i]]} for i in range(6)]
+# Kind -> task, its examples, kind of model, arguments of the trainer.
+FINE_TUNED = {
+    "classifier": (RTE, rte_rows(12), "depth", {}),
+    "free-form": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {"generation_num_beams": 2}),
+    "t5": (RTE, rte_rows(12), "t5", {"prediction_mode": "score_labels", "length_normalize_scores": True}),
+    "t5 'free'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
+}
+COLLATORS = {"depth": DataCollatorForDepth, "t5": DataCollatorForT5SpanCorruption}
+PRETRAINED = {"pre-trained": "depth", "pre-trained t5": "t5"}
+ARGUMENTS = {"max_steps": 2, "learning_rate": 0.01, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
+
+
+def python_blocks(folder: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (folder / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def fine_tune(folder: Path, spec: TaskSpec, rows: Dataset, kind: str, arguments: dict) -> dict:
+    """Leaves a model and its card in a folder; returns the examples, their ids and what the run predicted."""
+    tokenizer = tiny_tokenizer(sentence_tokens=True)
+    language = "de" if spec is GERMAN else "en"
+    splits = TaskSplits.from_datasets(
+        spec, {"train": rows, "validation": rows}, max_source_length=40, sentence_language=language
+    )
+    splits.prepare(tokenizer, sentence_tokens=kind == "depth")
+    trainer = TaskTrainer(
+        model=sensitive(tiny_model(kind, d_model=32, d_ff=64)),
+        args=TaskTrainingArguments(str(folder), per_device_eval_batch_size=5, **ARGUMENTS | arguments),
+        train_dataset=splits.train_dataset(),
+        eval_dataset=splits.eval_dataset(),
+        processing_class=tokenizer,
+        card=CardContent(),
+    )
+    trainer.train()
+    trainer.evaluate()
+    trainer.save_model()
+    write_outputs(folder, trainer.evaluations.values())
+    trainer.create_model_card()
+    (path,) = folder.glob("predictions_*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    prepared = splits.eval_dataset().prepared
+    return {
+        "rows": rows.to_list(),
+        "inputs": [ids.tolist() for ids in prepared["input_ids"]],
+        "cut": int(sum(prepared["num_cut_tokens"])),
+        "predictions": [line.get("answer", line.get("prediction")) for line in lines],
+    }
+
+
+def sensitive(model):
+    """With weights so large that what it writes depends on what it reads, without much training."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 2
+    return model
+
+
+def pretrain(folder: Path, kind: str) -> dict:
+    """The same for pre-training: the trainer, which predicts what the card shows."""
+    trainer = DepthTrainer(
+        model=sensitive(tiny_model(kind, d_model=32, d_ff=64)),
+        args=DepthTrainingArguments(str(folder), generation_max_length=30, **ARGUMENTS),
+        data_collator=COLLATORS[kind](tiny_tokenizer(sentence_tokens=True)),
+        train_dataset=documents(8),
+        eval_dataset=documents(8),
+        processing_class=tiny_tokenizer(sentence_tokens=True),
+        card=CardContent(),
+    )
+    trainer.train()
+    trainer.save_model()
+    trainer.create_model_card()
+    return {"rows": [], "trainer": trainer}
+
+
+class CardCodeTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        hub = cls.folder / "hub"  # holds nothing but models
+        cls.runs = {kind: pretrain(hub / kind, of) for kind, of in PRETRAINED.items()}
+        cls.runs |= {kind: fine_tune(hub / kind, *given) for kind, given in FINE_TUNED.items()}
+        cls.blocks = {kind: python_blocks(hub / kind) for kind in cls.runs}
+        jobs = {
+            kind: {"with": blocks[0], "without": blocks[1], "rows": cls.runs[kind]["rows"]}
+            for kind, blocks in cls.blocks.items()
+        }
+        (hub / "jobs.json").write_text(json.dumps(jobs))
+        cls.found = {mode: cls.run_blocks(hub, mode) for mode in ("with", "without")}
+
+    @classmethod
+    def run_blocks(cls, hub: Path, mode: str) -> dict:
+        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cls.folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+        environment = process_environment(**offline)
+        if mode == "without":
+            environment = {name: value for name, value in (os.environ | offline).items() if name != "PYTHONPATH"}
+            environment["OMP_NUM_THREADS"] = "1"
+        process = subprocess.run(
+            [sys.executable, "-c", RUNNER, mode],
+            cwd=hub,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert process.returncode == 0, process.stderr[-5000:]
+        cls.output = process.stdout + process.stderr
+        return json.loads((hub / f"{mode}.json").read_text())
+
+    def test_the_package_is_imported_in_one_process_only(self):
+        self.assertNotEmpty(self.found["with"]["imported"])
+        self.assertEmpty(self.found["without"]["imported"])
+        self.assertNotIn("custom code", self.output)  # the question whether to run it
+
+    @parameterized.parameters(*FINE_TUNED)
+    def test_the_code_of_a_fine_tuned_model_predicts_what_the_run_predicted(self, kind):
+        run, without = self.runs[kind], self.found["without"][kind]
+        self.assertEqual(without["inputs"], run["inputs"])
+        self.assertGreater(run["cut"], 0)
+        self.assertEqual(without["all"], run["predictions"])
+        self.assertGreater(len(set(run["predictions"])), 1, "a prediction that does not depend on the input")
+        predicted = [prediction["text"] for prediction in self.found["with"][kind]["predictions"]]
+        self.assertEqual(predicted, without["predictions"])
+        self.assertContainsSubset(predicted, run["predictions"])
+
+    @parameterized.parameters(*PRETRAINED)
+    def test_the_code_of_a_pretrained_model_predicts_what_the_run_predicted(self, kind):
+        with_package, without = self.found["with"][kind], self.found["without"][kind]
+        self.assertEqual(with_package, without)
+        trainer, tokenizer = self.runs[kind]["trainer"], tiny_tokenizer(sentence_tokens=True)
+        (ids,) = without["input_ids"]
+        generated = trainer.model.generate(torch.tensor([ids]), max_length=trainer.args.generation_max_length)
+        self.assertEqual(without["prediction"], tokenizer.decode(generated[0, 1:]))
+        card = (self.folder / "hub" / kind / "README.md").read_text()
+        self.assertIn(f"\ninput:  {tokenizer.decode(ids)}\ntarget: ", card)
+
+    @parameterized.parameters(*PRETRAINED, *FINE_TUNED)
+    def test_the_code_is_short_and_names_the_folder_alone(self, kind):
+        for block in self.blocks[kind]:
+            self.assertLess(len(block.splitlines()), 50)
+            self.assertIn(repr(f"./{kind}"), block)
+            self.assertNotIn(str(self.folder), block)
+            self.assertEqual("trust_remote_code" in block, "hf_depth" not in block and "t5" not in kind)
+
+
+class NameTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("me/depth-rte", "runs/rte", "me/depth-rte"),
+        (None, "runs/rte", "./rte"),
+        (None, "/home/somebody/rte", "./rte"),
+        (None, "runs/rte/", "./rte"),
+    )
+    def test_a_model_has_its_name_on_the_hub_or_that_of_its_folder(self, hub_model_id, output_dir, name):
+        self.assertEqual(name_in_code(hub_model_id, output_dir), name)

@@ -1,0 +1,61 @@
+"""What a run prints of a document put in order."""
+
+import contextlib
+import io
+from unittest import mock
+
+import torch
+
+from helpers import tiny_tokenizer
+from hf_depth import DataCollatorForDepth
+from hf_depth.training.previews import print_unshuffled
+from hf_depth.training.statistics import is_shuffled
+from tiny_training import TrainingTestCase, rows, tiny_model
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+
+
+class UnshuffledTest(TrainingTestCase):
+    def printed(self, model) -> str:
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            print_unshuffled(model, TOKENIZER, rows(3), DataCollatorForDepth(TOKENIZER), max_length=50)
+        return output.getvalue()
+
+    def test_a_model_that_writes_no_order_has_no_kendall_tau_of_it(self):
+        model = tiny_model("depth")
+        generate = model.generate
+
+        def write_nothing(*args, logits_processor=None, **kwargs):
+            """Unless it must write an order."""
+            if logits_processor is None:
+                return torch.tensor([[0, 1]])
+            return generate(*args, logits_processor=logits_processor, **kwargs)
+
+        with mock.patch.object(model, "generate", write_nothing):
+            text = self.printed(model)
+        given, predicted, true = (
+            sorted(line[7:] for line in part.splitlines() if line.startswith("    "))
+            for part in text.split("order:")[1:]
+        )
+        self.assertEqual(given, true)
+        self.assertEqual(predicted, true)  # each sentence once
+        self.assertEqual(text.count("Kendall's tau"), 1)
+        self.assertIn("Generated without this constraint (it does not name each sentence once): </s>", text)
+
+    def test_an_order_written_freely_has_its_kendall_tau(self):
+        model = tiny_model("depth")
+        generate, written = model.generate, []
+
+        def write_an_order(*args, logits_processor=None, **kwargs):
+            """The same under the constraint and without it."""
+            if logits_processor is None:
+                return torch.tensor([[0, *written]])
+            return generate(*args, logits_processor=logits_processor, **kwargs)
+
+        batch = DataCollatorForDepth(TOKENIZER, sentence_shuffling_probability=1.0)(rows(3))
+        first = is_shuffled(batch["input_ids"], batch["labels"], model.config).tolist().index(True)
+        written += batch["labels"][first].clamp(min=0).tolist()  # the target
+        with mock.patch.object(model, "generate", write_an_order):
+            text = self.printed(model)
+        self.assertIn("Generated without this constraint (Kendall's tau 1.00): ", text)

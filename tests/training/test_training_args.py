@@ -1,0 +1,41 @@
+from absl.testing import parameterized
+
+from hf_depth import DepthTrainingArguments, TaskTrainingArguments
+from hf_depth.training.identity import describe_training
+
+SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_steps")
+
+
+def schedule(args: DepthTrainingArguments) -> tuple:
+    return tuple(getattr(args, name) for name in SCHEDULE)
+
+
+class DefaultScheduleTest(parameterized.TestCase):
+    @parameterized.parameters(DepthTrainingArguments, TaskTrainingArguments)
+    def test_it_is_another_one_from_scratch(self, kind):
+        args = kind("runs/x", use_cpu=True)
+        self.assertEqual(schedule(args), (1e-4, "linear", 0))
+        self.assertTrue(args.use_scratch_schedule())
+        self.assertEqual(schedule(args), (1e-3, "cosine", 0.05))
+        self.assertEqual(args.get_warmup_steps(1000), 50)
+
+    @parameterized.parameters(
+        {"learning_rate": 1e-4},  # the default, but given
+        {"lr_scheduler_type": "linear"},
+        {"warmup_steps": 0},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+        {"optim": "adafactor"},
+    )
+    def test_what_is_given_stays(self, **given):
+        args = DepthTrainingArguments("runs/x", use_cpu=True, **given)
+        before = schedule(args)
+        self.assertFalse(args.use_scratch_schedule())
+        self.assertEqual(schedule(args), before)
+        for name in set(given) & set(SCHEDULE):
+            self.assertEqual(getattr(args, name), given[name])
+
+    def test_it_belongs_to_the_run(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True)
+        args.use_scratch_schedule()
+        description = describe_training(args)
+        self.assertEqual(tuple(description[name] for name in SCHEDULE), (1e-3, "cosine", 0.05))
