@@ -12,7 +12,8 @@ from helpers import ROOT
 
 FOLDER = ROOT / "docs/concepts"
 BLOCK = re.compile(
-    r"^<!-- test: (\w+) -->\n```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE
+    r"^<!-- test: (\w+) -->\n```python\n(.*?)^```$(?:\n\n<!-- shown: what it prints -->\n```text\n(.*?)^```$)?",
+    re.DOTALL | re.MULTILINE,
 )
 
 
