@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -201,24 +201,16 @@ def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str |
         ) from error
 
 
-def merge_task_configs(configs: Iterable[TaskConfig]) -> TaskConfig | None:
-    """
-    The tasks of several as one; `None` if there are none.
-
-    Raises:
-        `ValueError`: if they differ in how examples are prepared.
-    """
-    merged: TaskConfig | None = None
-    for config in configs:
-        if merged is None:
-            merged = config
-            continue
-        if config.replace(tasks=merged.tasks, loader_options=merged.loader_options) != merged:
-            raise ValueError("The data sets were prepared in different ways: give `task_config` yourself.")
-        tasks = [task for task in config.tasks if task not in merged.tasks]
-        options = {**merged.loader_options, **config.loader_options}
-        merged = merged.replace(tasks=(*merged.tasks, *tasks), loader_options=options)
-    return merged
+def merge_task_configs(configs: Sequence[TaskConfig]) -> TaskConfig | None:
+    """The tasks of several as one; `None` if there are none, or if they differ in how examples are prepared."""
+    if not configs:
+        return None
+    tasks = list(dict.fromkeys(task for config in configs for task in config.tasks))
+    options = {name: values for config in configs for name, values in config.loader_options.items()}
+    merged = {config.replace(tasks=tuple(tasks[:1]), loader_options={}) for config in configs}
+    if len(merged) > 1 or len({task.full_name for task in tasks}) < len(tasks):
+        return None
+    return configs[0].replace(tasks=tuple(tasks), loader_options=options)
 
 
 def prompt_format(task: TaskSpec) -> str:
