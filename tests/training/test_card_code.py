@@ -259,7 +259,7 @@ class NameTest(parameterized.TestCase):
     @parameterized.parameters(
         ("me/depth-rte", "runs/rte", "me/depth-rte"),
         (None, "runs/rte", "./rte"),
-        (None, "/home/somebody/rte", "./rte"),
+        (None, "/data/runs/rte", "./rte"),
         (None, "runs/rte/", "./rte"),
     )
     def test_a_model_has_its_name_on_the_hub_or_that_of_its_folder(self, hub_model_id, output_dir, name):
