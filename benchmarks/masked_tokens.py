@@ -5,12 +5,15 @@ pairs of tokens in the training documents give.
     python benchmarks/masked_tokens.py examples/configs/quickstart.yaml
 
 The arguments are those of the run; the model is that of its `output_dir`. Counted are the masked tokens alone, without
-the sentinels and sentence tokens of the target, each predicted from the input and the tokens before it.
+the sentinels and sentence tokens of the target, each predicted from the input and the true tokens before it. A few
+spans are shown as they are, and as they are predicted token by token.
 """
 
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -22,6 +25,7 @@ from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
 
+NUM_SHOWN = 8  # spans
 UNIGRAM_WEIGHT = 0.3  # in the mixture with the pairs, of which most are rare
 
 
@@ -54,6 +58,10 @@ def main(args: Sequence[str] | None = None) -> None:
     for name, values in scores.items():
         accuracy = (values.argmax(-1) == labels).double().mean()
         print(f"{name:24}{accuracy:10.3f}{cross_entropy(values[:, : len(tokenizer)], labels):10.3f}")
+    print("\nspan / prediction:")
+    for span in islice(spans(rows), NUM_SHOWN):
+        predicted = [int(row["logits"].argmax()) for row in span]
+        print(f"  {tokenizer.decode([row['label'] for row in span])!r} / {tokenizer.decode(predicted)!r}")
 
 
 class Frequencies:
@@ -82,8 +90,9 @@ class Frequencies:
 
 def text_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """The ids that stand for text: neither sentinels nor sentence tokens nor other special tokens."""
+    special = re.compile(r"</?[a-z]+(_[a-z]+)?(_\d+)?>")
     vocabulary = tokenizer.get_vocab()
-    return {id for token, id in vocabulary.items() if not (token.startswith("<") and token.endswith(">"))}
+    return {id for token, id in vocabulary.items() if token == tokenizer.unk_token or not special.fullmatch(token)}
 
 
 def masked_tokens(batch: Mapping[str, torch.Tensor], logits: torch.Tensor, text: set[int]) -> Iterator[dict]:
@@ -92,10 +101,18 @@ def masked_tokens(batch: Mapping[str, torch.Tensor], logits: torch.Tensor, text:
         for place, label in enumerate(labels):
             if label not in text:
                 continue
-            before = labels[place - 1]
-            if before not in text:  # the sentinel: the span continues what stands before it in the input
+            before, begins_span = labels[place - 1], labels[place - 1] not in text
+            if begins_span:  # the sentinel: the span continues what stands before it in the input
                 before = inputs[inputs.index(before) - 1]
-            yield {"label": label, "logits": scores[place], "before": before if before in text else None}
+            before = before if before in text else None
+            yield {"label": label, "logits": scores[place], "before": before, "begins_span": begins_span}
+
+
+def spans(rows: Sequence[dict]) -> Iterator[list[dict]]:
+    """Yield the masked tokens of each span."""
+    starts = [place for place, row in enumerate(rows) if row["begins_span"]]
+    for start, end in pairwise([*starts, len(rows)]):
+        yield rows[start:end]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""
+r"""
 Fine-tune a DEPTH model or a T5 on the tasks of a benchmark, or on a task of your own, and evaluate it.
 
     python examples/fine_tune_t5.py examples/configs/quickstart_fine_tune.yaml

@@ -148,7 +148,7 @@ RECIPES = {
         {"benchmark": "disco_eval", "dataset_name": "SParxiv"} | DISCO_EVAL,
     ),
     "discourse": (
-        "The discourse tasks, made of your own text (`--train_file`) or of the Python language reference, with the "
+        "The discourse tasks, made of your own text (`--train_file`) or of Python's documentation, with the "
         f"settings that {PAPER} has for DiscoEval, each in a folder of its own (`--dataset_name sentence_position "
         "--output_dir runs/sentence_position`).",
         FINE_TUNING,

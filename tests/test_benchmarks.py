@@ -33,6 +33,7 @@ COMMANDS = {
         "after the token before",
     ),
     "order_baselines": ("--max_length 96", "ranker on words"),
+    "passage_baselines": ("", "bag of words"),
     "preparation": ("--runs 1 --megabytes 0.01", "DEPTH"),
     "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),

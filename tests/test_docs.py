@@ -35,7 +35,8 @@ SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
 
 # A fenced block, with the comment that marks it right before it: `test: name` (it is run), `needs: GPU` or
-# `needs: Hub`, `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked).
+# `needs: Hub`, `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked). A block of
+# `text` is what a program prints.
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<marker>[^\n]*?) -->\n+)?^(?P<fence> *`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)$",
     re.DOTALL | re.MULTILINE,
@@ -140,9 +141,9 @@ class BlocksTest(parameterized.TestCase):
 
     def test_every_other_block_is_yaml_or_json_or_only_shown(self):
         for block in all_blocks():
-            if block.language not in ("python", "bash", "yaml", "json"):
+            if block.language not in ("python", "bash", "yaml", "json", "text"):
                 with self.subTest(str(block)):
-                    self.assertStartsWith(block.marker, "shown", "mark it: `<!-- shown: what it is -->`")
+                    self.assertStartsWith(block.marker, "shown", "mark it: `<!-- shown: what it is -->`, or as `text`")
 
     def test_every_block_of_yaml_or_json_is_a_task_or_the_settings_of_a_script(self):
         for block in all_blocks("yaml", "json"):

@@ -101,7 +101,7 @@ class ContentsTest(parameterized.TestCase):
             for flag, value, _ in contents.flags(kind)
         }
         self.assertEqual(found["--streaming"], "false")
-        self.assertEqual(found["--lr_scheduler_type"], "linear")
+        self.assertEqual(found["--sentence_loss_coefficient"], "1.0")
         self.assertEqual(found["--train_file"], "")
 
 

@@ -44,6 +44,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         *("eval_accumulation_steps", "prediction_mode", "length_normalize_scores", "predict_with_generate"),
         *("generation_max_length", "generation_num_beams", "generation_config", "load_best_model_at_end"),
         *("metric_for_best_model", "greater_is_better", "early_stopping_patience", "early_stopping_threshold"),
+        *("constrain_sentence_order", "probe_layer", "probe_pooling", "probe_normalization", "probe_read_together"),
         *("prediction_loss_only", "bf16_full_eval", "fp16_full_eval"),
     ),
     "saving and resuming": (
@@ -58,7 +59,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
     "Hub": (
         *("push_to_hub", "hub_model_id", "hub_private_repo", "hub_strategy", "hub_always_push", "hub_revision"),
-        *("hub_token",),
+        *("hub_license", "hub_token"),
     ),
     "hardware and speed": (
         *("use_cpu", "bf16", "fp16", "tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode"),

@@ -252,7 +252,9 @@ def score_figure(results: Sequence[Result]) -> "Figure":
     if len({result.seed for result in results}) > 1:
         figure.suptitle(SPREAD, fontsize="small")
     labels = [label for label in (*colors, *(name.replace("_", " ") for name in BASELINES)) if label in handles]
-    figure.legend([handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels))
+    figure.legend(
+        [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(len(labels), 3 * width)
+    )
     return figure
 
 

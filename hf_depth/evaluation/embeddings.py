@@ -84,6 +84,7 @@ def sentence_embeddings(
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
     check_sentence_tokens(model, tokenizer)
+    texts = texts if isinstance(texts, str) else list(texts)
     is_one = _is_one_document(texts)
     documents = _encode([texts] if is_one else texts, model, tokenizer, sentence_language)
     found: list[torch.Tensor] = [torch.empty(0)] * len(documents)
@@ -126,10 +127,9 @@ def _check_pooling(model: PreTrainedModel, pooling: str | None) -> str:
 def _is_one_document(texts: str | Sequence[str] | Sequence[Sequence[str]]) -> bool:
     if isinstance(texts, str):
         return True
-    parts = list(texts)
-    if all(isinstance(part, str) for part in parts):
-        return bool(parts)  # of no documents there are no embeddings
-    for number, part in enumerate(parts):
+    if all(isinstance(part, str) for part in texts):
+        return bool(texts)  # of no documents there are no embeddings
+    for number, part in enumerate(texts):
         if isinstance(part, str) or not isinstance(part, Sequence) or not all(isinstance(one, str) for one in part):
             raise TypeError(
                 "`texts` must be a text, a list of sentences, or a list of documents that are lists of sentences; "

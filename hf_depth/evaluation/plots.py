@@ -97,7 +97,8 @@ def unshuffling_figure(accuracies: Mapping[str, Mapping], title: str = "") -> "F
     """The picture of [`plot_unshuffling`] as a matplotlib figure."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    most = max(len(accuracy["all"]["by_position"]) for accuracy in accuracies.values())
+    figure = Figure(figsize=(max(9, most + 2), 6.5), layout="constrained")  # inches
     for row, examples in zip(figure.subplots(2, 2, sharey=True), ("all", "shuffled"), strict=True):
         for axes, kind, key, measure in (
             (row[0], "by_number_of_sentences", "sentences", "exact order"),
@@ -105,9 +106,9 @@ def unshuffling_figure(accuracies: Mapping[str, Mapping], title: str = "") -> "F
         ):
             series = {name: accuracy[examples][kind] for name, accuracy in accuracies.items()}
             _draw_accuracies(axes, series, key)
-            axes.set(xlabel=key, ylabel="share", title=f"{measure}, {examples} examples", ylim=(0, 1.02))
+            axes.set(xlabel=f"{key} (n: examples)", ylabel="share", ylim=(0, 1.02))
+            axes.set_title(f"{measure}, {examples} examples")
             axes.grid(alpha=0.3)
-            axes.xaxis.get_major_locator().set_params(integer=True)
     # Of `all` examples by position there is an entry wherever there is one at all.
     figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     note = "bars: 95 % Wilson score intervals"
@@ -122,9 +123,10 @@ def _draw_accuracies(axes, series: Mapping[str, Sequence[Mapping]], key: str) ->
         points = [(entry[key] + shift, entry["accuracy"], *entry["interval"]) for entry in entries]
         x, y, low, high = np.array(points).reshape(-1, 4).T
         axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=name)
-        if number == len(series) - 1:
-            chance = [entry["chance"] for entry in entries]
-            axes.plot([entry[key] for entry in entries], chance, "--", color="gray", label="random order")
+    x = [entry[key] for entry in entries]  # the same for each series, as are chance and the number of examples
+    axes.plot(x, [entry["chance"] for entry in entries], "--", color="gray", label="random order")
+    labels = [f"{entry[key]}\nn={entry['examples']:,}" for entry in entries]
+    axes.set_xticks(x, labels, fontsize=8)
 
 
 def confusion_matrix(spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int]) -> np.ndarray:

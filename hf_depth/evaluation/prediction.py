@@ -126,10 +126,8 @@ class TaskPredictor:
         self.label_ids = None
         if self.spec.labels is not None:
             self.label_ids = encode_labels(tokenizer, list(self.spec.labels.values()))  # (num_labels, label_length)
-        max_length = generation_max_length or generation_length(self.spec, self.label_ids)
-        self.generate_kwargs = {"max_length": max_length}
-        if generation_num_beams is not None:
-            self.generate_kwargs["num_beams"] = generation_num_beams
+        self.max_length = generation_max_length or generation_length(self.spec, self.label_ids)
+        self.generate_kwargs = {} if generation_num_beams is None else {"num_beams": generation_num_beams}
         self.loader_options = loader_options
 
     @classmethod
@@ -263,6 +261,8 @@ class TaskPredictor:
         if scores_labels:
             texts = [labels[int(np.argmax(row))] for row in scores]
         else:
+            if "max_new_tokens" not in generate_kwargs:  # which stands for a length
+                generate_kwargs = {"max_length": self.max_length} | generate_kwargs
             generate_kwargs = self.generate_kwargs | generate_kwargs
             texts = decode_generated(self.tokenizer, self.model.generate(**batch, **generate_kwargs))
         for place, text in enumerate(texts):

@@ -2,12 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import cached_file
+from transformers.utils import CONFIG_NAME, cached_file
 
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..suggestions import listed, suggestion
@@ -164,6 +164,7 @@ class TaskConfig:
         """
         config = find_task_config(name_or_path, **hub_arguments)
         if config is None:
+            _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if it is offline, or no model at all
             raise ValueError(
                 f"{name_or_path} has no {TASK_CONFIG_FILE}, which a fine-tuned model is saved with: it was not "
                 "fine-tuned, or by an earlier version. Name its task by `task`, such as 'glue/rte'."
@@ -179,7 +180,7 @@ def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> T
         `ValueError`: if the file cannot be read.
         `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
     """
-    path = cached_file(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
+    path = _find(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
     if path is None:
         return None
     try:
@@ -188,24 +189,28 @@ def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> T
         raise ValueError(f"{TASK_CONFIG_FILE} of {name_or_path} cannot be read: {error}") from error
 
 
-def merge_task_configs(configs: Iterable[TaskConfig]) -> TaskConfig | None:
-    """
-    The tasks of several as one; `None` if there are none.
+def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str | None:
+    try:
+        return cached_file(name_or_path, file, **arguments)
+    except OSError as error:
+        if Path(name_or_path).is_dir():
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise OSError(
+            f"There is no folder {str(name_or_path)!r}, and it cannot be loaded from the Hub: {reason}"
+        ) from error
 
-    Raises:
-        `ValueError`: if they differ in how examples are prepared.
-    """
-    merged: TaskConfig | None = None
-    for config in configs:
-        if merged is None:
-            merged = config
-            continue
-        if config.replace(tasks=merged.tasks, loader_options=merged.loader_options) != merged:
-            raise ValueError("The data sets were prepared in different ways: give `task_config` yourself.")
-        tasks = [task for task in config.tasks if task not in merged.tasks]
-        options = {**merged.loader_options, **config.loader_options}
-        merged = merged.replace(tasks=(*merged.tasks, *tasks), loader_options=options)
-    return merged
+
+def merge_task_configs(configs: Sequence[TaskConfig]) -> TaskConfig | None:
+    """The tasks of several as one; `None` if there are none, or if they differ in how examples are prepared."""
+    if not configs:
+        return None
+    tasks = list(dict.fromkeys(task for config in configs for task in config.tasks))
+    options = {name: values for config in configs for name, values in config.loader_options.items()}
+    merged = {config.replace(tasks=tuple(tasks[:1]), loader_options={}) for config in configs}
+    if len(merged) > 1 or len({task.full_name for task in tasks}) < len(tasks):
+        return None
+    return configs[0].replace(tasks=tuple(tasks), loader_options=options)
 
 
 def prompt_format(task: TaskSpec) -> str:

@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from ..suggestions import suggestion
 from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
+from .preprocessing import INSTANCE_COLUMN
 from .registry import get_task
 from .sources import TaskFiles, collect_files, read_tables
 from .spec import TaskSpec
@@ -69,7 +70,7 @@ LOADERS: dict[str, Loader] = {
         natural_instructions.NaturalInstructionsOptions,
         counts_tokens=True,
         complete=natural_instructions.complete_example,
-        completed_from=("input", *natural_instructions.TASK_FIELDS),
+        completed_from=("input", INSTANCE_COLUMN, *natural_instructions.TASK_FIELDS),
     ),
     "discourse": Loader(discourse.load, discourse.DiscourseOptions, reads_documents=True),
     "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions),

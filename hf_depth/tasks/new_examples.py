@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from datasets import Dataset
@@ -55,10 +55,10 @@ def read_new_examples(
             f"`examples` must be several examples, a Dataset or a file, got {type(examples).__name__}. For one "
             "example, write `predictor([example])`."
         )
-    place = "Example {}"
+    file = None
     if isinstance(examples, str | os.PathLike):
-        place = f"{examples}, row {{}} (the first is row 0)"
-        examples = _read_file(os.fspath(examples), spec, cache_dir)
+        file = os.fspath(examples)
+        examples = _read_file(file, spec, cache_dir)
     rows = _rows(examples, spec)
     complete = get_loader(spec).complete
     if complete is not None:
@@ -66,12 +66,16 @@ def read_new_examples(
         rows = [complete(row, spec, options, length) if isinstance(row, Mapping) else row for row in rows]
     texts = {name: [] for name in spec.text_column_name}
     for number, row in enumerate(rows):
-        for name, text in _texts(row, spec, place.format(number)).items():
+        for name, text in _texts(row, spec, _place(number, file)).items():
             texts[name].append(text)
-    _report_empty_texts(texts, place)
-    if any(isinstance(row.get(INSTANCE_COLUMN), str) for row in rows):
-        texts.setdefault(INSTANCE_COLUMN, [row.get(INSTANCE_COLUMN) for row in rows])
+    _report_empty_texts(texts, file)
+    if INSTANCE_COLUMN in get_loader(spec).completed_from and any(INSTANCE_COLUMN in row for row in rows):
+        texts[INSTANCE_COLUMN] = [row.get(INSTANCE_COLUMN) for row in rows]
     return texts
+
+
+def _place(number: int, file: str | None) -> str:
+    return f"Example {number}" if file is None else f"{file}, row {number} (the first is row 0)"
 
 
 def _read_file(path: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
@@ -86,24 +90,30 @@ def _read_file(path: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
 def _rows(examples: Iterable[Mapping[str, Any]] | Dataset, spec: TaskSpec) -> list[Any]:
     if not isinstance(examples, Dataset):
         return list(examples)
-    used = {*spec.text_column_name, *spec.column_aliases, INSTANCE_COLUMN, *get_loader(spec).completed_from}
-    columns = [name for name in examples.column_names if name in used]
-    if not columns:
-        # An error needs a row to name what there is instead.
-        return [dict.fromkeys(examples.column_names)] if len(examples) else []
-    return examples.select_columns(columns).with_format(None).to_list()
+    names = examples.column_names
+    used = {_source(column, names, spec) for column in spec.text_column_name}
+    used |= {name for name in get_loader(spec).completed_from if name in names}
+    if used == {None} or (None in used and get_loader(spec).complete is None):
+        return [dict.fromkeys(names, "")][: len(examples)]  # for the error, which names the columns that there are
+    return examples.select_columns([name for name in names if name in used]).with_format(None).to_list()
+
+
+def _source(column: str, names: Collection[str], spec: TaskSpec) -> str | None:
+    """The name by which a column is given: its own, or else an alias."""
+    if column in names:
+        return column
+    return next((alias for alias, own in spec.column_aliases.items() if own == column and alias in names), None)
 
 
 def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
-    """The text of each column of an example; a column that has its own name wins over an alias."""
+    """The text of each column of an example."""
     if not isinstance(row, Mapping):
         raise ValueError(
             f"{place} must be a dictionary with the columns {listed(spec.text_column_name)}, got {row!r:.80}."
         )
-    aliases = {column: alias for alias, column in reversed(spec.column_aliases.items()) if alias in row}
     texts = {}
     for column in spec.text_column_name:
-        name = column if column in row else aliases.get(column)
+        name = _source(column, row, spec)
         if name is None:
             raise ValueError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
         text = row[name]
@@ -115,10 +125,9 @@ def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
     return texts
 
 
-def _report_empty_texts(texts: Mapping[str, Sequence[str]], place: str) -> None:
+def _report_empty_texts(texts: Mapping[str, Sequence[str]], file: str | None) -> None:
     for column, values in texts.items():
         empty = [number for number, text in enumerate(values) if not text.strip()]
         if empty:
-            logger.warning(
-                f"{len(empty):,} texts in the column {column!r} are empty, the first in {place.format(empty[0])}."
-            )
+            place = _place(empty[0], file)
+            logger.warning(f"{len(empty):,} texts in the column {column!r} are empty, the first in {place}.")

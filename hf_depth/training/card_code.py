@@ -30,6 +30,12 @@ NUM_CANDIDATES = 100  # among which the examples of a card are chosen
 NUM_EXAMPLES = 2
 MAX_PIECES, WORDS_OF_A_PIECE = 4, 12  # sentences of an example of pre-training; without sentences, words for each span
 
+PLAIN_SENTENCES = (
+    "The bell of the school rang early in the morning.",
+    "Then the children ran across the wet yard to the door.",
+    "Their teacher was already waiting for them in the hall.",
+)
+
 # ---- Loading --------------------------------------------------------------------------------------------------------
 
 # `AutoTokenizer` would ask whether to run the code of the model, of which the tokenizer has no need.
@@ -210,7 +216,7 @@ def pretrained_usage(
     name: str,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    examples: Iterable[Mapping[str, Any]],
+    examples: Iterable[Mapping[str, Any]] | None,
     objective: str,
     max_length: int,
 ) -> Usage:
@@ -222,12 +228,16 @@ def pretrained_usage(
 
     Args:
         name: see [`name_in_code`].
-        examples: prepared ones, not seen in training.
+        examples: prepared ones, not seen in training; without any, three plain sentences are taken.
         objective: that of the training; of a `"prefix_lm"` nothing is masked, and the text goes on.
         max_length: of the generated ids.
     """
     is_depth = has_sentence_tokens(model.config)
-    example = min(first_examples(examples, NUM_CANDIDATES), key=lambda example: _length(example, is_depth))
+    candidates = [] if examples is None else first_examples(examples, NUM_CANDIDATES)
+    needed = {"input_ids", "sentence_lengths"} if is_depth else {"input_ids"}
+    if not candidates or not needed <= candidates[0].keys():  # those of a user's own collator may be anything
+        candidates = [_plain_example(tokenizer)]
+    example = min(candidates, key=lambda example: _length(example, is_depth))
     token_ids = [int(token) for token in example["input_ids"]]
     if is_depth:
         lengths = [int(length) for length in example["sentence_lengths"]][:MAX_PIECES]
@@ -249,6 +259,11 @@ def pretrained_usage(
         target + tokenizer.eos_token,
         PRETRAINED_NOTES["depth" if is_depth else objective],
     )
+
+
+def _plain_example(tokenizer: PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    encoded = tokenizer(list(PLAIN_SENTENCES), add_special_tokens=False)["input_ids"]
+    return {"input_ids": sum(encoded, []), "sentence_lengths": [len(ids) for ids in encoded]}
 
 
 def _length(example: Mapping[str, Any], is_depth: bool) -> tuple[bool, int]:
@@ -334,7 +349,7 @@ def task_usage(
         _packages(task_config.sentence_language if is_depth else None),
         tokenizer.decode(prepared["input_ids"]),
         tokenizer.decode([token for token in prepared["labels"] if token >= 0]),
-        _task_notes(task_config, spec),
+        _task_notes(task_config, spec, has_instance),
     )
 
 
@@ -413,7 +428,7 @@ def _generation_arguments(task_config: TaskConfig, spec: TaskSpec, tokenizer: Pr
     return f"max_length={max_length}" + (f", num_beams={num_beams}" if num_beams else "")
 
 
-def _task_notes(task_config: TaskConfig, spec: TaskSpec) -> str:
+def _task_notes(task_config: TaskConfig, spec: TaskSpec, has_instance: bool) -> str:
     notes = f"The prompt is `{prompt_format(spec)}`, with the columns in braces."
     if task_config.sentence_tokens:
         notes += (
@@ -424,10 +439,16 @@ def _task_notes(task_config: TaskConfig, spec: TaskSpec) -> str:
     else:
         notes += " It ends in `</s>`."
     notes += f" Inputs have {spec.max_source_length} tokens at most: of a longer one the longest text loses its end."
+    if has_instance:
+        notes += f" (With hf_depth, the end of the prompt that is also in `{INSTANCE_COLUMN}` is cut last.)"
     if spec.labels is not None:
         labels = list(spec.labels.values())
         shown = ", ".join(f"`{label}`" for label in labels[:30]) + (", …" if labels[30:] else "")
         notes += f" The model writes one of: {shown}."
+    others = [task for task in task_config.tasks if task.full_name != spec.full_name]
+    if others:
+        prompts = "; ".join(f"{task.full_name}: `{prompt_format(task)}`" for task in others)
+        notes += f" Its other tasks have prompts of their own: {prompts}."
     return notes
 
 

@@ -312,6 +312,12 @@ class SavingTrainer(Seq2SeqTrainer):
         self._first_step = None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """As `Trainer` does, but not about second names of loaded weights, which no checkpoint holds."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if not self.control.should_training_stop:  # as at the start, if the checkpoint is of the last step
             super()._run_epoch(*args, **kwargs)

@@ -158,7 +158,7 @@ class TaskTrainer(DepthTrainer):
             if self.train_dataset is not None:
                 logger.warning(
                     "The saved model will not say what its task is: give `task_config=splits.task_config`, or an "
-                    "`eval_dataset` of `TaskSplits`."
+                    "`eval_dataset` of one `TaskSplits`."
                 )
             return None
         names = ("prediction_mode", "length_normalize_scores", "generation_max_length", "generation_num_beams")

@@ -593,18 +593,20 @@ class DepthTrainer(SavingTrainer):
         return self.accelerator.unwrap_model(self.model)
 
     def _usage(self) -> Usage | None:
-        """The code of the card; `None` without a tokenizer or examples to show."""
-        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
-        dataset = next((data for data in (*datasets.values(), self.train_dataset) if data is not None), None)
-        if dataset is None or self.processing_class is None:
+        """The code of the card; `None` without a tokenizer."""
+        if self.processing_class is None:
             return None
+        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
+        # Not of the training data: a stream would be read once more.
+        dataset = next((data for data in datasets.values() if data is not None), None)
+        model = self._unwrapped_model
         return pretrained_usage(
             name_in_code(self.hub_model_id, self.args.output_dir),
-            self._unwrapped_model,
+            model,
             self.processing_class,
             dataset,
             objective=getattr(self.data_collator, "objective", "span_corruption"),
-            max_length=self.args.generation_max_length,
+            max_length=self.args.generation_max_length or model.generation_config.max_length,
         )
 
     # ---- Logs -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 import inspect
+import tempfile
 from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 
 from absl.testing import parameterized
@@ -75,6 +77,10 @@ class CorpusArgumentsTest(parameterized.TestCase):
     def test_the_source_names_no_folder(self):
         self.assertEqual(CorpusArguments(train_file=["texts/a.txt", "b.txt"]).source, "a.txt, b.txt")
         self.assertEqual(CorpusArguments().source, "the Python language reference")
+        self.assertEqual(CorpusArguments(dataset_name="allenai/c4").source, "allenai/c4")
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()), "c4")
+        folder.mkdir()
+        self.assertEqual(CorpusArguments(dataset_name=str(folder)).source, "c4")
 
 
 class ObjectiveArgumentsTest(parameterized.TestCase):

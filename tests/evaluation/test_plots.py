@@ -75,7 +75,13 @@ class ConfusionMatrixTest(parameterized.TestCase):
 
 def accuracies(values: list[float], key: str) -> list[dict]:
     return [
-        {key: number, "accuracy": value, "interval": [value - 0.1, value + 0.05], "chance": 1 / number}
+        {
+            key: number,
+            "examples": 1234,
+            "accuracy": value,
+            "interval": [value - 0.1, value + 0.05],
+            "chance": 1 / number,
+        }
         for number, value in enumerate(values, 2)
     ]
 
@@ -100,11 +106,20 @@ class UnshufflingTest(parameterized.TestCase):
             np.testing.assert_allclose(bars.get_segments()[-1][:, 1], [0.2, 0.35])
             (chance,) = [line for line in axes.lines if line.get_label() == "random order"]
             np.testing.assert_allclose(chance.get_ydata(), [1 / 2, 1 / 3][-number:])
+        self.assertEqual(figure.axes[0].get_xticklabels()[0].get_text(), "2\nn=1,234")
         texts = [text.get_text() for text in figure.legends[0].get_texts()]
         self.assertCountEqual(texts, ["free", "constrained", "random order"])
         self.assertIn("95 % Wilson", figure.get_suptitle())
 
-    def test_nothing_shuffled_is_an_empty_picture(self):
+    @parameterized.parameters(1, 19)
+    def test_panels_without_examples_and_with_many_are_saved_without_overlaps(self, number):
         path = Path(self.enterContext(tempfile.TemporaryDirectory()), "unshuffling.png")
-        plot_unshuffling({"free": unshuffling([0.5])}, path)
+        plot_unshuffling({"free": unshuffling([0.5] * number)}, path)  # of one, nothing is shuffled
         self.assertGreater(imread(path).std(), 0.01)
+        figure = unshuffling_figure({"free": unshuffling([0.5] * number)})
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        boxes = [label.get_window_extent(canvas.get_renderer()) for label in figure.axes[0].get_xticklabels()]
+        self.assertLen(boxes, number)
+        for box, following in zip(boxes, boxes[1:], strict=False):
+            self.assertFalse(box.overlaps(following))

@@ -268,7 +268,8 @@ class OneTaskTest(ScriptTest):
         ):
             self.script.main(self.flags(push_to_hub=True, hub_model_id="me/rte"))
         files = {path.name for path in Path(upload.call_args.kwargs["folder_path"]).iterdir()}
-        self.assertContainsSubset(["model.safetensors", "modeling_depth.py", "tokenizer.json", "README.md"], files)
+        expected = ["model.safetensors", "modeling_depth.py", "tokenizer.json", "task_config.json", "README.md"]
+        self.assertContainsSubset(expected, files)
         self.assertIn("model-index", (self.output_dir / "README.md").read_text())
 
 

@@ -1,6 +1,6 @@
 import json
 import tempfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from absl.testing import parameterized
@@ -77,10 +77,14 @@ class TaskConfigTest(parameterized.TestCase):
 
     def test_a_folder_without_the_file_is_named(self):
         self.assertIsNone(find_task_config(self.folder))
+        Path(self.folder, "config.json").touch()
         with self.assertRaisesRegex(ValueError, f"{self.folder} has no task_config.json.*Name its task by `task`"):
             TaskConfig.from_pretrained(self.folder)
-        with self.assertRaisesRegex(OSError, "nowhere"):
-            TaskConfig.from_pretrained(f"{self.folder}/nowhere/at/all", local_files_only=True)
+
+    @parameterized.parameters("a/nowhere/at/all", "nowhere/at_all")
+    def test_a_name_that_is_no_model_is_refused(self, name):
+        with self.assertRaisesRegex(OSError, f"There is no folder '{name}', and it cannot be loaded from the Hub"):
+            TaskConfig.from_pretrained(name, local_files_only=True)
 
     @parameterized.parameters(
         ("{", "Expecting"),
@@ -101,5 +105,5 @@ class TaskConfigTest(parameterized.TestCase):
         one, other = TaskConfig((rte,), True), TaskConfig((questions,), True)
         self.assertIsNone(merge_task_configs([]))
         self.assertEqual(merge_task_configs([one, other, one]), TaskConfig((rte, questions), True))
-        with self.assertRaisesRegex(ValueError, "prepared in different ways"):
-            merge_task_configs([one, other.replace(sentence_language="de")])
+        self.assertIsNone(merge_task_configs([one, other.replace(sentence_language="de")]))
+        self.assertIsNone(merge_task_configs([one, one.replace(tasks=(replace(rte, max_source_length=9),))]))

@@ -44,6 +44,13 @@ class ColumnsTest(TaskFilesTestCase):
         both = kind([{"text": "Bad.", "review": "Good."}])
         self.assertEqual(read_new_examples(both, TONE), {"review": ["Good."]})
 
+    def test_the_end_of_a_text_is_kept_where_the_task_says_so_only(self):
+        rows = [{"prompt": "Repeat. Call me.", "review": "Call me.", "instance": "Call me."}]
+        for examples in (rows, Dataset.from_list(rows)):
+            self.assertEqual(read_new_examples(examples, TONE), {"review": ["Call me."]})
+            found = read_new_examples(examples, get_task("natural_instructions"))
+            self.assertEqual(found, {"prompt": ["Repeat. Call me."], "instance": ["Call me."]})
+
     @parameterized.parameters(list, Dataset.from_list)
     def test_a_list_of_texts_is_joined(self, kind):
         self.assertEqual(read_new_examples(kind([{"review": ["Good.", "Fine."]}]), TONE), {"review": ["Good. Fine."]})
@@ -70,9 +77,19 @@ class ColumnsTest(TaskFilesTestCase):
         with self.assertRaisesRegex(ValueError, message):
             read_new_examples(examples, TONE)
 
+    def test_errors_list_all_columns(self):
+        rows = [{"sentence1": "a", "second": "b"}]
+        for examples in (rows, Dataset.from_list(rows)):
+            with self.assertRaisesRegex(ValueError, "no column 'sentence2'. The columns are: 'sentence1', 'second'"):
+                read_new_examples(examples, RTE)
+            with self.assertRaisesRegex(ValueError, "no column 'prompt'. The columns are: 'sentence1', 'second'"):
+                read_new_examples(examples, get_task("natural_instructions"))
+
     def test_errors_in_a_file_name_it_and_its_row(self):
-        path = self.write("new.jsonl", '{"review": "a"}\n{"review": null}\n')
-        with self.assertRaisesRegex(ValueError, r"new.jsonl, row 1 \(the first is row 0\): the column 'review' must"):
+        path = self.write("{new}.jsonl", '{"review": "a"}\n{"review": null}\n')
+        with self.assertRaisesRegex(
+            ValueError, r"{new}.jsonl, row 1 \(the first is row 0\): the column 'review' must"
+        ):
             read_new_examples(path, TONE, cache_dir=str(self.folder / "cache"))
         with self.assertRaisesRegex(ValueError, "new.txt is plain text, but the task 'tone' needs columns 'review'"):
             read_new_examples(self.write("new.txt", "a"), TONE)

@@ -25,7 +25,7 @@ from hf_depth import (
 from hf_depth.evaluation.outputs import write_outputs
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import TaskSpec
-from hf_depth.training.card_code import name_in_code
+from hf_depth.training.card_code import name_in_code, pretrained_usage
 from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, rte_rows
 from tiny_training import rows as documents
@@ -69,13 +69,15 @@ GERMAN_ROWS = [
     }
     for i in range(1, 5)
 ]
-QUESTION_ROWS = [{"question": " ".join(SENTENCES[i : i + 3]), "answers": [SENTENCES[i]]} for i in range(6)]
+QUESTION_ROWS = [
+    {"question": " ".join(SENTENCES[i : i + 3]), "answers": ["yes"], "instance": SENTENCES[i + 2]} for i in range(6)
+]
 # Kind -> task, its examples, kind of model, arguments of the trainer.
 FINE_TUNED = {
     "classifier": (RTE, rte_rows(12), "depth", {}),
     "free-form": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {"generation_num_beams": 2}),
     "t5": (RTE, rte_rows(12), "t5", {"prediction_mode": "score_labels", "length_normalize_scores": True}),
-    "t5 'free'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
+    "t5 'instance'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
 }
 COLLATORS = {"depth": DataCollatorForDepth, "t5": DataCollatorForT5SpanCorruption}
 PRETRAINED = {"pre-trained": "depth", "pre-trained t5": "t5"}
@@ -91,7 +93,11 @@ def fine_tune(folder: Path, spec: TaskSpec, rows: Dataset, kind: str, arguments:
     tokenizer = tiny_tokenizer(sentence_tokens=True)
     language = "de" if spec is GERMAN else "en"
     splits = TaskSplits.from_datasets(
-        spec, {"train": rows, "validation": rows}, max_source_length=40, sentence_language=language
+        spec,
+        {"train": rows, "validation": rows},
+        max_source_length=400 if spec is QUESTIONS else 40,
+        max_target_length=12,
+        sentence_language=language,
     )
     splits.prepare(tokenizer, sentence_tokens=kind == "depth")
     trainer = TaskTrainer(
@@ -188,7 +194,7 @@ class CardCodeTest(parameterized.TestCase):
     def test_the_code_of_a_fine_tuned_model_predicts_what_the_run_predicted(self, kind):
         run, without = self.runs[kind], self.found["without"][kind]
         self.assertEqual(without["inputs"], run["inputs"])
-        self.assertGreater(run["cut"], 0)
+        self.assertEqual(run["cut"] > 0, "instance" not in kind)
         self.assertEqual(without["all"], run["predictions"])
         self.assertGreater(len(set(run["predictions"])), 1, "a prediction that does not depend on the input")
         predicted = [prediction["text"] for prediction in self.found["with"][kind]["predictions"]]
@@ -213,6 +219,40 @@ class CardCodeTest(parameterized.TestCase):
             self.assertIn(repr(f"./{kind}"), block)
             self.assertNotIn(str(self.folder), block)
             self.assertEqual("trust_remote_code" in block, "hf_depth" not in block and "t5" not in kind)
+
+
+class PretrainedUsageTest(parameterized.TestCase):
+    def usage(self, kind: str, examples=None, objective: str = "span_corruption"):
+        model = tiny_model(kind)
+        return pretrained_usage("./m", model, tiny_tokenizer(sentence_tokens=True), examples, objective, 30)
+
+    @parameterized.product(kind=("depth", "t5"), examples=(None, [], [{"text": "a"}]))
+    def test_data_that_no_example_can_be_taken_from_does_no_harm(self, kind, examples):
+        usage = self.usage(kind, examples)
+        self.assertIn("The bell of the ", usage.without_package)
+
+    def test_source_and_target_rebuild_the_text(self):
+        usage = self.usage("depth", documents(8))
+        masked = dict(re.findall(r"(<extra_id_\d+>) ([^<]*)", usage.target))
+        self.assertNotEmpty(masked)
+        sentences = {}
+        for number, text in re.findall(r"(<sent_\d+>)(.*?)<eosen>", usage.source):
+            for sentinel, words in masked.items():
+                text = text.replace(sentinel, f" {words}")
+            sentences[number] = text.split()
+        order = re.findall(r"<sent_\d+>", usage.target)
+        self.assertNotEqual(order, list(sentences))
+        restored = " ".join(word for number in order for word in sentences[number])
+        self.assertIn(restored.replace(" ", ""), self.documents_as_text())
+
+    def documents_as_text(self) -> str:
+        decode = tiny_tokenizer(sentence_tokens=True).decode
+        return "".join(decode(row["input_ids"]).replace(" ", "") for row in documents(8))
+
+    def test_a_prefix_lm_goes_on_with_the_text(self):
+        usage = self.usage("t5", documents(8), "prefix_lm")
+        self.assertNotIn("extra_id", usage.source + usage.target)
+        self.assertIn((usage.source + usage.target).replace("</s>", "").replace(" ", ""), self.documents_as_text())
 
 
 class NameTest(parameterized.TestCase):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from unittest import mock
 
+import torch
 from absl.testing import parameterized
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 
@@ -99,6 +100,17 @@ class ConsoleTest(TrainingTestCase):
 
     def test_a_log_without_any_figure_prints_nothing(self):
         self.assertIsNone(log_line(TrainerState(), {"memory": 3.0}))
+
+    @parameterized.parameters("t5", "depth")
+    def test_a_checkpoint_is_loaded_without_a_warning_about_tied_embeddings(self, kind):
+        with captured(), self.assertNoLogs("transformers.trainer", "WARNING"):
+            trainer(kind, self.folder, save_strategy="steps", save_steps=1).train()
+            resumed = trainer(kind, self.folder, max_steps=2)
+            resumed.train(resume_from_checkpoint=True)
+        self.assertEqual(resumed.state.global_step, 2)
+        result = torch.nn.modules.module._IncompatibleKeys(["shared.weight"], [])
+        with self.assertLogs("transformers.trainer", "WARNING"):
+            resumed._issue_warnings_after_load(result)  # the weights themselves
 
 
 class SummaryTest(TrainingTestCase):

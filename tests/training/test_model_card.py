@@ -21,7 +21,9 @@ from hf_depth.training.model_card import (
     is_hub_name,
     model_index,
     pretraining_card,
+    pretraining_content,
 )
+from hf_depth.training.training_args import DepthTrainingArguments
 from tiny_models import tiny_config, tiny_model, tiny_t5_config, tiny_umt5_config
 from tiny_tasks import task_results
 from tiny_training import TrainingTestCase, trainer
@@ -169,6 +171,18 @@ class PretrainingCardTest(parameterized.TestCase):
         card = pretraining_card("m", MODELS["t5"](), CardContent())
         self.assertNotIn("## Results", card.text)
         self.assertNotIn("model-index", metadata(card))
+
+    @parameterized.parameters(("allenai/c4", ["allenai/c4"]), ("/data/c4", []), (None, []))
+    def test_a_data_set_of_the_hub_is_named_in_the_metadata(self, dataset_name, expected):
+        args = DepthTrainingArguments("run", hub_license="mit", use_cpu=True)
+        settings = {"objective": "span_corruption", "sentence_language": "de"}
+        statistics = {"train": {"examples": 5}}
+        content = pretraining_content("c4", statistics, settings, args, MODELS["depth"](), dataset_name=dataset_name)
+        self.assertEqual((list(content.datasets), content.language, content.license), (expected, "de", "mit"))
+        self.assertRegex(content.sections["Data"]["sentences split by"], r"^sentencex [\d.]+, language de$")
+        content = pretraining_content("c4", statistics, settings, args, MODELS["t5"](), "/runs/base")
+        self.assertIsNone(content.language)
+        self.assertEqual(content.sections["Settings"]["initialised from"], "base")
 
 
 class SectionTest(parameterized.TestCase):

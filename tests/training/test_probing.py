@@ -5,6 +5,7 @@ import io
 import json
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -14,6 +15,7 @@ from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import chosen_tasks
 from hf_depth.training.comparison import FINE_TUNING_ARGUMENTS
 from hf_depth.training.probing import run_probe
+from hf_depth.training.training_args import TaskTrainingArguments
 from tiny_tasks import as_jsonl, rte_rows
 from tiny_training import save_pretraining
 
@@ -87,6 +89,11 @@ class RunProbeTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.probe(**options)
         self.assertFalse((self.folder / "out").exists())
+
+    def test_it_runs_in_one_process(self):
+        with mock.patch.object(TaskTrainingArguments, "world_size", new_callable=mock.PropertyMock, return_value=2):
+            with self.assertRaisesRegex(ValueError, "runs in one process, there are 2"):
+                self.probe()
 
     def test_there_must_be_a_checkpoint(self):
         arguments = self.arguments()

@@ -3,24 +3,29 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset, concatenate_datasets
+from transformers import Trainer
 
 import tiny_tasks
 from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import (
     DataCollatorForTasks,
     DepthTrainingArguments,
+    TaskConfig,
     TaskDataset,
     TaskPreprocessor,
+    TaskSplits,
     TaskTrainer,
     TaskTrainingArguments,
     get_task,
 )
 from hf_depth.evaluation.prediction import decode_generated
+from hf_depth.tasks.config import find_task_config
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
 from hf_depth.training import task_trainer
@@ -346,6 +351,11 @@ class ArgumentsTest(TestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.build(**{name: lambda *_: {}})
 
+    def test_a_probe_is_not_for_a_trainer(self):
+        arguments = TaskTrainingArguments(self.folder, use_cpu=True, prediction_mode="probe")
+        with self.assertRaisesRegex(ValueError, "must be one of generate, score_labels, got 'probe'"):
+            self.build(args=arguments)
+
     def test_columns_that_evaluation_needs_are_kept(self):
         arguments = TaskTrainingArguments(self.folder, use_cpu=True, remove_unused_columns=True)
         with self.assertRaisesRegex(
@@ -364,6 +374,47 @@ class ArgumentsTest(TestCase):
         arguments = TaskTrainingArguments(self.folder, use_cpu=True, prediction_mode="score_labels")
         with self.assertRaisesRegex(ValueError, "'questions' is free-form"):
             self.build(args=arguments, eval_dataset=task_dataset(questions, "t5", spec=QUESTIONS))
+
+
+class TaskConfigTest(TestCase):
+    def configured(self, **arguments) -> TaskTrainer:
+        rows = rte_rows(4)
+        splits = TaskSplits.from_datasets(RTE, {"train": rows, "validation": rows}, sentence_language="de")
+        splits.prepare(tiny_tokenizer(sentence_tokens=True))
+        data = {"train_dataset": splits.train_dataset(), "eval_dataset": splits.eval_dataset()} | arguments
+        return TaskTrainer(
+            model=tiny_model("depth"),
+            args=TaskTrainingArguments(
+                self.folder, max_steps=1, save_steps=1, use_cpu=True, disable_tqdm=True, length_normalize_scores=True
+            ),
+            processing_class=tiny_tokenizer(sentence_tokens=True),
+            **data,
+        )
+
+    def test_it_is_that_of_the_evaluation_data_and_of_the_arguments(self):
+        expected = TaskConfig((RTE,), True, sentence_language="de", length_normalize_scores=True)
+        self.assertEqual(self.configured().task_config, expected)
+        own = TaskConfig((QUESTIONS, RTE), True)
+        found = self.configured(task_config=own, eval_dataset=None).task_config
+        self.assertEqual(found, own.replace(length_normalize_scores=True))
+
+    def test_training_that_knows_no_task_is_reported(self):
+        with self.assertLogs("hf_depth.training.task_trainer", "WARNING") as logs:
+            self.assertIsNone(self.configured(eval_dataset=None).task_config)
+        self.assertIn("give `task_config=splits.task_config`", logs.output[0])
+
+    def test_it_is_uploaded_with_a_checkpoint(self):
+        uploaded = []
+        one_trainer = self.configured()
+        one_trainer.args.push_to_hub = True
+        with (
+            mock.patch.object(
+                Trainer, "_push_from_checkpoint", lambda _, folder: uploaded.append(find_task_config(self.folder))
+            ),
+            mock.patch.object(Trainer, "init_hf_repo"),
+        ):
+            one_trainer.train()
+        self.assertEqual(uploaded, [one_trainer.task_config])
 
 
 class TrainingTest(TestCase):
