@@ -343,12 +343,17 @@ class SlurmTest(parameterized.TestCase):
         _, record = self.run_script(srun="exit 85")
         self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
 
-    @parameterized.parameters(signal.SIGUSR1, signal.SIGTERM)
-    def test_signals_are_passed_on_to_what_a_launcher_started(self, signum):
+    @parameterized.product(signum=(signal.SIGUSR1, signal.SIGTERM), pause=("", "sleep 0.5"))
+    def test_signals_are_passed_on_to_what_a_launcher_started(self, signum, pause):
+        folder = self.enter_context(TemporaryDirectory())
+        pkill = Path(folder, "pkill")  # with a pause, the launcher has ended before the script goes on
+        pkill.write_text(f'#!/bin/bash\n{shutil.which("pkill")} "$@"\n{pause}\n', encoding="utf-8")
+        pkill.chmod(0o755)
         child = f"trap 'exit 7' {signum.name[3:]}; echo ready; while true; do sleep 0.1; done"
         launcher = f"bash -c {shlex.quote(child)} & wait $!"
         command = ["bash", ROOT / "examples/slurm/forward_signals.sh", "bash", "-c", launcher]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             self.assertEqual(process.stdout.readline(), "ready\n")
             process.send_signal(signum)
             self.assertEqual(process.wait(60), 7)

@@ -4,13 +4,13 @@
 # SLURM signals the first process of a task only. That would be the launcher, which SIGUSR1 ends at once, and SIGTERM
 # too if it has a single process; the training would be killed with it, before it has saved a checkpoint.
 for name in USR1 TERM; do
-    trap "pkill -$name -P \$(jobs -p)" "$name"
+    trap "is_interrupted=1; pkill -$name -P \$(jobs -p)" "$name"
 done
 "$@" &
 launcher=$!
-wait "$launcher"
-status=$?
-while [ "$status" -gt 128 ] && kill -0 "$launcher" 2> /dev/null; do  # it was a signal that ended `wait`
+is_interrupted=1
+while [ -n "$is_interrupted" ]; do  # `wait` ends on a signal, with a status that is not the launcher's
+    is_interrupted=
     wait "$launcher"
     status=$?
 done
