@@ -79,8 +79,8 @@ def passages(text: str) -> Iterator[str]:
     Yield pieces of a text: as many whole sentences, one after the other, as `MAX_CHARACTERS` have room for. What is
     shorter than `MIN_CHARACTERS` is left out, and so is a longer sentence.
 
-    >>> [len(passage) for passage in passages(" ".join(["This sentence has forty-two letters in all."] * 8))]
-    [263, 87]
+    >>> [len(passage) for passage in passages(" ".join(["This sentence has forty-two letters in all."] * 9))]
+    [263, 131]
     """
     passage = ""
     for sentence in [*get_sentence_splitter()(text), None]:
