@@ -1,4 +1,4 @@
-"""
+r"""
 Fine-tune or probe checkpoints on a list of tasks, and show how the scores grow with pre-training, T5 beside DEPTH.
 
     python examples/compare_checkpoints.py --checkpoints depth=runs/depth t5=runs/t5 \

@@ -16,6 +16,7 @@ from .statistics import is_shuffled, order_statistics, sentence_sequence
 
 logger = logging.getLogger(__name__)
 
+NO_ORDER = "none"  # in a table of metrics, for Kendall's tau
 REPORTED_METRICS = (
     "eval_loss",
     "eval_sentence_loss",
@@ -194,8 +195,18 @@ def before_and_after(state: TrainerState, after: Mapping[str, float], names: Seq
     rows = [["", *columns]]
     for name in names:
         if name in after:
-            rows.append([name, *(f"{values[name]:.4f}" if name in values else "-" for values in columns.values())])
+            rows.append([name, *(_cell(name, values) for values in columns.values())])
+    if NO_ORDER in sum(rows, []):
+        note += f"\nKendall's tau {NO_ORDER}: no generated text orders its sentences, which counts as -1 in the files."
     return aligned(rows) + note
+
+
+def _cell(name: str, values: Mapping[str, float]) -> str:
+    if name not in values:
+        return "-"
+    # The mean of whole evaluation data: that of orders which are all reversed has not been seen.
+    is_without_order = "kendall_tau" in name and values[name] == -1
+    return NO_ORDER if is_without_order else f"{values[name]:.4f}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

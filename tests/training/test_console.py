@@ -148,6 +148,13 @@ class SummaryTest(TrainingTestCase):
     def test_a_model_that_is_only_evaluated_has_one_column(self):
         self.assertStartsWith(before_and_after(TrainerState(), {"eval_loss": 1.0}, ["eval_loss"]), "           eval")
 
+    def test_no_order_is_told_from_a_reversed_one(self):
+        name = "eval_order_kendall_tau_shuffled"
+        state = TrainerState(global_step=3, log_history=[{"step": 0, "eval_loss": 1.0, name: -1.0}])
+        _, values, note = before_and_after(state, {"eval_loss": 1.0, name: -0.9}, [name]).splitlines()
+        self.assertEqual(values.split(), [name, "none", "-0.9000"])
+        self.assertIn("Kendall's tau none: no generated text orders its sentences", note)
+
     def test_a_run_lists_the_files_that_it_left_and_no_other(self):
         _, text = self.table(max_steps=2)
         listed = [line.split()[0] for line in text[text.index(f"The run is in {self.folder}:") :].splitlines()[1:]]
