@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binomtest
 from transformers import PretrainedConfig
 
 from ..models.modeling_depth import has_sentence_tokens, sentence_token_mask
@@ -311,6 +310,8 @@ def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
 
 
 def _proportion(correct: float, examples: float, chance: float) -> dict[str, Any]:
+    from scipy.stats import binomtest  # takes half a second to import
+
     interval = binomtest(int(correct), int(examples)).proportion_ci(0.95, method="wilson")
     return {
         "examples": int(examples),
