@@ -18,6 +18,9 @@ SKIPPED_FOLDERS = frozenset(
 )
 SKIPPED_PREFIXES = ("_sysconfigdata", "config-", "sitecustomize", "usercustomize")
 
+# Fewer have no order. Many docstrings have two: what a function does, and more about it.
+MIN_DOCSTRING_SENTENCES = 2
+
 _NAMED = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _QUOTED = re.compile(r"`([^`'\n]+)'")
 
@@ -31,22 +34,22 @@ def python_docstring_documents(folder: str) -> list[dict[str, str]]:
     """
     The prose of the docstrings of source files, of which none is imported.
 
-    The docstrings of a module follow each other as in its file, and are cut into documents as the Python reference is.
-    A paragraph that several docstrings have is taken once. The text depends on the files and the version of nupunkt
+    A docstring with two sentences of prose or more is a document; a long one is cut as the Python reference is. A
+    paragraph that several docstrings have is taken once. The text depends on the files and the version of nupunkt
     only.
 
     Args:
         folder (`str`): with source files, see [`standard_library`].
 
     Returns:
-        `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (of the
-        module, class or function that the text begins with, such as `"email.message.Message.get_payload"`) and
+        `list[dict]`: documents of several sentences, with `text` (paragraphs, separated by newlines), `title` (the
+        module, class or function, such as `"email.message.Message.get_payload"`, or a heading in its docstring) and
         `source` (the module or package, such as `"email"`). None if there are no source files, as where the standard
         library is a zip file, which is logged.
 
     >>> import pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> text = "This is one sentence. This is another one. Here is a third one. The fourth one ends it."
+    >>> text = "This is one sentence. This is another one."
     >>> _ = pathlib.Path(folder.name, "module.py").write_text(f'def call():\\n    "{text}"')
     >>> python_docstring_documents(folder.name) == [{"text": text, "title": "module.call", "source": "module"}]
     True
@@ -73,16 +76,17 @@ def _module_documents(file: Path, path: PurePath, seen: set[str]) -> Iterator[di
     except (SyntaxError, ValueError) as error:
         logger.warning(f"{file} is left out: {error}.")
         return
-    for document in prose_documents(_blocks(module, name), name, seen):
-        yield document | {"source": parts[0]}
+    for title, docstring in _docstrings(module, name):
+        prose = (_QUOTED.sub(r"\1", block) for block in blocks(docstring) if ">>>" not in block)
+        for document in prose_documents(prose, title, seen, MIN_DOCSTRING_SENTENCES):
+            yield document | {"source": parts[0]}
 
 
-def _blocks(node: ast.AST, name: str) -> Iterator[str]:
-    """Yield the blocks of the docstrings below a node in the order of the file, those of each after a heading."""
+def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the docstrings below a node with the names of what they document, in the order of the file."""
     docstring = ast.get_docstring(node) if isinstance(node, ast.Module | _NAMED) else None
     if docstring:
-        yield f"{name}\n{'=' * len(name)}"
-        yield from (_QUOTED.sub(r"\1", block) for block in blocks(docstring) if ">>>" not in block)
+        yield name, docstring
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
-            yield from _blocks(child, f"{name}.{child.name}" if isinstance(child, _NAMED) else name)
+            yield from _docstrings(child, f"{name}.{child.name}" if isinstance(child, _NAMED) else name)

@@ -54,7 +54,9 @@ def blocks(text: str) -> list[str]:
     return re.split(r"\n[ \t]*\n", text)
 
 
-def prose_documents(blocks: Iterable[str], name: str, seen: set[str]) -> Iterator[dict[str, str]]:
+def prose_documents(
+    blocks: Iterable[str], name: str, seen: set[str], min_sentences: int = MIN_DOCUMENT_SENTENCES
+) -> Iterator[dict[str, str]]:
     """
     Cut blocks of one text into documents, and leave out of them what is no prose.
 
@@ -62,13 +64,14 @@ def prose_documents(blocks: Iterable[str], name: str, seen: set[str]) -> Iterato
         blocks: paragraphs, lists, code; underlined headings.
         name: the title of what stands before the first heading.
         seen: the paragraphs of the documents so far, which are taken once; grows.
+        min_sentences: of a document; a shorter one goes on past the next heading, or is left out at the end.
     """
     title, next_title, paragraphs, num_sentences = name, name, [], 0
     for block in blocks:
         heading = _HEADING.fullmatch(block.strip())
         if heading:
             next_title = _without_markup(heading["title"])
-        if num_sentences >= (MIN_DOCUMENT_SENTENCES if heading else MAX_DOCUMENT_SENTENCES):
+        if num_sentences >= (min_sentences if heading else MAX_DOCUMENT_SENTENCES):
             yield {"text": "\n".join(paragraphs), "title": title}
             paragraphs, num_sentences = [], 0
         for item in _ITEM.split(block):
@@ -79,7 +82,7 @@ def prose_documents(blocks: Iterable[str], name: str, seen: set[str]) -> Iterato
                 title = title if paragraphs else next_title
                 paragraphs.append(paragraph)
                 num_sentences += len(sentences)
-    if num_sentences >= MIN_DOCUMENT_SENTENCES:
+    if num_sentences >= min_sentences:
         yield {"text": "\n".join(paragraphs), "title": title}
 
 

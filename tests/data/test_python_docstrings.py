@@ -4,8 +4,7 @@ from absl.testing import parameterized
 
 from helpers import CorpusTestCase
 from hf_depth.data.corpus import load_corpus
-from hf_depth.data.python_docstrings import python_docstring_documents
-from hf_depth.data.python_reference import MIN_DOCUMENT_SENTENCES
+from hf_depth.data.python_docstrings import MIN_DOCSTRING_SENTENCES, python_docstring_documents
 from hf_depth.data.sentences import get_sentence_splitter
 
 PROSE = "The {} file is opened. Then its first line is read. It is compared with the others. At last it is closed."
@@ -31,11 +30,11 @@ class PythonDocstringsTest(CorpusTestCase):
         )
         self.assertEqual([document["text"] for document in self.read(module=code)], texts)
 
-    def test_short_docstrings_are_joined_and_repeated_ones_taken_once(self):
-        sentences = PROSE.format("red").split(". ")
-        functions = [f'def f{i}():\n    """{text.rstrip(".")}."""\n' for i, text in enumerate(2 * sentences)]
-        (document,) = self.read(module="".join(functions))
-        self.assertEqual(document["text"].splitlines(), [f"{text.rstrip('.')}." for text in sentences])
+    def test_each_docstring_of_two_sentences_is_a_document_and_repeated_paragraphs_are_taken_once(self):
+        docstrings = ["The red file is opened. It is read at once.", "Only one sentence is here."]
+        functions = [f'def f{i}():\n    """{text}"""\n' for i, text in enumerate(2 * docstrings)]
+        documents = self.read(module="".join(functions))
+        self.assertEqual([document["text"] for document in documents], docstrings[:1])
 
     def test_code_is_no_prose(self):
         code = f'"""\n{PROSE.format("red")}\n\n>>> f(1) is never more than it was.\n2\n\nx = [f(i) for i in y].\n"""\n'
@@ -72,4 +71,4 @@ class DefaultCorpusTest(parameterized.TestCase):
             self.assertNotRegex(document["text"], '"|>>>|::=|[*=~-]{4}|  ')
             self.assertRegex(document["title"], '^[^"`]+$')
         for document in docstrings[::40]:
-            self.assertGreaterEqual(len(get_sentence_splitter()(document["text"])), MIN_DOCUMENT_SENTENCES - 1)
+            self.assertGreaterEqual(len(get_sentence_splitter()(document["text"])), MIN_DOCSTRING_SENTENCES)

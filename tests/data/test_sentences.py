@@ -70,7 +70,7 @@ class SentenceSplitterTest(parameterized.TestCase):
     @parameterized.parameters("en", "de")
     def test_another_version_of_the_rules_has_another_fingerprint(self, language):
         fingerprint = Hasher.hash(get_sentence_splitter(language))
-        with mock.patch("hf_depth.data.sentences.version", lambda library: "0.0"):
+        with mock.patch("hf_depth.data.sentences._version", lambda library: "0.0"):
             self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
 
     def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):

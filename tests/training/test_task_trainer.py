@@ -202,19 +202,21 @@ class EvaluationTest(TestCase):
 
     def test_generation_that_is_too_short_for_a_label_is_reported_once(self):
         needed = 1 + encode_labels(tiny_tokenizer(True), list(RTE.labels.values())).shape[1]
-        with self.assertLogs(task_trainer.logger, "WARNING") as logs:
-            evaluated = self.trainer(generation_max_length=needed - 1)
-            for _ in range(2):
-                evaluated.evaluate()
-        self.assertLen(logs.output, 1)
+
+        def warnings(*evaluations, **arguments):
+            with self.assertLogs(task_trainer.logger, "WARNING") as logs:
+                evaluated = self.trainer(**arguments)
+                for evaluation in evaluations:
+                    evaluated.evaluate(**evaluation)
+            return [line for line in logs.output if "generation_max_length" in line]
+
+        (warning,) = warnings({}, {}, generation_max_length=needed - 1)
         message = f"`generation_max_length` {needed - 1}, but the longest label takes {needed} tokens"
-        self.assertRegex(logs.output[0], f"glue/rte .validation.: .*{message}")
-        with self.assertLogs(task_trainer.logger, "WARNING"):
-            self.trainer().evaluate(max_length=needed - 1)
-        with self.assertNoLogs(task_trainer.logger, "WARNING"):
-            for arguments in ({}, {"generation_max_length": needed}):
-                self.trainer(**arguments).evaluate()
-            self.trainer(generation_max_length=2, prediction_mode="score_labels").evaluate()
+        self.assertRegex(warning, f"glue/rte .validation.: .*{message}")
+        self.assertLen(warnings({"max_length": needed - 1}), 1)
+        self.assertEmpty(warnings({}))
+        self.assertEmpty(warnings({}, generation_max_length=needed))
+        self.assertEmpty(warnings({}, generation_max_length=2, prediction_mode="score_labels"))
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
