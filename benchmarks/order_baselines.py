@@ -1,10 +1,11 @@
 """
-How well the pairs of sentences of `examples/configs/unshuffle.yaml` can be put in order without reading them: by the
-longer sentence, and by linear rankers on lengths, marks and words. What an un-shuffling model has learnt is what it
-scores above these.
+How well the pairs of sentences of `unshuffle.yaml` or `quickstart.yaml` can be put in order without reading them: by
+the longer sentence, and by linear rankers on lengths, marks and words. What an un-shuffling model has learnt is what
+it scores above these.
 
     python benchmarks/order_baselines.py --train_file novels.jsonl.gz --validation_file other_novels.jsonl.gz \\
         --tokenizer runs/unshuffle
+    python benchmarks/order_baselines.py --max_length 48 --validation_split_percentage 10 --tokenizer runs/quickstart
 
 The rankers are logistic regressions on the difference between the features of the first and the second sentence.
 """
@@ -28,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train_file", nargs="+", help="documents (default: Python's own documentation)")
     parser.add_argument("--validation_file", nargs="+", help="held-out documents (default: a part of the others)")
+    parser.add_argument("--validation_split_percentage", type=float, default=5, help="without --validation_file")
     parser.add_argument("--tokenizer", help="folder of the run (default: a vocabulary trained on the documents)")
     parser.add_argument("--vocab_size", type=int, default=4096)
     parser.add_argument("--max_length", type=int, default=32, help="of source and target, as in the configuration")
@@ -45,7 +47,11 @@ def main() -> None:
 
 def corpus_pairs(arguments: argparse.Namespace) -> dict[str, list[Pair]]:
     """The texts of each example of two sentences, by split."""
-    corpus = load_corpus(train_file=arguments.train_file, validation_file=arguments.validation_file)
+    corpus = load_corpus(
+        train_file=arguments.train_file,
+        validation_file=arguments.validation_file,
+        validation_split_percentage=arguments.validation_split_percentage,
+    )
     if arguments.tokenizer:
         tokenizer = load_tokenizer(arguments.tokenizer)
     else:
