@@ -42,8 +42,8 @@ def load(
     spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, *, split_seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Cut the documents of the default corpus whose `source` is one of the labels into passages, each taken once. No
-    document is in two splits; a module is.
+    Cut the documents of the default corpus whose `source` is one of the labels into passages, each taken once; a short
+    document is joined with the next one of its source. No document is in two splits; a module is.
 
     Args:
         spec: the task; its labels are sources of documents, see [`corpus.load_corpus`].
@@ -62,11 +62,14 @@ def load(
     label_of = {name: label for label, name in spec.labels.items()}
     splits, seen = {}, set()
     for split in ("test", "validation", "train"):
+        texts: dict[str, list[str]] = {source: [] for source in label_of}
+        for document in documents[split]:
+            if document["source"] in label_of:
+                texts[document["source"]].append(document["text"])
         rows = {
-            passage: label_of[document["source"]]
-            for document in documents[split]
-            if document["source"] in label_of
-            for passage in passages(document["text"])
+            passage: label_of[source]
+            for source, parts in texts.items()
+            for passage in passages("\n".join(parts))
             if passage not in seen
         }
         seen |= rows.keys()
