@@ -15,20 +15,18 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT), str(DOCS / "extensions")]
 
+import hf_depth  # noqa: E402 (found by the path above)
+
 metadata = configparser.ConfigParser()
 metadata.read(ROOT / "setup.cfg", encoding="utf-8")
 
 project = "hf_depth"
-author = "The hf_depth authors"
-version = release = metadata["metadata"]["version"]
+author = metadata["metadata"]["author"]
+version = release = hf_depth.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "markdown_docstrings", "directives", "links"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = [
-    "_build",
-    "README.md",
-    "extensions",
-]  # README.md is the index of the pages, which index.md includes
+exclude_patterns = ["_build", "README.md", "extensions"]  # README.md is included by index.md
 smartquotes = False  # they make a dash of the two hyphens of a flag
 html_theme = "furo"
 html_title = f"hf_depth {version}"

@@ -1,7 +1,10 @@
 """The reference of the documentation: docstrings as Sphinx reads them, tables of flags, names and modules, links."""
 
 import re
+import runpy
+import sys
 import textwrap
+from unittest import mock
 
 from absl.testing import parameterized
 
@@ -103,6 +106,14 @@ class ContentsTest(parameterized.TestCase):
         self.assertEqual(found["--streaming"], "false")
         self.assertEqual(found["--sentence_loss_coefficient"], "1.0")
         self.assertEqual(found["--train_file"], "")
+
+
+class ConfigurationTest(parameterized.TestCase):
+    @mock.patch.object(sys, "path", [*sys.path])
+    def test_the_site_has_the_version_and_the_author_of_the_package(self):
+        names = runpy.run_path(str(DOCS / "conf.py"))
+        self.assertEqual(names["html_title"], f"hf_depth {hf_depth.__version__}")
+        self.assertEqual(names["author"], "The hf_depth developers")
 
 
 class LinksTest(parameterized.TestCase):

@@ -203,7 +203,7 @@ class ContributingTest(parameterized.TestCase):
 class ReadmeCommandsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("main", "pip install -c constraints.txt -e .", "examples/pretrain_t5.py examples/configs/quickstart.yaml"),
-        ("tests", 'pip install -c constraints.txt -e ".[test]"', "python -m pytest tests"),
+        ("tests", 'pip install -c constraints.txt -e ".[test]"', "python -m pytest -n auto tests"),
     )
     def test_the_readme_has_the_commands_that_ci_runs(self, marker, *expected):
         text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -206,10 +206,20 @@ class FineTuningModelArguments(ModelArguments):
         if self.missing_checkpoint is not None:
             logger.warning(f"There is no {self.missing_checkpoint}: the model is trained from scratch.")
         if self.model_type is None:
-            has_checkpoint = self.model_name_or_path is not None
-            self.model_type = (
-                checkpoint_model_type(self.model_name_or_path, **self.hub_arguments) if has_checkpoint else "depth"
-            )
+            self.model_type = "depth" if self.model_name_or_path is None else self._checkpoint_model_type()
+
+    def _checkpoint_model_type(self) -> str:
+        """The kind of the checkpoint. (What is neither a folder nor on the Hub may be either one, misspelt.)"""
+        try:
+            return checkpoint_model_type(self.model_name_or_path, **self.hub_arguments)
+        except OSError as error:
+            if Path(self.model_name_or_path).is_dir():
+                raise
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"`--model_name_or_path {self.model_name_or_path}`: there is no such folder here, and no such model "
+                f"was found on the Hub or in its cache: {reason}"
+            ) from error
 
 
 def _check_folder(name_or_path: str) -> None:

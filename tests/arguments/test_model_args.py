@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import parameterized
 
@@ -45,6 +46,14 @@ class FineTuningModelArgumentsTest(parameterized.TestCase):
             arguments = FineTuningModelArguments(model_name_or_path=folder)
             arguments.complete()
         self.assertEqual(arguments.model_type, kind)
+
+    @mock.patch("hf_depth.arguments.model_args.checkpoint_model_type", side_effect=OSError("No connection.\nTry."))
+    def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_told_as_both(self, _):
+        message = "`--model_name_or_path runs/gone`: there is no such folder here.*: No connection.$"
+        with self.assertRaisesRegex(ValueError, message):
+            FineTuningModelArguments(model_name_or_path="runs/gone").complete()
+        with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(OSError, "^No connection.\nTry.$"):
+            FineTuningModelArguments(model_name_or_path=folder).complete()
 
     def test_a_type_that_is_given_stays(self):
         arguments = FineTuningModelArguments(model_name_or_path="google/t5", model_type="t5")
