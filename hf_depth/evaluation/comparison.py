@@ -249,8 +249,12 @@ def score_figure(results: Sequence[Result]) -> "Figure":
         handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     for panel in panels[len(groups) :]:
         panel.remove()
-    if len({result.seed for result in results}) > 1:
-        figure.suptitle(SPREAD, fontsize="small")
+    notes = [SPREAD] if len({result.seed for result in results}) > 1 else []
+    if any(not result.step for result in results):
+        is_probe = any(result.random_weights is not None for result in results)
+        notes.append(f"Dashed: {'random weights (step 0)' if is_probe else 'step 0'}, or an unknown step")
+    if notes:
+        figure.suptitle("\n".join(notes), fontsize="small")
     labels = [label for label in (*colors, *(name.replace("_", " ") for name in BASELINES)) if label in handles]
     figure.legend(
         [handles[label] for label in labels], labels, loc="outside lower center", ncols=min(len(labels), 3 * width)

@@ -10,7 +10,10 @@ document it sums to one; an order at random has `1 / n!`.
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -123,16 +126,19 @@ def order_sentences(
     sentences: Sequence[str] | Sequence[Sequence[str]],
     *,
     num_beams: int = 1,
+    num_arrangements: int = 1,
+    seed: int = 42,
     batch_size: int = 32,
     max_source_length: int | None = None,
 ) -> dict[str, Any] | list[dict[str, Any]]:
     """
     Put the sentences of a document in order by a pre-trained DEPTH model.
 
-    Sentence tokens are given out in the order of `sentences`: `<sent_0>` to the first. Nothing is drawn at random, so
-    that equal arguments have equal results. Another order of the same sentences is another input, though, which can
-    have another result: a model that was trained with `sentence_shuffling_probability` below 1 expects that the order
-    it is given is often the right one. Shuffle sentences whose order should not count.
+    Sentence tokens are given out in the order of `sentences`: `<sent_0>` to the first. Equal arguments have equal
+    results. Another order of the same sentences is another input, though, which can have another result: a model that
+    was trained with `sentence_shuffling_probability` below 1 expects that the order it is given is often the right
+    one, and a weak model prefers some sentence tokens whatever they stand for. With `num_arrangements` the model reads
+    the sentences in several orders, and what counts is the mean of the probabilities.
 
     Args:
         model (`PreTrainedModel`): a DEPTH model.
@@ -142,6 +148,11 @@ def order_sentences(
         num_beams (`int`, *optional*, defaults to 1):
             1 takes the most probable sentence at each place. With `n!` beams for `n` sentences, the result is the most
             probable order of all.
+        num_arrangements (`int`, *optional*, defaults to 1):
+            In how many orders the model reads a document: the one given, and others drawn by `seed`, each once. An
+            order has the mean of its probabilities over them, and the result is the most probable one of those found
+            from each. With `n!` (or more) arrangements it is the same in whatever order the sentences are given.
+        seed (`int`, *optional*, defaults to 42): of the arrangements.
         batch_size (`int`, *optional*, defaults to 32): sequences decoded together, those of all beams counted.
         max_source_length (`int`, *optional*):
             The longest input in tokens; by default the tokenizer's `model_max_length`. Models read inputs that are
@@ -165,26 +176,28 @@ def order_sentences(
     >>> sorted(result["order"]), result["log_probability"] > -1.8  # not less probable than one of 3! at random
     ([0, 1, 2], True)
     """
-    for name, value in (("num_beams", num_beams), ("batch_size", batch_size)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
-    is_single = not isinstance(sentences, str) and len(sentences) > 0 and isinstance(sentences[0], str)
-    documents = [sentences] if is_single else sentences
-    sources = _encode(model, tokenizer, documents, max_source_length)
-    ids = torch.as_tensor(sentence_token_ids(tokenizer))
-    results: list[dict[str, Any]] = [{} for _ in documents]
-    places = sorted(range(len(documents)), key=lambda place: -len(sources[place]))  # long ones together
-    step = max(1, batch_size // num_beams)
+    numbers = {"num_beams": num_beams, "num_arrangements": num_arrangements, "batch_size": batch_size}
+    _check_numbers(**numbers)
+    sentences = sentences if isinstance(sentences, str) else list(sentences)
+    is_single = bool(sentences) and isinstance(sentences, list) and isinstance(sentences[0], str)
+    documents = _check(model, tokenizer, [sentences] if is_single else sentences)
+    arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
+    sources = _encode(tokenizer, documents, arrangements, max_source_length)
+    results = []
     with _decoding(model):
-        for start in range(0, len(places), step):
-            chosen = places[start : start + step]
-            batch = _batch([sources[place] for place in chosen], tokenizer, model.device)
-            orders = _decode(model, tokenizer, batch, num_beams)  # (B, N)
-            scores = _log_probabilities(model, batch, ids.to(model.device)[orders.clamp(min=0)], orders >= 0)
-            for place, row, score in zip(chosen, orders.tolist(), scores.tolist(), strict=True):
-                order = [index for index in row if index >= 0]
-                in_order = [documents[place][index] for index in order]
-                results[place] = {"order": order, "sentences": in_order, "log_probability": score}
+        found = iter(_find_orders(model, tokenizer, list(itertools.chain(*sources)), num_beams, batch_size))
+        for document, several, own_sources in zip(documents, arrangements, sources, strict=True):
+            orders, scores = [], []
+            for arrangement in several:
+                order, score = next(found)
+                orders.append(tuple(arrangement[index] for index in order))
+                scores.append(score)
+            if len(several) > 1:
+                orders = sorted(set(orders))
+                scores = _mean_scores(model, tokenizer, own_sources, several, orders, batch_size)
+            score, order = max(zip(scores, orders, strict=True))
+            in_order = [document[index] for index in order]
+            results.append({"order": list(order), "sentences": in_order, "log_probability": score})
     return results[0] if is_single else results
 
 
@@ -194,6 +207,8 @@ def score_sentence_orders(
     sentences: Sequence[str],
     orders: Sequence[Sequence[int]],
     *,
+    num_arrangements: int = 1,
+    seed: int = 42,
     batch_size: int = 32,
     max_source_length: int | None = None,
 ) -> list[float]:
@@ -201,7 +216,7 @@ def score_sentence_orders(
     The log-probability of orders of the sentences of a document, as [`order_sentences`] gives it for the one it finds.
 
     Args:
-        model, tokenizer, max_source_length: see [`order_sentences`].
+        model, tokenizer, num_arrangements, seed, max_source_length: see [`order_sentences`].
         sentences (`Sequence[str]`): those of one document.
         orders (`Sequence[Sequence[int]]`): each has every index of `sentences` once.
         batch_size (`int`, *optional*, defaults to 32): orders scored together.
@@ -221,74 +236,131 @@ def score_sentence_orders(
     >>> round(sum(math.exp(score) for score in scores), 4)
     1.0
     """
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
-    (source,) = _encode(model, tokenizer, [sentences], max_source_length)
+    _check_numbers(num_arrangements=num_arrangements, batch_size=batch_size)
+    (sentences,) = _check(model, tokenizer, [sentences])
+    orders = [list(order) for order in orders]
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
-            raise ValueError(
-                f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {list(order)}."
-            )
-    scores: list[float] = []
-    ids = torch.as_tensor(sentence_token_ids(tokenizer))
+            raise ValueError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
+    arrangements = _arrangements(len(sentences), num_arrangements, seed)
+    (sources,) = _encode(tokenizer, [sentences], [arrangements], max_source_length)
     with _decoding(model):
-        batch = _batch([source], tokenizer, model.device)
-        hidden = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
-        for start in range(0, len(orders), batch_size):
-            tokens = ids[torch.tensor(orders[start : start + batch_size])].to(model.device)  # (B, N)
-            repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
-            outputs = (hidden.expand(len(tokens), -1, -1),)
-            scores += _log_probabilities(model, repeated, tokens, tokens >= 0, encoder_outputs=outputs).tolist()
-    return scores
+        return _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size)
 
 
-def _encode(model, tokenizer, documents, max_source_length) -> list[list[int]]:
-    """The encoder input of each document."""
+def _check_numbers(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+
+
+def _check(model, tokenizer, documents) -> list[list[str]]:
+    """The documents as lists."""
     if not has_sentence_tokens(model.config):
         raise ValueError(
             f"{type(model).__name__} has no sentence tokens: sentences are put in order by a DEPTH model. Load "
             'one, or pre-train one by `load_model(..., model_type="depth")` and `DepthObjective`.'
         )
     check_sentence_tokens(model, tokenizer)
-    _check_documents(documents, len(sentence_token_ids(tokenizer)))
+    if isinstance(documents, str) or len(documents) == 0:
+        raise ValueError(
+            f"`sentences` must be the sentences of a document, or those of several, got {documents!r:.80}. "
+            "`get_sentence_splitter()` of hf_depth.data.sentences splits a text."
+        )
+    return [
+        _check_document(number, document, len(sentence_token_ids(tokenizer)))
+        for number, document in enumerate(documents)
+    ]
+
+
+def _check_document(number: int, document: Any, num_sentence_tokens: int) -> list[str]:
+    """Check that a document is sentences, of which there are sentence tokens for as many."""
+    sentences = list(document) if isinstance(document, Iterable) and not isinstance(document, str) else [None]
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise ValueError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
+    if not 2 <= len(sentences) <= num_sentence_tokens:
+        raise ValueError(
+            f"Document {number} has {len(sentences)} sentence{'' if len(sentences) == 1 else 's'}. There must be at "
+            f"least two to put in order, and no more than the {num_sentence_tokens} sentence tokens of the model."
+        )
+    return sentences
+
+
+def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int, ...]]:
+    """Different orders in which sentences are read: the one given, and others drawn at random; at most all of them."""
+    given = tuple(range(num_sentences))
+    if number >= math.factorial(num_sentences):
+        return list(itertools.permutations(given))
+    generator, found = random.Random(seed), {given: None}
+    while len(found) < number:
+        found[tuple(generator.sample(given, num_sentences))] = None
+    return list(found)
+
+
+def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple[list[int], float]]:
+    """The order of the sentences of each encoder input, and its log-probability."""
+    ids = torch.as_tensor(sentence_token_ids(tokenizer), device=model.device)
+    results: list[tuple[list[int], float]] = [([], 0.0)] * len(sources)
+    places = sorted(range(len(sources)), key=lambda place: -len(sources[place]))  # long ones together
+    step = max(1, batch_size // num_beams)
+    for start in range(0, len(places), step):
+        chosen = places[start : start + step]
+        batch = _batch([sources[place] for place in chosen], tokenizer, model.device)
+        orders = _decode(model, tokenizer, batch, num_beams)  # (B, N)
+        scores = _log_probabilities(model, batch, ids[orders.clamp(min=0)], orders >= 0)
+        for place, row, score in zip(chosen, orders.tolist(), scores.tolist(), strict=True):
+            results[place] = [index for index in row if index >= 0], score
+    return results
+
+
+def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
+    """The logarithm of the mean of the probabilities of each order over the arrangements, whose inputs are given."""
+    if not orders:
+        return []
+    scores = []
+    for source, arrangement in zip(sources, arrangements, strict=True):
+        places = {index: place for place, index in enumerate(arrangement)}
+        as_read = [[places[index] for index in order] for order in orders]
+        scores.append(_score_orders(model, tokenizer, source, as_read, batch_size))
+    return (torch.stack(scores).logsumexp(0) - math.log(len(scores))).tolist()
+
+
+def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
+    """The log-probabilities, float64, of orders of the sentences of an encoder input, which is encoded once."""
+    ids = torch.as_tensor(sentence_token_ids(tokenizer))
+    batch = _batch([source], tokenizer, model.device)
+    hidden = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
+    scores = []
+    for start in range(0, len(orders), batch_size):
+        tokens = ids[torch.tensor(orders[start : start + batch_size])].to(model.device)  # (B, N)
+        repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
+        outputs = (hidden.expand(len(tokens), -1, -1),)
+        scores.append(_log_probabilities(model, repeated, tokens, tokens >= 0, encoder_outputs=outputs))
+    return torch.cat(scores)
+
+
+def _encode(tokenizer, documents, arrangements, max_source_length) -> list[list[list[int]]]:
+    """The encoder inputs of each document, one for each arrangement of its sentences."""
     encoded = iter(TextEncoder(tokenizer)([sentence for document in documents for sentence in document]))
     longest = tokenizer.model_max_length if max_source_length is None else max_source_length
+    marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
     sources = []
-    for number, document in enumerate(documents):
+    for number, (document, several) in enumerate(zip(documents, arrangements, strict=True)):
         sentences = [next(encoded) for _ in document]
         if [] in sentences:
             index = sentences.index([])
             raise ValueError(
                 f"Sentence {index} of document {number} is empty: {document[index]!r:.80} has no token. Leave it out."
             )
-        source = layout_document(
-            sentences, sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
-        )
-        if len(source) > longest:
+        sources.append([layout_document([sentences[index] for index in order], *marks) for order in several])
+        length = len(sources[-1][0])  # whatever the order
+        if length > longest:
             name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
             raise ValueError(
-                f"Document {number} takes {len(source)} tokens, {name} is {longest}, and no text is cut. Give fewer "
+                f"Document {number} takes {length} tokens, {name} is {longest}, and no text is cut. Give fewer "
                 "sentences, or a larger `max_source_length` if the model was trained on inputs as long."
             )
-        sources.append(source)
     return sources
-
-
-def _check_documents(documents: Any, num_sentence_tokens: int) -> None:
-    """Check that documents are sentences, of which there are sentence tokens for as many."""
-    if isinstance(documents, str) or len(documents) == 0:
-        raise ValueError(
-            f"`sentences` must be the sentences of a document, or those of several, got {documents!r:.80}. "
-            "`get_sentence_splitter()` of hf_depth.data.sentences splits a text."
-        )
-    for number, document in enumerate(documents):
-        if isinstance(document, str) or not all(isinstance(sentence, str) for sentence in document):
-            raise ValueError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
-        if not 2 <= len(document) <= num_sentence_tokens:
-            raise ValueError(
-                f"Document {number} has {len(document)} sentence{'' if len(document) == 1 else 's'}. There must be at "
-                f"least two to put in order, and no more than the {num_sentence_tokens} sentence tokens of the model."
-            )
 
 
 @contextlib.contextmanager

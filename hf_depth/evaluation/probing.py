@@ -275,12 +275,12 @@ class LinearProbe:
 
 
 def with_random_weights(model: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """A model of the same class, configuration and device, as it is before any training."""
+    """A model of the same class, configuration, device and dtype, as it is before any training."""
     config = copy.deepcopy(model.config)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         other = type(model)._from_config(config, attn_implementation=config._attn_implementation)
-    return other.to(model.device)
+    return other.to(device=model.device, dtype=model.dtype)  # the model may have been cast since it was loaded
 
 
 def probe_task(

@@ -19,6 +19,7 @@ from ..evaluation.scoring import TaskResult, get_metric
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.splits import TaskSplits
 from .card_code import Usage
+from .statistics import is_without_order
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
 
 PAPERS = {
@@ -283,7 +284,7 @@ def _one_line(text: str) -> str:
 def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """
     The metrics of the last evaluation by their names, each with its values `before` training and `after` it, as far
-    as they were measured, and `chance`, where there is one.
+    as they were measured, and `chance`, where there is one. Kendall's tau is left out of a model that wrote no order.
 
     >>> pretraining_results([{"step": 0, "eval_loss": 7.1}, {"step": 9, "eval_loss": 4.2, "eval_runtime": 1.0}])
     {'loss': {'before': 7.1, 'after': 4.2}}
@@ -298,9 +299,13 @@ def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, d
         is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
         if key == name or not is_measure:
             continue
-        before = {"before": first[key]} if first["step"] == 0 and first is not last and key in first else {}
-        chance = {"chance": last[f"{key}_chance"]} if f"{key}_chance" in last else {}
-        results[name] = before | {"after": value} | chance
+        values = {"before": first[key]} if first["step"] == 0 and first is not last and key in first else {}
+        values = {
+            when: number for when, number in (values | {"after": value}).items() if not is_without_order(key, number)
+        }
+        chance = last.get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
+        if values:
+            results[name] = values | ({} if chance is None else {"chance": chance})
     return results
 
 

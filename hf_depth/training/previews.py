@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 
 from ..data.streams import ExampleStream
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
-from .statistics import is_shuffled, order_statistics, sentence_sequence
+from .statistics import is_shuffled, is_without_order, order_statistics, sentence_sequence
 
 logger = logging.getLogger(__name__)
 
@@ -204,9 +204,7 @@ def before_and_after(state: TrainerState, after: Mapping[str, float], names: Seq
 def _cell(name: str, values: Mapping[str, float]) -> str:
     if name not in values:
         return "-"
-    # The mean of whole evaluation data: that of orders which are all reversed has not been seen.
-    is_without_order = "kendall_tau" in name and values[name] == -1
-    return NO_ORDER if is_without_order else f"{values[name]:.4f}"
+    return NO_ORDER if is_without_order(name, values[name]) else f"{values[name]:.4f}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -233,6 +233,17 @@ def summarize_order(sums: torch.Tensor, constrained: bool = False) -> dict[str, 
     return metrics
 
 
+def is_without_order(name: str, value: float) -> bool:
+    """
+    Whether a metric of [`summarize_order`] is a Kendall's tau of -1, that of a model which wrote no order: a mean over
+    evaluation data in which every order is reversed has not been seen.
+
+    >>> is_without_order("eval_order_kendall_tau", -1.0), is_without_order("eval_order_kendall_tau", 0.2)
+    (True, False)
+    """
+    return "kendall_tau" in name and value == -1
+
+
 def unshuffling_statistics(
     generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
 ) -> torch.Tensor:

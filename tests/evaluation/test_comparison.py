@@ -2,6 +2,7 @@
 
 import csv
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -154,10 +155,14 @@ class FigureTest(parameterized.TestCase):
         low, high = depth.lines[2][0].get_segments()[1][:, 1]
         self.assertAlmostEqual(low, 0.75 - 0.0707, places=4)  # as in the table
         self.assertAlmostEqual(high, 0.75 + 0.0707, places=4)
-        self.assertEqual(figure.get_suptitle(), "Mean and standard deviation of several seeds")
+        title = "Mean and standard deviation of several seeds\nDashed: step 0, or an unknown step"
+        self.assertEqual(figure.get_suptitle(), title)
         across = {line.get_label(): line.get_ydata()[0] for line in rte.lines if line.get_linestyle() != "None"}
         self.assertContainsSubset({"majority": 0.6, "chance": 0.5, "t5": 0.2}, across)
         self.assertIn(0.9, [line.get_ydata()[0] for line in cola.lines])
         self.assertEqual(score_figure(entries[:1]).get_suptitle(), "")  # one seed
+        (first, *_) = entries
+        probes = [replace(first, random_weights=0.4), replace(first, step=0)]
+        self.assertEqual(score_figure(probes).get_suptitle(), "Dashed: random weights (step 0), or an unknown step")
         (legend,) = figure.legends
         self.assertCountEqual([text.get_text() for text in legend.texts], ["depth", "t5", "majority", "chance"])

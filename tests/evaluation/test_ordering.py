@@ -2,6 +2,7 @@ import itertools
 import math
 from unittest import mock
 
+import numpy as np
 import torch
 from absl.testing import parameterized
 from hypothesis import given, settings
@@ -132,6 +133,55 @@ class OrderSentencesTest(parameterized.TestCase):
             for sentences in ([first, second], [second, first]):
                 self.assertEqual(order_sentences(model, tokenizer, sentences)["sentences"], [first, second])
 
+    @parameterized.parameters(2, 5, 6, 100)
+    def test_several_arrangements_have_the_mean_of_their_probabilities(self, number):
+        model, orders = random_model(), all_orders(3)
+        scores = score_sentence_orders(model, TOKENIZER, SHORT[:3], orders, num_arrangements=number)
+        self.assertAlmostEqual(sum(map(math.exp, scores)), 1.0, delta=1e-6)
+        result = order_sentences(model, TOKENIZER, SHORT[:3], num_beams=6, num_arrangements=number)
+        self.assertAlmostEqual(result["log_probability"], scores[orders.index(result["order"])], delta=1e-4)
+        self.assertNotAlmostEqual(scores[0], score_sentence_orders(model, TOKENIZER, SHORT[:3], orders)[0], 3)
+        if number >= 6:
+            means = [0.0] * 6
+            for read in orders:
+                arranged = [SHORT[index] for index in read]
+                as_read = [[read.index(index) for index in order] for order in orders]
+                for place, score in enumerate(score_sentence_orders(model, TOKENIZER, arranged, as_read)):
+                    means[place] += math.exp(score) / 6
+            for score, mean in zip(scores, means, strict=True):
+                self.assertAlmostEqual(math.exp(score), mean, delta=1e-5)
+
+    def test_with_all_arrangements_the_order_given_makes_no_difference(self):
+        model = random_model(1)
+        alone = [order_sentences(model, TOKENIZER, [SHORT[i] for i in order]) for order in all_orders(3)]
+        self.assertGreater(len({tuple(result["sentences"]) for result in alone}), 1, "one arrangement is enough")
+        found = [
+            order_sentences(model, TOKENIZER, [SHORT[i] for i in order], num_arrangements=6) for order in all_orders(3)
+        ]
+        self.assertLen({tuple(result["sentences"]) for result in found}, 1)
+        for result in found:
+            self.assertAlmostEqual(result["log_probability"], found[0]["log_probability"], delta=1e-4)
+
+    def test_arrangements_are_those_of_a_seed_whatever_the_other_documents(self):
+        model, documents = random_model(), [SHORT[:5], SHORT[1:4]]
+
+        def scores(seed):
+            results = order_sentences(model, TOKENIZER, documents, num_arrangements=3, seed=seed)
+            return [result["log_probability"] for result in results]
+
+        self.assertEqual(scores(0), scores(0))
+        self.assertNotEqual(scores(0), scores(1))
+        alone = order_sentences(model, TOKENIZER, documents[1], num_arrangements=3, seed=0)
+        self.assertAlmostEqual(scores(0)[1], alone["log_probability"], delta=1e-4)
+
+    def test_any_collection_of_texts_is_taken(self):
+        model = random_model()
+        expected = order_sentences(model, TOKENIZER, SHORT[:3])
+        for sentences in (tuple(SHORT[:3]), np.array(SHORT[:3]), iter(SHORT[:3])):
+            self.assertEqual(order_sentences(model, TOKENIZER, sentences), expected)
+        nested = order_sentences(model, TOKENIZER, (iter(SHORT[:3]) for _ in range(2)))
+        self.assertEqual([result["order"] for result in nested], [expected["order"]] * 2)
+
     @parameterized.parameters(
         (SHORT[:1], "Document 0 has 1 sentence. There must be at least two"),
         ([SHORT[:2], []], "Document 1 has 0 sentences"),
@@ -140,6 +190,7 @@ class OrderSentencesTest(parameterized.TestCase):
         ("It rains. It pours.", "must be the sentences of a document.*`get_sentence_splitter"),
         ([], "must be the sentences of a document"),
         ([["It rains.", "It pours."], "It rains."], "Document 1 of `sentences` must be a list of texts"),
+        ([3, "It rains."], "Document 0 of `sentences` must be a list of texts"),
         (["It rains.", 3], "Document 0 of `sentences` must be a list of texts"),
         (["It rains. " * 100, "It pours."], "Document 0 takes .* tokens, `max_source_length` is 64, and no text is"),
     )
@@ -158,7 +209,7 @@ class OrderSentencesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "Order 1 must have each index from 0 to 2 once"):
             score_sentence_orders(random_model(), TOKENIZER, SHORT[:3], [[0, 1, 2], order])
 
-    @parameterized.parameters("num_beams", "batch_size")
+    @parameterized.parameters("num_beams", "num_arrangements", "batch_size")
     def test_numbers_out_of_range_are_refused(self, name):
         with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
             order_sentences(random_model(), TOKENIZER, SHORT[:2], **{name: 0})

@@ -218,6 +218,7 @@ class ProbeTaskTest(parameterized.TestCase):
         self.assertTrue(torch.equal(weights[1], weights[2]))
         for different in (weights[0], weights[3]):
             self.assertFalse(torch.equal(weights[1], different))
+        self.assertEqual(with_random_weights(model.to(torch.bfloat16), 1).dtype, torch.bfloat16)
 
     def test_unlabeled_examples_are_predicted_and_not_scored(self):
         rows = rte_rows(12)

@@ -22,6 +22,7 @@ from hf_depth.training.model_card import (
     model_index,
     pretraining_card,
     pretraining_content,
+    pretraining_results,
 )
 from hf_depth.training.training_args import DepthTrainingArguments
 from tiny_models import tiny_config, tiny_model, tiny_t5_config, tiny_umt5_config
@@ -137,6 +138,15 @@ class FineTuningCardTest(parameterized.TestCase):
         self.assertIn("1.2 million parameters and was trained for 1,500 steps of 64 examples. A model of this", good)
         self.assertNotIn("do not rely on", good)
         self.assertIn("It was not evaluated on labeled examples.", self.card("t5").text)
+
+    def test_kendall_tau_is_not_that_of_a_model_without_an_order(self):
+        tau = {"eval_order_kendall_tau": -1.0, "eval_order_kendall_tau_shuffled": 0.1}
+        exact = {"eval_order_exact": 0.0, "eval_order_exact_chance": 0.3, "eval_order_exact_constrained": 0.4}
+        before, after = LOGS[0] | dict.fromkeys(tau, -1.0), LOGS[2] | tau | exact
+        results = pretraining_results([before, after])
+        self.assertNotIn("order_kendall_tau", results)
+        self.assertEqual(results["order_kendall_tau_shuffled"], {"after": 0.1})
+        self.assertEqual(results["order_exact_constrained"], {"after": 0.4, "chance": 0.3})
 
     def test_card_without_results_is_valid(self):
         card = self.card("t5", [TaskResult(get_task("rte"), "test", {})])

@@ -75,6 +75,8 @@ class LossTest(TrainingTestCase):
     @parameterized.parameters(*ALL_KINDS)
     def test_two_processes_are_one(self, kind):
         shape = {"sentence_loss_coefficient": 3.0, "per_device_eval_batch_size": 2}
+        if kind == "depth":
+            shape |= {"predict_with_generate": True, "constrain_sentence_order": True, "generation_max_length": 30}
         alone = trainer(kind, self.folder, per_device_train_batch_size=8, **shape)
         alone.train()
         metrics = alone.evaluate()
