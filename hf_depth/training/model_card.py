@@ -19,6 +19,7 @@ from ..evaluation.scoring import TaskResult, get_metric
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.splits import TaskSplits
 from .card_code import Usage
+from .previews import NO_ORDER
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
 
 PAPERS = {
@@ -44,6 +45,10 @@ TRAINING_SETTINGS = (
 )
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
 NO_MEASURES = ("runtime", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
+EVALUATED = (
+    "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
+    "not for bias or errors of fact, which it takes over from its data."
+)
 # Parameters below which a model is one to try things out with.
 SMALL_MODEL = 50_000_000
 
@@ -304,6 +309,13 @@ def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, d
     return results
 
 
+def _told_values(name: str, values: Mapping[str, float]) -> dict[str, float | str]:
+    """Values as a card shows them: the -1 that files have of a model that orders nothing is no rank correlation."""
+    if "kendall_tau" not in name:
+        return dict(values)
+    return {column: NO_ORDER if value == -1 else value for column, value in values.items()}
+
+
 def pretraining_limits(
     model: PreTrainedModel, settings: Mapping[str, Any], results: Mapping[str, Mapping[str, float]], num_steps: int
 ) -> list[str]:
@@ -312,6 +324,7 @@ def pretraining_limits(
     limits = [
         f"It is pre-trained only: it {tasks}. It follows no instructions, answers no questions: fine-tune it first.",
         *_size_limits(settings, num_steps),
+        *([EVALUATED] if results else ["It was not evaluated."]),
     ]
     order = results.get("sentence_accuracy_shuffled", {})
     if {"after", "chance"} <= order.keys():
@@ -327,9 +340,11 @@ def pretraining_limits(
 
 def fine_tuning_limits(settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int) -> list[str]:
     """What a fine-tuned model is not good for, as far as the run itself tells."""
+    is_evaluated = any(set(result.spec.metric_names) & result.metrics.keys() for result in results)
     limits = [
         "It reads the input format above and writes what its task asks for; it was trained for nothing else.",
         *_size_limits(settings, num_steps),
+        *([EVALUATED] if is_evaluated else ["It was not evaluated on labeled examples."]),
     ]
     for result in results:
         for name in result.spec.metric_names:
@@ -339,8 +354,6 @@ def fine_tuning_limits(settings: Mapping[str, Any], results: Sequence[TaskResult
                     f"Its {name} on {result.spec.full_name} ({result.split}), {score:.4f}, is not above that of "
                     f"always predicting the most frequent class, {majority:.4f}: do not rely on its predictions."
                 )
-    if not any(set(result.spec.metric_names) & result.metrics.keys() for result in results):
-        limits.append("It was not evaluated on labeled examples.")
     return limits
 
 
@@ -353,11 +366,7 @@ def _size_limits(settings: Mapping[str, Any], num_steps: int) -> list[str]:
             f"It has {settings['parameters'] / 1e6:.1f} million parameters and was trained for {num_steps:,} steps of "
             f"{settings['global batch size']:,} examples.{verdict}"
         )
-    return [
-        *limits,
-        "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
-        "not for bias or errors of fact, which it takes over from its data.",
-    ]
+    return limits
 
 
 # ---- Cards ----------------------------------------------------------------------------------------------------------
@@ -401,7 +410,8 @@ def pretraining_card(
     trained = f"on {source} " if source else ""
     introduction = f"An encoder-decoder of the kind {PAPERS[kind]}, pre-trained {trained}with hf_depth{base}.\n"
     limits = pretraining_limits(model, content.sections.get("Settings", {}), results, num_steps)
-    table = card_section("Results", results) if results else ""
+    rows = {name: _told_values(name, values) for name, values in results.items()}
+    table = card_section("Results", rows) if rows else ""
     metadata = _metadata(model_name, content, [kind, "pre-training"], scores)
     return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
 
