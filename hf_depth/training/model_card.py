@@ -338,11 +338,14 @@ def pretraining_limits(
     return limits
 
 
-def fine_tuning_limits(settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int) -> list[str]:
+def fine_tuning_limits(
+    settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int, has_format: bool
+) -> list[str]:
     """What a fine-tuned model is not good for, as far as the run itself tells."""
+    source = "the input format above" if has_format else "the prompts of its `task_config.json`"
     is_evaluated = any(set(result.spec.metric_names) & result.metrics.keys() for result in results)
     limits = [
-        "It reads the input format above and writes what its task asks for; it was trained for nothing else.",
+        f"It reads {source} and writes what its task asks for; it was trained for nothing else.",
         *_size_limits(settings, num_steps),
         *([EVALUATED] if is_evaluated else ["It was not evaluated on labeled examples."]),
     ]
@@ -440,7 +443,7 @@ def fine_tuning_card(
     introduction = (
         f"A model of the kind {PAPERS[kind]}, fine-tuned with hf_depth{base}{' on ' + tasks if tasks else ''}.\n"
     )
-    limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps)
+    limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps, usage is not None)
     table = results_table(results, markdown=True) if results else ""
     table = f"## Results\n\n{TASK_RESULTS.format(table=table)}" if results else ""
     tags = [kind, *(result.spec.benchmark for result in results)]

@@ -141,6 +141,7 @@ class FineTuningCardTest(parameterized.TestCase):
         for results in ([], [unlabeled]):
             text = self.card("t5", results).text
             self.assertIn("It was not evaluated on labeled examples.", text)
+            self.assertIn("It reads the prompts of its `task_config.json`", text)  # no format stands above it
             self.assertNotIn("It was evaluated", text)
 
     def test_card_without_results_is_valid(self):
