@@ -21,8 +21,7 @@ from hf_depth import DataCollatorForTasks, FineTuningRun, TaskSplits, TaskTraine
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import FineTuningModelArguments
-from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_tasks, task_defaults
+from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
 from hf_depth.tasks.checks import check_prediction_mode
 from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import fine_tuning_content
@@ -34,13 +33,8 @@ ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
 def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     # ---- Arguments ----
-    model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
-    config = model_tasks(model_args, task_args)
-    if config is not None:
-        defaults = task_defaults(config)
-        model_args, task_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__, defaults=defaults)
+    model_args, task_args, training_args, tasks = parse_task_arguments(ARGUMENTS, args, description=__doc__)
     set_up(training_args)
-    tasks = chosen_tasks(task_args, config)
     check_run_arguments(model_args, training_args)
     if training_args.prediction_mode == "probe":
         run_probe(model_args, task_args, training_args, tasks)

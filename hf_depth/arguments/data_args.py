@@ -8,7 +8,7 @@ from typing import Any
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
-from ..data.corpus import HELD_OUT_PERCENTAGE
+from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT
 from ..data.corruption import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective, Objective
 from ..data.records import ON_BAD_RECORD
@@ -74,7 +74,7 @@ class CorpusArguments:
         names = [Path(file).name for file in self.train_file or []]
         if self.dataset_name and Path(self.dataset_name).exists():
             return Path(self.dataset_name).resolve().name
-        return self.dataset_name or ", ".join(names) or "the Python language reference"
+        return self.dataset_name or ", ".join(names) or PYTHON_TEXT
 
     def check(self, training_args: TrainingArguments) -> None:
         """

@@ -14,6 +14,7 @@ from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
 from .data_args import SHARED_RANGES
 from .model_args import ModelArguments
+from .parser import parse_arguments
 
 ALL_TASKS = "all"
 
@@ -194,6 +195,31 @@ def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> TaskCon
         return config
     own = [known for task in config.tasks for known in (task.name, task.full_name)]
     return config if all(name in own for name in names) else None
+
+
+def parse_task_arguments(
+    dataclass_types: Sequence[type], args: Sequence[str] | None = None, description: str | None = None
+) -> tuple:
+    """
+    [`parse_arguments`] for a script that fine-tunes, with the tasks. A fine-tuned model brings those that its folder
+    names, and the defaults of the flags with which it was evaluated.
+
+    Args:
+        dataclass_types: of the model, of the tasks and of the training, in this order.
+        args, description: as for [`parse_arguments`].
+
+    Returns:
+        `tuple`: one instance of each dataclass, and the `list[TaskSpec]` of [`chosen_tasks`].
+
+    Raises:
+        `ValueError`, `OSError`: as of [`chosen_tasks`] and [`model_tasks`].
+        `SystemExit`: as of [`parse_arguments`].
+    """
+    parsed = parse_arguments(dataclass_types, args, description=description)
+    config = model_tasks(*parsed[:2])
+    if config is not None:
+        parsed = parse_arguments(dataclass_types, args, description=description, defaults=task_defaults(config))
+    return *parsed, chosen_tasks(parsed[1], config)
 
 
 def task_defaults(config: TaskConfig) -> dict[str, Any]:

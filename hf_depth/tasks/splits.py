@@ -13,6 +13,7 @@ import numpy as np
 from datasets import Dataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
+from ..data.corpus import PYTHON_TEXT
 from ..suggestions import listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
@@ -431,8 +432,8 @@ class TaskSplits:
     @property
     def sources(self) -> dict[str, str]:
         """Where the data comes from: the names of files, else for each task that of its data."""
-        # Without files it comes from the Hub, or is made of the Python language reference.
-        return self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
+        # Without files it comes from the Hub, or is made of what every CPython has.
+        return self.files.names or {task.name: task.path or PYTHON_TEXT for task in self.tasks}
 
     @property
     def description(self) -> dict[str, str | int]:

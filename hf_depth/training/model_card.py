@@ -45,6 +45,10 @@ TRAINING_SETTINGS = (
 )
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
 NO_MEASURES = ("runtime", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
+EVALUATED = (
+    "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
+    "not for bias or errors of fact, which it takes over from its data."
+)
 # Parameters below which a model is one to try things out with.
 SMALL_MODEL = 50_000_000
 
@@ -317,6 +321,7 @@ def pretraining_limits(
     limits = [
         f"It is pre-trained only: it {tasks}. It follows no instructions, answers no questions: fine-tune it first.",
         *_size_limits(settings, num_steps),
+        *([EVALUATED] if results else ["It was not evaluated."]),
     ]
     order = results.get("sentence_accuracy_shuffled", {})
     if {"after", "chance"} <= order.keys():
@@ -330,11 +335,16 @@ def pretraining_limits(
     return limits
 
 
-def fine_tuning_limits(settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int) -> list[str]:
+def fine_tuning_limits(
+    settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int, has_format: bool
+) -> list[str]:
     """What a fine-tuned model is not good for, as far as the run itself tells."""
+    source = "the input format above" if has_format else "the prompts of its `task_config.json`"
+    is_evaluated = any(set(result.spec.metric_names) & result.metrics.keys() for result in results)
     limits = [
-        "It reads the input format above and writes what its task asks for; it was trained for nothing else.",
+        f"It reads {source} and writes what its task asks for; it was trained for nothing else.",
         *_size_limits(settings, num_steps),
+        *([EVALUATED] if is_evaluated else ["It was not evaluated on labeled examples."]),
     ]
     for result in results:
         for name in result.spec.metric_names:
@@ -344,8 +354,6 @@ def fine_tuning_limits(settings: Mapping[str, Any], results: Sequence[TaskResult
                     f"Its {name} on {result.spec.full_name} ({result.split}), {score:.4f}, is not above that of "
                     f"always predicting the most frequent class, {majority:.4f}: do not rely on its predictions."
                 )
-    if not any(set(result.spec.metric_names) & result.metrics.keys() for result in results):
-        limits.append("It was not evaluated on labeled examples.")
     return limits
 
 
@@ -358,11 +366,7 @@ def _size_limits(settings: Mapping[str, Any], num_steps: int) -> list[str]:
             f"It has {settings['parameters'] / 1e6:.1f} million parameters and was trained for {num_steps:,} steps of "
             f"{settings['global batch size']:,} examples.{verdict}"
         )
-    return [
-        *limits,
-        "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
-        "not for bias or errors of fact, which it takes over from its data.",
-    ]
+    return limits
 
 
 # ---- Cards ----------------------------------------------------------------------------------------------------------
@@ -435,7 +439,7 @@ def fine_tuning_card(
     introduction = (
         f"A model of the kind {PAPERS[kind]}, fine-tuned with hf_depth{base}{' on ' + tasks if tasks else ''}.\n"
     )
-    limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps)
+    limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps, usage is not None)
     table = results_table(results, markdown=True) if results else ""
     table = f"## Results\n\n{TASK_RESULTS.format(table=table)}" if results else ""
     tags = [kind, *(result.spec.benchmark for result in results)]

@@ -2,9 +2,15 @@
 
 from absl.testing import parameterized
 
-from hf_depth import TaskConfig
+from hf_depth import TaskConfig, TaskTrainingArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments
-from hf_depth.arguments.task_args import TaskArguments, chosen_tasks, model_tasks, task_defaults
+from hf_depth.arguments.task_args import (
+    TaskArguments,
+    chosen_tasks,
+    model_tasks,
+    parse_task_arguments,
+    task_defaults,
+)
 from hf_depth.tasks.loading import LOADERS
 from hf_depth.tasks.registry import get_task
 from tiny_tasks import QUESTIONS, RegistryTestCase
@@ -76,6 +82,14 @@ class ModelTasksTest(RegistryTestCase):
         self.assertIsNone(model_tasks(FineTuningModelArguments(), task_args))
         with self.assertRaisesRegex(ValueError, "Name the task by `--dataset_name`"):
             chosen_tasks(task_args, None)
+
+    @parameterized.parameters(([], "de"), (["--sentence_language", "fr"], "fr"))
+    def test_flags_are_parsed_with_the_defaults_of_the_models_run(self, flags, language):
+        flags += ["--model_name_or_path", str(self.folder), "--output_dir", "run", "--dataset_name", "rte"]
+        classes = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+        model_args, task_args, training_args, tasks = parse_task_arguments(classes, flags)
+        self.assertEqual((model_args.model_name_or_path, training_args.output_dir), (str(self.folder), "run"))
+        self.assertEqual((task_args.sentence_language, tasks), (language, [get_task("glue/rte")]))
 
     def test_the_defaults_are_those_of_the_models_run(self):
         options = {"natural_instructions": {"num_pos_examples": 1, "max_num_validation_instances_per_task": 3}}

@@ -137,7 +137,13 @@ class FineTuningCardTest(parameterized.TestCase):
         good = self.card("t5", [result], content, num_steps=1500).text
         self.assertIn("1.2 million parameters and was trained for 1,500 steps of 64 examples. A model of this", good)
         self.assertNotIn("do not rely on", good)
-        self.assertIn("It was not evaluated on labeled examples.", self.card("t5").text)
+        self.assertIn("It was evaluated on data like", good)
+        unlabeled = TaskResult(get_task("rte"), "test", {})
+        for results in ([], [unlabeled]):
+            text = self.card("t5", results).text
+            self.assertIn("It was not evaluated on labeled examples.", text)
+            self.assertIn("It reads the prompts of its `task_config.json`", text)  # no format stands above it
+            self.assertNotIn("It was evaluated", text)
 
     def test_kendall_tau_is_not_that_of_a_model_without_an_order(self):
         tau = {"eval_order_kendall_tau": -1.0, "eval_order_kendall_tau_shuffled": 0.1}
@@ -181,6 +187,14 @@ class PretrainingCardTest(parameterized.TestCase):
         card = pretraining_card("m", MODELS["t5"](), CardContent())
         self.assertNotIn("## Results", card.text)
         self.assertNotIn("model-index", metadata(card))
+        self.assertIn("It was not evaluated.", card.text)
+        self.assertNotIn("It was evaluated", card.text)
+
+    def test_a_model_that_orders_nothing_has_no_rank_correlation(self):
+        log = {"step": 9, "eval_loss": 4.0, "eval_order_kendall_tau": -1.0, "eval_order_kendall_tau_shuffled": -0.5}
+        text = pretraining_card("m", MODELS["depth"](), CardContent(), [log]).text
+        self.assertNotIn("| order_kendall_tau |", text)
+        self.assertIn("| order_kendall_tau_shuffled | -0.5 |", text)
 
     @parameterized.parameters(("allenai/c4", ["allenai/c4"]), ("/data/c4", []), (None, []))
     def test_a_data_set_of_the_hub_is_named_in_the_metadata(self, dataset_name, expected):
