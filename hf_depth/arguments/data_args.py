@@ -74,7 +74,7 @@ class CorpusArguments:
         names = [Path(file).name for file in self.train_file or []]
         if self.dataset_name and Path(self.dataset_name).exists():
             return Path(self.dataset_name).resolve().name
-        return self.dataset_name or ", ".join(names) or "the Python language reference"
+        return self.dataset_name or ", ".join(names) or "Python's own documentation"
 
     def check(self, training_args: TrainingArguments) -> None:
         """

@@ -431,8 +431,8 @@ class TaskSplits:
     @property
     def sources(self) -> dict[str, str]:
         """Where the data comes from: the names of files, else for each task that of its data."""
-        # Without files it comes from the Hub, or is made of the Python language reference.
-        return self.files.names or {task.name: task.path or "the Python language reference" for task in self.tasks}
+        # Without files it comes from the Hub, or is made of Python's own documentation.
+        return self.files.names or {task.name: task.path or "Python's own documentation" for task in self.tasks}
 
     @property
     def description(self) -> dict[str, str | int]:
