@@ -38,7 +38,9 @@ class CompareArguments:
     seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "Fine-tune once with each seed."})
     launcher: str = field(
         default=sys.executable,
-        metadata={"help": "Command that starts a run, such as 'accelerate launch --num_processes 4'."},
+        metadata={
+            "help": "Command that starts a run, such as 'accelerate launch --num_processes 4' (default: this Python)."
+        },
     )
     shard: str = field(
         default="0/1", metadata={"help": "I/N: execute only every N-th run from the I-th, for N jobs in parallel."}

@@ -9,7 +9,7 @@ import datasets
 import huggingface_hub
 import transformers
 from tqdm.auto import tqdm
-from transformers import TrainingArguments
+from transformers import SchedulerType, TrainingArguments
 
 from ..credentials import without_credentials
 from .model_args import ModelArguments
@@ -131,7 +131,8 @@ def _check_output_dir(folder: str) -> None:
 def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:
     """
     Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
-    well, and a model from scratch has a learning rate, a schedule and a warm-up of its own if none of them was given.
+    well, and a model from scratch has a learning rate, a schedule and a warm-up of its own, see
+    [`DepthTrainingArguments.use_scratch_schedule`].
 
     Args:
         model_args ([`ModelArguments`]): which model.
@@ -155,7 +156,7 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
     is_from_scratch = model_args.model_name_or_path is None
     if training_args.do_train and is_from_scratch and training_args.use_scratch_schedule():
         logger.info(
-            f"From scratch, the learning rate rises to {training_args.learning_rate:g} over "
-            f"{training_args.warmup_steps:.0%} of the steps and falls as a {training_args.lr_scheduler_type.value}. "
-            "For another course, give `--learning_rate`, `--lr_scheduler_type` or `--warmup_steps`."
+            f"Of a model from scratch the learning rate is {training_args.learning_rate:g} (lr_scheduler_type "
+            f"{SchedulerType(training_args.lr_scheduler_type).value}, warmup_steps {training_args.warmup_steps:g}); "
+            "give `--learning_rate` for another one."
         )

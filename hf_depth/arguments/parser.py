@@ -151,7 +151,7 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
         return self.WORDS.get(getattr(action.type, "convert", action.type), "TEXT")
 
     def _choices(self, action: argparse.Action) -> list[str]:
-        return [str(choice) for choice in action.choices or ()]
+        return [str(choice) for choice in action.choices or () if choice is not None]  # see `_typed`
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""

@@ -24,7 +24,7 @@ Documents = Dataset | IterableDataset
 # Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
 HELD_OUT_PERCENTAGE = 5
 
-PYTHON_TEXT = "Python's reference and docstrings"  # where the text is from that needs no source
+PYTHON_TEXT = "Python's own documentation"  # where the text is from that needs no source
 PYTHON_TEXT_VERSION = 2  # raised when Python's own documentation is read in another way
 
 _TOO_FEW_DOCUMENTS = (

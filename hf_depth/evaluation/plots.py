@@ -60,15 +60,24 @@ def _plot_loss_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
         [("loss", "total"), ("sentence_loss", "sentence tokens"), ("reconstruction_loss", "reconstruction")]
     ):
         for prefix, style in (("", "-"), ("eval_", "o")):
-            points = [(log["step"], log[prefix + key]) for log in log_history if prefix + key in log]
+            points = _by_step(log_history, prefix + key)
             if points:
                 name = f"{label}, evaluation" if prefix else f"{label}, training"
-                axes.plot(*zip(*points, strict=True), style, color=f"C{color}", label=name)
+                axes.plot(list(points), list(points.values()), style, color=f"C{color}", label=name)
     axes.set(xlabel="step", ylabel="cross-entropy in nats per label")
 
 
+def _by_step(log_history: Sequence[Mapping], key: str) -> dict[int, float]:
+    """A value over the steps. The last step may be evaluated again after training, with the best model: not here."""
+    values: dict[int, float] = {}
+    for log in log_history:
+        if key in log:
+            values.setdefault(log["step"], log[key])
+    return values
+
+
 def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: Mapping[str, float]) -> None:
-    scores = {log["step"]: log["eval_score"] for log in log_history if "eval_score" in log}
+    scores = _by_step(log_history, "eval_score")
     axes.plot(list(scores), list(scores.values()), "o-", color="C0", label="score, evaluation")
     best = max(scores, key=scores.get)
     axes.plot(best, scores[best], "*", color="C3", markersize=14, label=f"best: {scores[best]:.4f} at step {best}")
@@ -124,7 +133,7 @@ def _draw_accuracies(axes, series: Mapping[str, Sequence[Mapping]], key: str) ->
         x, y, low, high = np.array(points).reshape(-1, 4).T
         axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=name)
     x = [entry[key] for entry in entries]  # the same for each series, as are chance and the number of examples
-    axes.plot(x, [entry["chance"] for entry in entries], "--", color="gray", label="random order")
+    axes.plot(x, [entry["chance"] for entry in entries], "x--", color="gray", label="random order")
     labels = [f"{entry[key]}\nn={entry['examples']:,}" for entry in entries]
     axes.set_xticks(x, labels, fontsize=8)
 

@@ -66,7 +66,7 @@ def run_name(description: Mapping[str, Any], output_dir: str | os.PathLike) -> s
     >>> run_name({"model_name_or_path": "runs/depth", "tasks": ["glue/rte version 1"], "seed": 3}, "runs/mine")
     'depth on glue/rte, seed 3'
     >>> run_name({"model_type": "t5", "objective": "prefix_lm", "max_source_length": 96, "seed": 3}, "runs/mine")
-    't5 from scratch, prefix_lm on the Python reference, 96 tokens, seed 3'
+    "t5 from scratch, prefix_lm on Python's documentation, 96 tokens, seed 3"
     >>> run_name({}, "runs/mine")
     'mine'
     """
@@ -77,7 +77,7 @@ def run_name(description: Mapping[str, Any], output_dir: str | os.PathLike) -> s
         parts = [f"{model} on {names[0] if len(names) == 1 else f'{len(names)} tasks'}"]
     elif "objective" in description:
         files = description.get("train_file")
-        own = f"{len(files)} file{'s' * (len(files) > 1)}" if files else "the Python reference"
+        own = f"{len(files)} file{'s' * (len(files) > 1)}" if files else "Python's documentation"
         text = description.get("dataset_name") or own
         parts = [model, f"{description['objective']} on {text}"]
     else:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from accelerate.utils import DeepSpeedPlugin
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 
 from ..evaluation.embeddings import POOLINGS
@@ -80,8 +81,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Peak learning rate (default: 1e-4; but a model from scratch has 1e-3, cosine and 0.05, if none "
-            "of learning_rate, lr_scheduler_type and warmup_steps is given)."
+            "help": "Peak learning rate (default: 1e-4; of a model from scratch 1e-3, and if lr_scheduler_type and "
+            "warmup_steps are not given either, these are cosine and 0.05)."
         },
     )
     lr_scheduler_type: SchedulerType | str | None = field(
@@ -104,10 +105,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self):
-        self._has_default_schedule = all(getattr(self, name) is None for name in DEFAULT_SCHEDULE)
-        for name, default in DEFAULT_SCHEDULE.items():
-            if getattr(self, name) is None:
-                setattr(self, name, default)
+        self._default_schedule = [name for name in DEFAULT_SCHEDULE if getattr(self, name) is None]
+        for name in self._default_schedule:
+            setattr(self, name, DEFAULT_SCHEDULE[name])
         if self.accelerator_config is None:
             self.accelerator_config = {"dispatch_batches": False}
         if self.ddp_find_unused_parameters is None:
@@ -134,12 +134,12 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     def use_scratch_schedule(self) -> bool:
         """
-        Take learning rate, schedule and warm-up of a model from scratch (1e-3, cosine, a twentieth of the steps) in
-        place of those for a pre-trained one, unless one of them or `lr_scheduler_kwargs` was given, or an optimizer
-        other than AdamW.
+        Take the learning rate of a model from scratch (1e-3) in place of that for a pre-trained one, unless one was
+        given, or an optimizer other than AdamW; and if of `lr_scheduler_type`, `lr_scheduler_kwargs` and
+        `warmup_steps` none was given either, its schedule and warm-up (cosine, a twentieth of the steps).
 
         Returns:
-            `bool`: whether they were taken.
+            `bool`: whether anything was taken.
 
         >>> args = DepthTrainingArguments("runs/mine", use_cpu=True)
         >>> args.learning_rate, args.use_scratch_schedule(), args.learning_rate
@@ -148,11 +148,23 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         False
         """
         is_adamw = "adamw" in getattr(self.optim, "value", self.optim)
-        if not self._has_default_schedule or self.lr_scheduler_kwargs or not is_adamw:
+        if "learning_rate" not in self._default_schedule or not is_adamw:
             return False
-        for name, value in SCRATCH_SCHEDULE.items():
+        is_whole = len(self._default_schedule) == len(SCRATCH_SCHEDULE) and not self.lr_scheduler_kwargs
+        for name in SCRATCH_SCHEDULE if is_whole else ("learning_rate",):
+            value = SCRATCH_SCHEDULE[name]
             setattr(self, name, SchedulerType(value) if name == "lr_scheduler_type" else value)
+        if self.deepspeed:
+            self._fill_deepspeed_config()
         return True
+
+    def _fill_deepspeed_config(self) -> None:
+        """Fill the "auto" values of the DeepSpeed file anew: `TrainingArguments` has done so when it was made."""
+        from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+        self.hf_deepspeed_config = HfTrainerDeepSpeedConfig(self.deepspeed)
+        self.hf_deepspeed_config.trainer_config_process(self)
+        self.deepspeed_plugin = DeepSpeedPlugin(hf_ds_config=self.hf_deepspeed_config)
 
     def _check_length(self):
         """Stop on a length at which the Trainer would train for another one, or not at all."""

@@ -76,7 +76,7 @@ class CorpusArgumentsTest(parameterized.TestCase):
 
     def test_the_source_names_no_folder(self):
         self.assertEqual(CorpusArguments(train_file=["texts/a.txt", "b.txt"]).source, "a.txt, b.txt")
-        self.assertEqual(CorpusArguments().source, "Python's reference and docstrings")
+        self.assertEqual(CorpusArguments().source, "Python's own documentation")
         self.assertEqual(CorpusArguments(dataset_name="allenai/c4").source, "allenai/c4")
         folder = Path(self.enter_context(tempfile.TemporaryDirectory()), "c4")
         folder.mkdir()

@@ -148,4 +148,4 @@ class CheckRunArgumentsTest(parameterized.TestCase):
         self.assertEqual(training_args.learning_rate, expected)
         self.assertLen(logs.output, 1 + (expected == 1e-3))
         if expected == 1e-3:
-            self.assertIn("rises to 0.001 over 5% of the steps and falls as a cosine", logs.output[-1])
+            self.assertIn("is 0.001 (lr_scheduler_type cosine, warmup_steps 0.05)", logs.output[-1])

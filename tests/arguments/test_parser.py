@@ -193,7 +193,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
             self.assertEqual(parse_arguments([Arguments]), (Arguments(max_steps=4),))
 
     @parameterized.parameters(
-        (Arguments, ("--max_train_samples", "{depth,t5}", "{longest,max_length,None}")),
+        (Arguments, ("--max_train_samples", "{depth,t5}", "{longest,max_length}")),
         (Seq2SeqTrainingArguments, ("--save_total_limit", "--predict_with_generate")),
     )
     def test_help_lists_every_argument_and_its_choices(self, dataclass_type, expected):

@@ -38,6 +38,12 @@ class LossesTest(parameterized.TestCase):
         self.assertEqual(lines["score, evaluation"].get_xydata().tolist(), [[5, 0.7], [10, 0.6]])
         self.assertEqual(lines["majority: 0.5000"].get_ydata()[0], 0.5)
 
+    def test_the_last_step_keeps_its_score_when_the_best_model_is_evaluated_after_training(self):
+        best = {"step": 10, "eval_loss": 2.0, "eval_score": 0.7}
+        losses, scores = losses_figure([*SCORES, best]).axes
+        self.assertEqual(scores.lines[0].get_xydata().tolist(), [[5, 0.7], [10, 0.6]])
+        self.assertEqual(losses.lines[0].get_xydata().tolist(), [[5, 2.0], [10, 1.5]])
+
     def test_a_run_without_logs_has_an_empty_picture(self):
         self.assertEmpty(losses_figure([]).axes[0].lines)
 

@@ -22,7 +22,7 @@ from hf_depth.training.trackers import (
 from tiny_training import TrainingTestCase, trainer
 
 DESCRIPTION = {"objective": "span_corruption", "model_type": "t5", "max_source_length": 96, "seed": 42}
-NAME = "t5 from scratch, span_corruption on the Python reference, 96 tokens, seed 42"
+NAME = "t5 from scratch, span_corruption on Python's documentation, 96 tokens, seed 42"
 INTEGRATIONS = "transformers.integrations.integration_utils"
 
 

@@ -1,3 +1,5 @@
+from unittest import mock
+
 from absl.testing import parameterized
 
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
@@ -21,9 +23,6 @@ class DefaultScheduleTest(parameterized.TestCase):
 
     @parameterized.parameters(
         {"learning_rate": 1e-4},  # the default, but given
-        {"lr_scheduler_type": "linear"},
-        {"warmup_steps": 0},
-        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
         {"optim": "adafactor"},
     )
     def test_what_is_given_stays(self, **given):
@@ -33,6 +32,34 @@ class DefaultScheduleTest(parameterized.TestCase):
         self.assertEqual(schedule(args), before)
         for name in set(given) & set(SCHEDULE):
             self.assertEqual(getattr(args, name), given[name])
+
+    @parameterized.parameters(
+        {"lr_scheduler_type": "linear"},
+        {"lr_scheduler_type": "constant"},
+        {"warmup_steps": 100},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+    )
+    def test_a_course_that_is_given_stays_but_rises_to_the_learning_rate_from_scratch(self, **given):
+        args = DepthTrainingArguments("runs/x", use_cpu=True, **given)
+        before = schedule(args)
+        self.assertTrue(args.use_scratch_schedule())
+        self.assertEqual(schedule(args), (1e-3, *before[1:]))
+        for name in set(given) & set(SCHEDULE):
+            self.assertEqual(getattr(args, name), given[name])
+
+    def test_a_deepspeed_file_is_filled_with_the_learning_rate_from_scratch(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True)
+        args.deepspeed = {"optimizer": {"params": {"lr": "auto"}}}
+        seen = []
+        with (
+            mock.patch("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig") as config,
+            mock.patch("hf_depth.training.training_args.DeepSpeedPlugin") as plugin,
+        ):
+            config.return_value.trainer_config_process = lambda given: seen.append(given.learning_rate)
+            args.use_scratch_schedule()
+        self.assertEqual(seen, [1e-3])
+        self.assertIs(args.deepspeed_plugin, plugin.return_value)
+        self.assertIs(plugin.call_args.kwargs["hf_ds_config"], config.return_value)
 
     def test_it_belongs_to_the_run(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True)
