@@ -2,6 +2,7 @@ from absl.testing import parameterized
 
 from helpers import CorpusTestCase
 from hf_depth.data.corpus import load_corpus
+from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.tasks.loaders.python_modules import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
@@ -24,14 +25,16 @@ class PythonModulesTest(CorpusTestCase):
         task = get_task("python/module_of_passage")
         splits = load(task, TaskFiles(), PythonModulesOptions(test_split_percentage=10))
         self.assertEqual(set(splits), {"train", "validation", "test"})
-        documents = load_corpus(validation_split_percentage=0)["train"]
-        sources = [(without_spaces(document["text"]), document["source"]) for document in documents]
+        texts_of = dict.fromkeys(task.labels.values(), "")
+        for document in load_corpus(validation_split_percentage=0)["train"]:
+            if document["source"] in texts_of:
+                texts_of[document["source"]] += without_spaces(document["text"])
         self.assertGreater(len(splits["train"]), 1000)
         for rows in splits.values():
             self.assertEqual(set(rows["label"]), set(task.labels))
             for row in rows.select(range(0, len(rows), 20)):
-                found = {source for text, source in sources if without_spaces(row["text"]) in text}
-                self.assertIn(task.labels[row["label"]], found)
+                for sentence in get_sentence_splitter()(row["text"]):
+                    self.assertIn(without_spaces(sentence), texts_of[task.labels[row["label"]]])
                 self.assertBetween(len(row["text"]), MIN_CHARACTERS, MAX_CHARACTERS)
         texts = [set(rows["text"]) for rows in splits.values()]
         self.assertLen(set.union(*texts), sum(map(len, splits.values())))
