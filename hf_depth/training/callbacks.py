@@ -1,4 +1,4 @@
-"""Callbacks: the epoch of the collator, early stopping across resumes."""
+"""Callbacks: the epoch of the collator, early stopping across resumes, the last evaluation."""
 
 import logging
 from typing import Any
@@ -49,6 +49,31 @@ def evaluations_without_improvement(state: TrainerState) -> int:
     """How many evaluations in a row, up to the last one, had no better score; 0 without early stopping."""
     saved = state.stateful_callbacks.get(EarlyStopping.__name__, {})
     return saved.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+
+class LastEvaluation(TrainerCallback):
+    """Keeps the metrics of the last evaluation, of all data sets, and the step that it was at."""
+
+    def __init__(self):
+        self.step: int | None = None
+        self.metrics: dict[str, float] = {}
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        if state.global_step != self.step:
+            self.step, self.metrics = state.global_step, {}
+        self.metrics |= metrics  # several data sets are evaluated one by one
+
+    def is_of_final_model(self, args: TrainingArguments, state: TrainerState) -> bool:
+        """Whether the model has not changed since: no step was trained, no better model was loaded."""
+        is_best = not args.load_best_model_at_end or state.best_global_step == state.global_step
+        return self.step == state.global_step and is_best
 
 
 class CollatorEpochCallback(TrainerCallback):

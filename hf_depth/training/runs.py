@@ -25,6 +25,7 @@ from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
+from .callbacks import LastEvaluation
 from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
 from .console import files_table
 from .identity import (
@@ -81,6 +82,7 @@ class Run:
                 what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
                 logger.info(f"{checkpoint} is the end of this run: {what}.")
         self._is_restored = False
+        self._last_evaluation = LastEvaluation()
 
     @classmethod
     def find(cls, args: DepthTrainingArguments, describe: Mapping[str, Any]) -> "Run":
@@ -200,14 +202,23 @@ class Run:
 
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         """Train, from the checkpoint on if there is one, and save model, state and metrics."""
+        trainer.add_callback(self._last_evaluation)
         result = trainer.train(resume_from_checkpoint=self.checkpoint)
+        trainer.remove_callback(self._last_evaluation)
         trainer.save_model()
         trainer.save_state()
         self.save_metrics(trainer, "train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        """The metrics of the final model: with `load_best_model_at_end`, of the best one."""
-        self.save_metrics(trainer, "eval", trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()})
+        """Save the metrics of the final model: with `load_best_model_at_end`, of the best one."""
+        self.save_metrics(trainer, "eval", self.final_metrics(trainer, statistics))
+
+    def final_metrics(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
+        """The metrics of the final model, which are not computed again if training has ended with its evaluation."""
+        last = self._last_evaluation
+        is_known = last.is_of_final_model(trainer.args, trainer.state)
+        metrics = last.metrics if is_known else trainer.evaluate()
+        return metrics | {f"eval_{k}": v for k, v in statistics.items()}
 
     def predict(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         """The metrics of the test data."""
@@ -256,8 +267,8 @@ class PretrainingRun(Run):
     """
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        metrics = trainer.evaluate() | {f"eval_{k}": v for k, v in statistics.items()}
-        trainer.save_metrics("eval", metrics)
+        metrics = self.final_metrics(trainer, statistics)
+        self.save_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
             print("\n" + before_and_after(trainer.state, metrics, REPORTED_METRICS), flush=True)
             self.save_unshuffling(trainer)

@@ -16,6 +16,8 @@ from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
 
+BEST = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "save_strategy": "steps", "save_steps": 1}
+
 
 class RunTest(TrainingTestCase):
     def run_once(self, kind="depth", describe=None, execute=True, **changes):
@@ -41,6 +43,27 @@ class RunTest(TrainingTestCase):
         saved = AutoModelForSeq2SeqLM.from_pretrained(self.folder).state_dict()
         for name, value in run_trainer.model.state_dict().items():
             self.assertTrue(torch.equal(value, saved[name]), name)
+
+    @parameterized.parameters(
+        ({"eval_strategy": "steps", "eval_steps": 2}, [2, 3]),
+        ({"eval_strategy": "no"}, [3]),
+        ({"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.0, **BEST}, [1, 2, 3, 3]),  # the first is best
+        ({"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1, **BEST}, [1, 2, 3]),  # the last is best
+    )
+    def test_the_final_model_is_evaluated_once(self, arguments, steps):
+        _, run_trainer = self.run_once(max_steps=3, **arguments)
+        logs = [log for log in run_trainer.state.log_history if "eval_loss" in log]
+        self.assertEqual([log["step"] for log in logs], steps)
+        self.assertEqual(self.results()["eval_loss"], logs[-1]["eval_loss"])
+        self.assertEqual(run_trainer.evaluate()["eval_loss"], logs[-1]["eval_loss"])
+
+    def test_all_data_sets_of_the_final_evaluation_are_in_the_results(self):
+        run_trainer = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS | {"eval_strategy": "epoch"})
+        run_trainer.eval_dataset = {"first": run_trainer.eval_dataset[:2], "second": run_trainer.eval_dataset[2:]}
+        Run.find(run_trainer.args, {}).execute(run_trainer)
+        self.assertContainsSubset(["eval_first_loss", "eval_second_loss"], self.results())
+        logged = [name for log in run_trainer.state.log_history for name in log if name.endswith("_loss")]
+        self.assertLen([name for name in logged if name == "eval_first_loss"], 1)
 
     @parameterized.parameters((True, ["free", "constrained"]), (False, ["free"]))
     def test_pretraining_writes_unshuffling_accuracies(self, constrained, expected):

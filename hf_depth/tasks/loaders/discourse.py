@@ -57,15 +57,19 @@ class DiscourseOptions:
     test_split_percentage: float = HELD_OUT_PERCENTAGE
 
     def __post_init__(self):
-        if not 0 < self.test_split_percentage < 100 - VALIDATION_PERCENTAGE:
-            raise ValueError(
-                f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got "
-                f"{self.test_split_percentage}."
-            )
+        check_test_split_percentage(self.test_split_percentage)
         limit = self.max_examples_per_document
         if limit is not None and limit < 1:
             raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
         get_sentence_splitter(self.sentence_language)  # raises if there is none
+
+
+def check_test_split_percentage(percentage: float) -> None:
+    """Raise a `ValueError` unless documents are left beside those for the test and for validation."""
+    if not 0 < percentage < 100 - VALIDATION_PERCENTAGE:
+        raise ValueError(
+            f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got {percentage}."
+        )
 
 
 Sentences = Sequence[str]

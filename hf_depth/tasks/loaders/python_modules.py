@@ -11,8 +11,8 @@ from ...data.sentences import get_sentence_splitter
 from ..sources import TaskFiles
 from ..spec import TaskSpec
 from . import table
+from .discourse import VALIDATION_PERCENTAGE, check_test_split_percentage
 
-VALIDATION_PERCENTAGE = 10  # of the documents
 MIN_CHARACTERS, MAX_CHARACTERS = 100, 300  # of a passage
 
 
@@ -31,11 +31,7 @@ class PythonModulesOptions:
     test_split_percentage: float = HELD_OUT_PERCENTAGE
 
     def __post_init__(self):
-        if not 0 < self.test_split_percentage < 100 - VALIDATION_PERCENTAGE:
-            raise ValueError(
-                f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got "
-                f"{self.test_split_percentage}."
-            )
+        check_test_split_percentage(self.test_split_percentage)
 
 
 def load(
