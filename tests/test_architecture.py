@@ -24,7 +24,7 @@ FLOORS = (
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 MODULES = sorted(PACKAGE.rglob("*.py"))
-HUB_FILES = ("configuration_depth.py", "modeling_depth.py")
+HUB_FILES = tuple(sorted(path.name for path in (PACKAGE / "models").glob("*_depth.py")))
 
 # Test files of a topic, where one file for the module, modeling_depth.py, would be too long.
 TOPICS = (

@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel
 from transformers.masking_utils import and_masks, causal_mask_function
 
-from ..models.modeling_depth import (
+from ..models.loss_depth import cross_entropy_per_token
+from ..models.masking_depth import (
     create_mask,
-    cross_entropy_per_token,
     has_sentence_tokens,
     sentence_to_sentence_mask_function,
     sentence_token_mask,

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
 from ..models.loading import load_model
-from ..models.modeling_depth import has_sentence_tokens
+from ..models.masking_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, find_task_config

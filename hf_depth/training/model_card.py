@@ -18,7 +18,7 @@ from ..data.metadata import metadata_prefix
 from ..data.sentences import get_sentence_splitter
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult, get_metric
-from ..models.modeling_depth import has_sentence_tokens
+from ..models.masking_depth import has_sentence_tokens
 from ..tasks.splits import TaskSplits
 from .card_code import Usage
 from .statistics import is_without_order

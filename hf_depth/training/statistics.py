@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig
 
-from ..models.modeling_depth import has_sentence_tokens, sentence_token_mask
+from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
 
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens of the input, "eosen" labels are
 # `<eosen>`, "reconstruction" labels are all others: tokens of the text, sentinels, `</s>`, and the sentence tokens by

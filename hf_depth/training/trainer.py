@@ -32,7 +32,8 @@ from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
-from ..models.modeling_depth import cross_entropy_per_token, has_sentence_tokens, sentence_token_mask
+from ..models.loss_depth import cross_entropy_per_token
+from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback

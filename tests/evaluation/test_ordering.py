@@ -19,7 +19,7 @@ from hf_depth import (
     score_sentence_orders,
 )
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
-from hf_depth.models.modeling_depth import sentence_token_mask
+from hf_depth.models.masking_depth import sentence_token_mask
 from tiny_training import rows, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)

@@ -9,11 +9,8 @@ from absl.testing import parameterized
 from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from hf_depth.models.modeling_depth import (
-    DepthForConditionalGeneration,
-    T5ForConditionalGeneration,
-    is_sentence_token,
-)
+from hf_depth.models.masking_depth import is_sentence_token
+from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from tiny_models import (
     FIRST_SENTENCE_TOKEN,
     NUM_SENTENCE_TOKENS,

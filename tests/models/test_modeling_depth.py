@@ -20,12 +20,11 @@ from transformers.utils import TransformersKwargs
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
+from hf_depth.models.masking_depth import create_mask, is_sentence_token
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
-    create_mask,
-    is_sentence_token,
 )
 from hf_depth.tasks.preprocessing import TaskPreprocessor
 from hf_depth.tasks.spec import TaskSpec

@@ -6,11 +6,11 @@ import itertools
 import torch
 from absl.testing import parameterized
 
+from hf_depth.models.masking_depth import is_sentence_token
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
-    is_sentence_token,
 )
 from tiny_models import (
     EOSEN,
