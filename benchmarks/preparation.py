@@ -29,7 +29,7 @@ from hf_depth import DepthObjective, add_sentence_tokens  # noqa: E402
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.corruption import t5_raw_length
 from hf_depth.data.preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor
-from hf_depth.data.shards import prepare_shards
+from hf_depth.data.shard_preparation import prepare_shards
 from hf_depth.data.tokenization import load_tokenizer
 from hf_depth.data.vocabulary import train_tokenizer
 

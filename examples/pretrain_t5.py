@@ -20,7 +20,7 @@ from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.data.shards import begun_tokenizer_folder, prepare_shards
+from hf_depth.data.shard_preparation import begun_tokenizer_folder, prepare_shards
 from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import pretraining_content
 from hf_depth.training.previews import describe_example, first_examples, print_examples

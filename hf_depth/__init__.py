@@ -13,7 +13,8 @@ from .data.objectives import (
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
-from .data.shards import ShardFolder, prepare_shards
+from .data.shard_preparation import prepare_shards
+from .data.shards import ShardFolder
 from .data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
 from .data.vocabulary import train_tokenizer
 from .evaluation.embeddings import sentence_embeddings

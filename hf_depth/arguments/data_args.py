@@ -17,7 +17,8 @@ from ..data.mixture import RANGES as MIXTURE_RANGES
 from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, MixtureSource, read_sources
 from ..data.objectives import OBJECTIVES, DepthObjective, Documents, Objective
 from ..data.records import ON_BAD_RECORD
-from ..data.shards import SHARD_SIZE, ShardFolder, differences
+from ..data.shard_preparation import SHARD_SIZE
+from ..data.shards import ShardFolder, differences
 from ..data.tokenization import add_mode_tokens
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 

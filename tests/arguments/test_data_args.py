@@ -21,7 +21,8 @@ from hf_depth.data.objectives import (
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
-from hf_depth.data.shards import ShardFolder, prepare_shards
+from hf_depth.data.shard_preparation import prepare_shards
+from hf_depth.data.shards import ShardFolder
 from hf_depth.data.tokenization import add_mode_tokens
 
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])

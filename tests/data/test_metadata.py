@@ -23,7 +23,7 @@ from hf_depth.data.objectives import (
     SpanCorruptionObjective,
 )
 from hf_depth.data.preprocessing import SpanCorruptionPreprocessor, prepare_dataset
-from hf_depth.data.shards import prepare_shards
+from hf_depth.data.shard_preparation import prepare_shards
 from hf_depth.data.tokenization import TextEncoder, add_mode_tokens
 from tiny_training import tiny_model
 

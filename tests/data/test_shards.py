@@ -1,9 +1,5 @@
-import hashlib
 import json
-import multiprocessing
-import os
 import shutil
-import signal
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
@@ -11,246 +7,17 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from absl.testing import absltest, parameterized
-from datasets import Dataset
-from filelock import FileLock
 from torch.utils.data import DataLoader
 
-from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
-from hf_depth import DepthObjective, PrefixLMObjective, SpanCorruptionObjective
-from hf_depth.data import shards
+from helpers import tiny_tokenizer
+from hf_depth import DepthObjective
+from hf_depth.data import shard_preparation
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
-from hf_depth.data.preprocessing import NoExamplesError, dataset_statistics
-from hf_depth.data.shards import ShardFolder, differences, prepare_shards, tokenizer_digest
-
-TOKENIZER = tiny_tokenizer(sentence_tokens=True)
-OBJECTIVES = {
-    "depth": lambda **changes: DepthObjective(TOKENIZER, **{"max_source_length": 96} | changes),
-    "t5": lambda **changes: SpanCorruptionObjective(TOKENIZER, max_source_length=64, **changes),
-    "joined": lambda **changes: SpanCorruptionObjective(TOKENIZER, 64, pack_examples=True, **changes),
-    "prefix_lm": lambda **changes: PrefixLMObjective(TOKENIZER, max_source_length=64, **changes),
-}
-
-
-def texts(number: int = 40) -> list[str | None]:
-    """Documents of 1 to 8 sentences; some are empty."""
-    return [" ".join(SENTENCES[i % 9 :][: 1 + (i * 5) % 8]) if i % 11 else "" for i in range(number)]
-
-
-def documents(number: int = 40) -> Dataset:
-    return Dataset.from_dict({"text": texts(number), "title": ["a title"] * number})
-
-
-def values(examples) -> list[dict]:
-    """Examples as plain numbers, without their place in a stream."""
-    return [
-        {name: np.asarray(value).tolist() for name, value in example.items() if not name.startswith("stream_")}
-        for example in examples
-    ]
-
-
-def contents(folder: str) -> dict[str, str]:
-    """A hash of each file below a folder."""
-    files = (path for path in Path(folder).rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-class ShardsTestCase(CorpusTestCase):
-    def prepare(self, kind: str = "depth", number: int = 40, name: str = "shards", **options) -> ShardFolder:
-        """Small shards, of five or six documents, with row groups of three examples."""
-        options = {"shard_size": 2000, "text": {"source": "tests"}} | options
-        with mock.patch.object(shards, "ROW_GROUP_SIZE", 3):
-            return prepare_shards({"train": documents(number)}, OBJECTIVES[kind](), self.path(name), **options)
-
-    def examples(self, folder: ShardFolder, split: str = "train", **options):
-        return folder.sources(split, cache_dir=self.path("cache"), **options)["text"]
-
-
-class PrepareShardsTest(ShardsTestCase):
-    @parameterized.parameters(*OBJECTIVES)
-    def test_shards_hold_the_examples_of_the_objective_in_their_order(self, kind):
-        folder = self.prepare(kind)
-        expected = OBJECTIVES[kind]().prepare(documents())
-        found = self.examples(folder)
-        self.assertEqual(values(found), values(expected))
-        self.assertEqual(found.format["type"], "numpy")
-        counts = folder.counts["train"]["text"]
-        statistics = dataset_statistics(expected, TOKENIZER.unk_token_id)
-        self.assertEqual({name: counts[name] for name in statistics}, statistics)
-        if kind != "joined":
-            self.assertGreater(len(list(Path(folder.folder, "train", "text").iterdir())), 4)
-            self.assertEqual([counts["documents"], counts["documents_dropped"]], [40, 4])
-
-    def test_joined_documents_do_not_depend_on_the_size_of_shards(self):
-        with mock.patch.object(shards, "PACKED_DOCUMENTS_AT_ONCE", 8):
-            one, other = self.prepare("joined", name="one"), self.prepare("joined", name="other", shard_size=10**6)
-        self.assertGreater(len(list(Path(one.folder, "train", "text").iterdir())), 2)
-        self.assertEqual(values(self.examples(one)), values(self.examples(other)))
-
-    def test_shards_do_not_depend_on_processes_and_streams(self):
-        self.prepare(name="one")
-        self.prepare(name="two", num_proc=2)
-        streamed = {"train": documents().to_iterable_dataset()}
-        with mock.patch.object(shards, "ROW_GROUP_SIZE", 3):
-            text = {"source": "tests"}
-            prepare_shards(streamed, OBJECTIVES["depth"](), self.path("three"), shard_size=2000, text=text)
-        self.assertEqual(contents(self.path("two")), contents(self.path("one")))
-        self.assertEqual(contents(self.path("three")), contents(self.path("one")))
-
-    def test_examples_with_too_few_sentences_are_left_out_and_counted(self):
-        objective = OBJECTIVES["depth"](min_sentences=3)
-        folder = prepare_shards({"train": documents()}, objective, self.path("shards"), shard_size=2000)
-        self.assertEqual(values(self.examples(folder)), values(objective.prepare(documents())))
-        counts = folder.counts["train"]["text"]
-        everything = self.prepare(name="other").counts["train"]["text"]["examples"]
-        self.assertEqual(counts["examples"] + counts["examples_dropped"], everything)
-        self.assertGreater(counts["examples_dropped"], 0)
-
-    def test_sources_have_folders_and_counts_of_their_own(self):
-        corpus = {"train": {"a/b": documents(10), "c": documents(20)}, "validation": {"c": documents(5)}}
-        folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"))
-        self.assertTrue(Path(folder.folder, "train", "a-b", "00000.parquet").is_file())
-        found = {split: {name: of["documents"] for name, of in each.items()} for split, each in folder.counts.items()}
-        self.assertEqual(found, {"train": {"a/b": 10, "c": 20}, "validation": {"c": 5}})
-        examples = folder.sources("train", cache_dir=self.path("cache"))
-        for name, number in (("a/b", 10), ("c", 20)):
-            self.assertEqual(values(examples[name]), values(OBJECTIVES["depth"]().prepare(documents(number))))
-        with self.assertRaisesRegex(ValueError, "several sources: a/b, c"):
-            folder.load_splits(OBJECTIVES["depth"](), ["train"], cache_dir=self.path("cache"))
-        with self.assertRaisesRegex(ValueError, "'a/b', 'a:b' would share one folder"):
-            prepare_shards({"train": {"a/b": documents(3), "a:b": documents(3)}}, OBJECTIVES["t5"](), self.path("x"))
-
-    def test_ids_beyond_the_positive_numbers_of_16_bits_are_read_as_they_are(self):
-        ids = [[40_000, 65_535, 7]]
-        table = pa.table({"input_ids": pa.array(ids, pa.list_(shards.id_type(65_536)))})
-        folder = self.prepare("t5")
-        for path in Path(folder.folder, "train", "text").iterdir():
-            pq.write_table(table, path)
-        self.assertEqual(values(self.examples(folder))[0], {"input_ids": ids[0]})
-        self.assertEqual(self.examples(folder)[0]["input_ids"].dtype, np.int64)
-        self.assertEqual(values(islice(self.examples(folder, streaming=True), 1)), [{"input_ids": ids[0]}])
-
-    def test_ids_take_two_bytes(self):
-        folder = self.prepare("depth")
-        schema = pq.read_schema(Path(folder.folder, "train", "text", "00000.parquet"))
-        kinds = {"input_ids": pa.list_(pa.uint16()), "sentence_lengths": pa.list_(pa.uint16())}
-        for name, kind in (kinds | {"num_cut_tokens": pa.uint16()}).items():
-            self.assertEqual(schema.field(name).type, kind)
-
-    def test_documents_without_text_are_an_error(self):
-        with self.assertRaisesRegex(NoExamplesError, "No document of train/text holds enough text"):
-            prepare_shards({"train": Dataset.from_dict({"text": ["", None]})}, OBJECTIVES["t5"](), self.path("x"))
-        self.assertFalse(Path(self.path("x"), "manifest.json").exists())
-
-    def test_an_error_in_a_process_is_that_of_the_text(self):
-        with self.assertRaisesRegex(ValueError, "The column 'number' must hold text"):
-            corpus = {"train": Dataset.from_dict({"number": [1, 2]})}
-            prepare_shards(corpus, OBJECTIVES["t5"](), self.path("x"), text_column="number", num_proc=2)
-
-
-def prepare_and_die(folder: str, number_of_shards: int, after_writing: bool):
-    """Kill this process when it has written so many shards, or before it renames the last of them."""
-    write, calls = pq.write_table, []
-
-    def counted(*arguments, **options):
-        if len(calls) == number_of_shards and after_writing:
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(*arguments, **options)
-        calls.append(arguments)
-        if len(calls) == number_of_shards and not after_writing:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    with mock.patch.object(pq, "write_table", counted), mock.patch.object(shards, "ROW_GROUP_SIZE", 3):
-        text = {"source": "tests"}
-        prepare_shards({"train": documents()}, OBJECTIVES["depth"](), folder, shard_size=2000, text=text)
-
-
-class ResumedPreparationTest(ShardsTestCase):
-    @parameterized.parameters((1, True), (3, True), (1, False), (3, False))
-    def test_what_was_killed_goes_on_with_the_shards_that_are_missing(self, number, after_writing):
-        arguments = (self.path("killed"), number, after_writing)
-        process = multiprocessing.get_context("fork").Process(target=prepare_and_die, args=arguments)
-        process.start()
-        process.join()
-        self.assertEqual(process.exitcode, -signal.SIGKILL)
-        finished = {p: p.stat().st_mtime_ns for p in Path(self.path("killed"), "train", "text").iterdir()}
-        self.assertLen(finished, number if after_writing else number - 1)  # half a shard is not seen
-        with self.assertRaisesRegex(ValueError, "was not prepared to its end. Prepare it"):
-            ShardFolder.open(self.path("killed"))
-        self.prepare(name="killed")
-        self.assertEqual({p: p.stat().st_mtime_ns for p in finished}, finished)
-        self.prepare(name="whole")
-        self.assertEqual(contents(self.path("killed")), contents(self.path("whole")))
-
-    def test_a_finished_folder_is_left_as_it_is_unless_it_is_to_be_overwritten(self):
-        folder = self.prepare()
-        with mock.patch.object(shards, "_write_source", side_effect=AssertionError):
-            self.prepare()
-        before = contents(folder.folder)
-        (path, *_) = sorted(Path(folder.folder).glob("train/text/*"))
-        time_before = path.stat().st_mtime_ns
-        self.prepare(overwrite=True)
-        self.assertNotEqual(path.stat().st_mtime_ns, time_before)
-        self.assertEqual(contents(folder.folder), before)
-
-    def test_damaged_shards_are_written_again(self):
-        folder = self.prepare()
-        before = contents(folder.folder)
-        first, second, *_ = sorted(Path(folder.folder).glob("train/text/*"))
-        first.unlink()
-        second.write_bytes(second.read_bytes()[:-1] + b"?")
-        self.prepare()
-        self.assertEqual(contents(folder.folder), before)
-
-    def test_shards_of_a_text_that_has_changed_are_written_again(self):
-        folder = self.prepare(number=80)
-        Path(folder.folder, "manifest.json").unlink()
-        (Path(folder.folder) / "_unfinished").mkdir()
-        plan = {name: folder.manifest[name] for name in ("versions", "tokenizer", "settings", "shard_size", "text")}
-        (Path(folder.folder) / "_unfinished" / "plan.json").write_text(json.dumps(plan))
-        changed = self.prepare(number=39)
-        self.assertEqual(values(self.examples(changed)), values(OBJECTIVES["depth"]().prepare(documents(39))))
-
-    def test_another_preparation_is_refused(self):
-        folder = self.prepare()
-        message = r"holds another preparation, with .*max_source_length 96 \(now 64\).*`overwrite_cache`"
-        with self.assertRaisesRegex(ValueError, message):
-            prepare_shards({"train": documents()}, OBJECTIVES["t5"](), folder.folder, shard_size=2000)
-        self.write("notes.txt", "mine")
-        with self.assertRaisesRegex(ValueError, "is no folder of shards, but holds"):
-            prepare_shards({"train": documents()}, OBJECTIVES["t5"](), self.folder, overwrite=True)
-        self.assertTrue(Path(self.path("notes.txt")).is_file())
-
-    def test_a_folder_that_another_process_prepares_is_refused(self):
-        Path(self.path("shards")).mkdir()
-        with FileLock(self.path("shards/.lock")), mock.patch.object(shards, "LOCK_TIMEOUT", 0.05):
-            with self.assertRaisesRegex(ValueError, "shards is being prepared by another process"):
-                self.prepare()
-        self.assertEqual(sorted(os.listdir(self.prepare().folder)), ["manifest.json", "tokenizer", "train"])
-
-    def test_columns_of_all_sources_are_checked_before_any_is_prepared(self):
-        sources = [MixtureSource(name, train_file=f"{name}.txt", weight=1.0) for name in "ab"]
-        parts = {"a": documents(), "b": documents().remove_columns("title")}
-        corpus = {"train": DocumentMixture(parts, sources, Mixing({"a": 1.0, "b": 1.0}))}
-        objective = OBJECTIVES["depth"](metadata_columns=["title"], max_metadata_length=8)
-        with self.assertRaisesRegex(ValueError, "source 'b': There is no column 'title'"):
-            prepare_shards(corpus, objective, self.path("shards"))
-        self.assertEqual(os.listdir(self.path("shards")), [])
-
-    def test_other_weights_are_kept_without_preparing_anew(self):
-        sources = [MixtureSource(name, train_file=f"{name}.txt", weight=1.0) for name in ("a", "ab")]
-        parts = {"a": documents(10), "ab": documents(25)}
-        for weights in ({"a": 1.0, "ab": 2.0}, {"a": 3.0, "ab": 1.0}):
-            corpus = {"train": DocumentMixture(parts, sources, Mixing(weights))}
-            folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
-            self.assertEqual(folder.mixing, Mixing(weights))
-            with mock.patch.object(shards, "_write_source", side_effect=AssertionError):
-                prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
-        number = {name: len(os.listdir(self.path(f"shards/train/{name}"))) for name in parts}
-        rows = [line.split() for line in folder.table().splitlines()[1:]]
-        self.assertEqual([int(row[-2]) for row in rows], [number["a"], number["ab"]])  # shards
+from hf_depth.data.shard_preparation import prepare_shards
+from hf_depth.data.shards import ShardFolder, differences, tokenizer_digest
+from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, documents, values
 
 
 class ShardFolderTest(ShardsTestCase):
@@ -371,7 +138,9 @@ class StreamedShardsTest(ShardsTestCase):
 
     @parameterized.parameters(10_000, 3)
     def test_two_processes_with_two_workers_read_every_example_once_per_pass(self, row_group_size):
-        with mock.patch.object(shards, "ROW_GROUP_SIZE", row_group_size):  # a group for all of a shard, or several
+        with mock.patch.object(
+            shard_preparation, "ROW_GROUP_SIZE", row_group_size
+        ):  # a group for all of a shard, or several
             corpus, objective = {"train": documents(43)}, OBJECTIVES["depth"]()
             folder = prepare_shards(corpus, objective, self.path("shards"), shard_size=4000)
         stream = self.examples(folder, streaming=True, shuffle_buffer_size=4)

@@ -16,7 +16,7 @@ from hf_depth import DepthTrainingArguments, SpanCorruptionObjective
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.data.mixture import Mixing, mix_examples
-from hf_depth.data.shards import prepare_shards
+from hf_depth.data.shard_preparation import prepare_shards
 from hf_depth.training.identity import check_same_run, describe_data, describe_run, describe_training
 from hf_depth.training.runs import Run
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
