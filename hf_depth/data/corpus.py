@@ -86,7 +86,8 @@ def load_corpus(
 
     Raises:
         `ValueError`: if a file is empty, of an unknown kind or not UTF-8, or a column is missing or holds no text, or
-            there are too few documents to set some apart. The message names the file, the line and the remedy.
+            there are too few documents to set some apart, or an argument would have no effect beside the others. The
+            message names the argument, the file, the line and the remedy.
         `FileNotFoundError`: if there is no such file.
 
     Example:
@@ -105,18 +106,13 @@ def load_corpus(
         raise ValueError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     files = {"train": train_file, "validation": validation_file, "test": test_file}
     files = {name: file_names(names) for name, names in files.items() if names}
+    of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}
+    mixing = {"temperature": mixture_temperature, "stopping_strategy": mixture_stopping_strategy}
+    _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing)
     if dataset_mixture is not None:
-        if dataset_name or files:
-            other = "dataset_name" if dataset_name else f"{next(iter(files))}_file"
-            raise ValueError(
-                f"Give either `dataset_mixture` or `{other}`, not both: all sources stand in the mixture."
-            )
         shared = {"text_column": text_column, "streaming": streaming, "split_seed": split_seed}
         shared |= {"cache_dir": cache_dir, "token": token, "validation_split_percentage": validation_split_percentage}
-        mixing = {"temperature": mixture_temperature, "stopping_strategy": mixture_stopping_strategy}
         return _load_mixture(dataset_mixture, mixing, shared, on_bad_record)
-    if dataset_name and files:
-        raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
     check_on_bad_record(on_bad_record, streaming and bool(files))
     if dataset_name:
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
@@ -141,6 +137,35 @@ def load_corpus(
     for name, documents in corpus.items():
         logger.info(f"{name}: {len(documents):,} documents")
     return DatasetDict(corpus)
+
+
+def _check_one_source(
+    dataset_name: str | None,
+    files: Mapping[str, list[str]],
+    mixture: Any,
+    of_hub: Mapping[str, str | None],
+    mixing: Mapping[str, Any],
+) -> None:
+    """Stop on arguments that would have no part in what is loaded."""
+    given = [name for name, value in of_hub.items() if value is not None]
+    if mixture is not None:
+        others = ["dataset_name"] * bool(dataset_name) + [f"{name}_file" for name in files]
+        if others:
+            raise ValueError(
+                f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture."
+            )
+        if given:
+            where = "load that source by itself" if given[0] == "revision" else "give it to a source of the mixture"
+            raise ValueError(f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: {where}.")
+        return
+    if Mixing(**mixing) != Mixing():
+        raise ValueError(
+            "`mixture_temperature` and `mixture_stopping_strategy` are for `dataset_mixture`, which is missing."
+        )
+    if dataset_name and files:
+        raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
+    if given and not dataset_name:
+        raise ValueError(f"`{given[0]}` is for `dataset_name`, which is missing.")
 
 
 def _python_documents(cache_dir: str | None) -> Dataset:

@@ -65,21 +65,18 @@ STREAM_CHECK_EXAMPLES = 1000
 # The share of real tokens in packed rows is that of so many rows, at equal distances.
 MEASURED_ROWS = 500
 PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
-
 METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
 
 Statistics = dict[str, int]
+# What comes of a split: of a mixture, one data set to train on and several to evaluate on.
+Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
+Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 
 
 def summed_statistics(statistics: Iterable[Statistics]) -> Statistics:
     """The statistics of several data sets together."""
     statistics = list(statistics)
     return {name: sum(each[name] for each in statistics) for name in statistics[0]}
-
-
-# What comes of a split: of a mixture, one data set to train on and several to evaluate on.
-Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
-Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
 
 
 @contextlib.contextmanager

@@ -43,6 +43,23 @@ class SourceTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, "Give either `dataset_name` \\('some/data'\\) or files"):
             self.load(dataset_name="some/data", train_file="a.txt")
 
+    @parameterized.parameters(
+        ({"dataset_config_name": "en"}, "`dataset_config_name` is for `dataset_name`, which is missing"),
+        ({"split": "train[:10%]", "train_file": "a.txt"}, "`split` is for `dataset_name`"),
+        ({"revision": "v2", "train_file": "a.txt"}, "`revision` is for `dataset_name`"),
+        ({"mixture_temperature": 2.0}, "`mixture_temperature` and .* are for `dataset_mixture`, which is missing"),
+        ({"mixture_stopping_strategy": "first_exhausted"}, "are for `dataset_mixture`, which is missing"),
+        ({"mixed": True, "split": "train[:10%]"}, "`split` beside `dataset_mixture`.*give it to a source"),
+        ({"mixed": True, "dataset_config_name": "en"}, "`dataset_config_name` beside `dataset_mixture`"),
+        ({"mixed": True, "revision": "v2"}, "`revision` beside `dataset_mixture`.*load that source by itself"),
+    )
+    def test_no_argument_is_ignored(self, arguments, message):
+        self.write("a.txt", SENTENCES[0])
+        if arguments.pop("mixed", False):
+            arguments["dataset_mixture"] = [{"name": "a", "train_file": self.path("a.txt")}]
+        with self.assertRaisesRegex(ValueError, message):
+            self.load(**arguments)
+
 
 class ValidationSplitTest(CorpusTestCase):
     def splits(self, number: int, **arguments) -> dict[str, list[str]]:
