@@ -17,7 +17,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -138,7 +138,8 @@ def main() -> None:
             f"{title}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {batch_size} x {length} "
             f"tokens, {steps} steps, a log every {args.logging_steps}, torch {torch.__version__}, {args.device}"
         )
-        print("| trainer | ms per step | bare loop | ratio of medians | of means | overhead (ms) |\n|---|---|---|---|---|---|")
+        print("| trainer | ms per step | bare loop | ratio of medians | of means | overhead (ms) |")
+        print("|---|---|---|---|---|---|")
         for name in ("DepthTrainer", "Seq2SeqTrainer"):
             collator = objective.collator(padding="max_length")
             seconds = measure(name, model, data, collator, own)
