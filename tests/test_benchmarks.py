@@ -44,6 +44,11 @@ COMMANDS = {
     "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
+    "trainer_overhead": (
+        "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 2100 --max_source_length 64 "
+        "--steps 2 --tiny_steps 2 --warmup_steps 1 --logging_steps 2",
+        "| Seq2SeqTrainer |",
+    ),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
 }
 

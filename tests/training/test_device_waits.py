@@ -17,7 +17,8 @@ WAITING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_sele
 FIRST, LAST = 2, 5  # steps without a log before or after them
 RUNS = (
     ("depth", "depth", {}),
-    ("t5", "t5", {"attn_implementation": "eager"}),
+    ("depth_sdpa", "depth", {"attn_implementation": "depth_sdpa"}),
+    ("t5", "t5", {"attn_implementation": "depth_sdpa"}),
     ("weighted", "depth", {"sentence_loss_coefficient": 3.0}),
     ("accumulated", "depth", {"gradient_accumulation_steps": 2}),
     ("clipped", "depth", {"max_grad_norm": 0.1}),

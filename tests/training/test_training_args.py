@@ -89,3 +89,15 @@ class DefaultScheduleTest(parameterized.TestCase):
         args.use_scratch_schedule()
         description = describe_training(args)
         self.assertEqual(tuple(description[name] for name in SCHEDULE), (1e-3, "cosine", 0.05))
+
+
+class DataLoaderTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_batches_in_pinned_memory_are_copied_without_waiting(self, is_pinned):
+        args = DepthTrainingArguments("runs/x", use_cpu=True, dataloader_pin_memory=is_pinned)
+        self.assertEqual(args.accelerator_config.non_blocking, is_pinned)
+        self.assertIs(args.accelerator_config.dispatch_batches, False)
+
+    def test_a_configuration_that_is_given_stays(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True, accelerator_config={"even_batches": False})
+        self.assertIs(args.accelerator_config.non_blocking, False)
