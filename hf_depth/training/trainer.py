@@ -816,11 +816,14 @@ class DepthTrainer(HealthTrainer):
 
     def _state_before_step(self) -> dict[str, Any]:
         before = super()._state_before_step()
-        return before and before | {"sums": self._train_sums}
+        counts = None if self.source_counts is None else self.source_counts.sums
+        return before and before | {"sums": self._train_sums, "source_counts": counts}
 
     def _restore_state(self, before: Mapping[str, Any]) -> None:
         super()._restore_state(before)
         self._train_sums = before["sums"]
+        if self.source_counts is not None:
+            self.source_counts.sums = before["source_counts"]
 
     def _log_state(self) -> dict[str, Any]:
         sums = None if self._train_sums is None else self._train_sums.tolist()
