@@ -188,6 +188,8 @@ class DepthTrainer(HealthTrainer):
         self.unshuffling: dict[str, dict[str, Any]] = {}
         self._returns_generated = False
         self._log_clock = None
+        self._packing_is_checked = False
+        self._flops_per_token: int | None = None
 
     def _check_settings(self):
         """Stop on arguments that would be without effect, or with a wrong one."""
@@ -351,6 +353,7 @@ class DepthTrainer(HealthTrainer):
         return self.args.world_size * max(1, self.args.dataloader_num_workers)
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
             self._divide_optimizer()
@@ -482,8 +485,18 @@ class DepthTrainer(HealthTrainer):
             self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
         return (loss, outputs) if return_outputs else loss
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """As `Trainer.floating_point_ops`, which walks through all parameters, at every step, to count them."""
+        if "input_ids" not in inputs:
+            return 0
+        if self._flops_per_token is None:
+            self._flops_per_token = super().floating_point_ops({"input_ids": inputs["input_ids"].new_zeros(1)})
+        return inputs["input_ids"].numel() * self._flops_per_token
+
     def _check_packing(self) -> None:
         """Stop on a model that would let the examples of a packed row see each other, or start them otherwise."""
+        if self._packing_is_checked:
+            return
         model = self.accelerator.unwrap_model(self.model)
         model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT
         if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
@@ -498,6 +511,7 @@ class DepthTrainer(HealthTrainer):
                 f"{model.config.decoder_start_token_id}. Give the model to the collator: "
                 "`objective.collator(model=model)`."
             )
+        self._packing_is_checked = True
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
