@@ -28,6 +28,11 @@ COMMANDS = {
         "runs restored after 1 kills",
     ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
+    "evaluation_order": (
+        "--examples 5 --rounds 1 --batch_size 2 --d_model 16 --d_kv 8 --num_layers 1 --num_heads 2 "
+        "--generate_tokens 2",
+        "| generation |",
+    ),
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
     "masked_tokens": (
         "--max_source_length 64 --validation_split_percentage 20 --use_cpu true",

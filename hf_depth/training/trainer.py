@@ -20,7 +20,7 @@ from datasets import Dataset, IterableDataset
 from huggingface_hub import ModelCard
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput, speed_metrics
@@ -39,6 +39,13 @@ from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .card_code import Usage, name_in_code, pretrained_usage
 from .console import install_console
+from .evaluation_order import (
+    LongestFirstSampler,
+    input_lengths,
+    metrics_in_order,
+    outputs_in_order,
+    places_of_examples,
+)
 from .fsdp import gather_in_generation, share_embedding
 from .health import HealthTrainer
 from .model_card import CardContent, pretraining_card
@@ -96,7 +103,8 @@ class DepthTrainer(HealthTrainer):
     - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
       and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`. With
       `constrain_sentence_order`, the same again under the constraint that each sentence token comes exactly once.
-    - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
+    - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare. Its
+      batches are of examples of similar length, the longest first; predictions come in the order of the examples.
     - Examples with metadata are evaluated without them, and once more with them: `eval_with_metadata_loss`, ….
 
     Args:
@@ -409,6 +417,11 @@ class DepthTrainer(HealthTrainer):
         with self._evaluation_collator():
             return without_signals(super().get_test_dataloader(test_dataset))
 
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
+        """As `Trainer` does, but the longest examples come first where their lengths are known."""
+        lengths = input_lengths(eval_dataset)
+        return super()._get_eval_sampler(eval_dataset) if lengths is None else LongestFirstSampler(lengths)
+
     @contextlib.contextmanager
     def _evaluation_collator(self):
         training_collator, self.data_collator = self.data_collator, self.eval_data_collator
@@ -598,17 +611,24 @@ class DepthTrainer(HealthTrainer):
         """Whether the collator puts the metadata of examples before their inputs."""
         return hasattr(self.eval_data_collator, "set_metadata_probability")
 
-    def _evaluation_loop(self, *args: Any, metric_key_prefix: str, **kwargs: Any) -> EvalLoopOutput:
+    def _evaluation_loop(
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str, **kwargs: Any
+    ) -> EvalLoopOutput:
         started = time.perf_counter()
+        places, compute_metrics = places_of_examples(dataloader), self.compute_metrics
+        if places is not None and compute_metrics is not None and not self.args.batch_eval_metrics:
+            self.compute_metrics = metrics_in_order(compute_metrics, places)
         self.gather_function = self.accelerator.gather_for_metrics
         self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self._sums_device)
         self._order_sums, self._unshuffling = {}, {}
         try:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
             metrics = self._evaluation_metrics()
             self._sums_of[metric_key_prefix] = self._eval_sums, dict(self._order_sums)
         finally:
-            self._eval_sums = None
+            self._eval_sums, self.compute_metrics = None, compute_metrics
+        if places is not None:
+            output = outputs_in_order(output, places)
         if self._unshuffling:
             tables = self._unshuffling.items()
             self.unshuffling[metric_key_prefix] = {name: unshuffling_accuracy(table) for name, table in tables}

@@ -174,15 +174,18 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             )
         if self.adam_epsilon is None:
             self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
-        if self.accelerator_config is None:
-            self.accelerator_config = {"dispatch_batches": False, "non_blocking": self.dataloader_pin_memory}
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
         check_ranges(self, RANGES)
         check_options(self)
         if self.output_dir is not None and not self.output_dir.strip():
             raise ValueError(f"`output_dir` must name a folder, got {self.output_dir!r}.")
+        uses_own_loading = self.accelerator_config is None
+        if uses_own_loading:
+            self.accelerator_config = {"dispatch_batches": False}
         self._convert()
+        if uses_own_loading:
+            self.accelerator_config.non_blocking = self.dataloader_pin_memory  # which is off on a CPU
         self._defaults = {name: getattr(self, name) for name in not_given}
         for check in (check_intervals, check_devices, check_bad_batches, check_optimizer, check_schedule):
             check(self)
