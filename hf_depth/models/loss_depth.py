@@ -4,8 +4,6 @@ Cross-entropy of each label, from logits or from the hidden states below them.
 Imports only torch: the Hub ships it with the model's code.
 """
 
-import re
-
 import torch
 from torch import nn
 
@@ -14,7 +12,7 @@ IGNORED = -100
 # softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
 CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
 # Named by its module: the copy that the Hub has of this file, of whatever version, has an operator of its own.
-_OPERATOR = "hf_depth::linear_cross_entropy_" + re.sub(r"\W", "_", __name__)
+_OPERATOR = f"hf_depth::linear_cross_entropy_{''.join(c if c.isalnum() else '_' for c in __name__)}"
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -163,7 +161,8 @@ def _fill(
     size = _chunk_size(len(hidden), len(weight), hidden.device.type)
     memory = hidden.new_empty(min(size, len(hidden)), len(weight))
     exact_memory = memory if hidden.dtype == token_losses.dtype else memory.to(token_losses.dtype)
-    weight_gradient.zero_()
+    if not len(hidden) or weight_gradient.dtype != hidden.dtype:
+        weight_gradient.zero_()
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
         states = hidden[rows]
@@ -184,7 +183,7 @@ def _fill(
         if len(weight_gradient):
             weighted = (states * (coefficients[rows, None] / totals)).to(states.dtype)
             if weighted.dtype == weight_gradient.dtype:
-                weight_gradient.addmm_(logits.t(), weighted)
+                weight_gradient.addmm_(logits.t(), weighted, beta=1 if start else 0)
             else:
                 weight_gradient.add_(torch.mm(logits.t(), weighted))
     if scale is not None:

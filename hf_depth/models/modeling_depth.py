@@ -24,6 +24,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_depth import DepthAttention
 from .configuration_depth import DepthConfig
+from .layers_depth import speed_up_layers
 from .loss_depth import cross_entropy_per_token, is_plain_head, linear_cross_entropy
 from .masking_depth import (
     check_segment_ids,
@@ -206,6 +207,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         for module in self.modules():
             if type(module) is T5Attention:  # a new module would draw its weights anew
                 module.__class__ = DepthAttention
+        speed_up_layers(self)
 
     @classmethod
     def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
@@ -264,6 +266,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         """Put other stacks in place of those that T5's `__init__` has built; `checkpointing`: as configured."""
         self.encoder = encoder_class(self.encoder.config)
         self.decoder = decoder_class(self.decoder.config)
+        speed_up_layers(self)
         if checkpointing:
             # `post_init` applies and deletes this field; T5 has done so for the stacks that are gone.
             self.config.gradient_checkpointing = True
