@@ -28,6 +28,11 @@ COMMANDS = {
         "runs restored after 1 kills",
     ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
+    "evaluation_order": (
+        "--examples 5 --rounds 1 --batch_size 2 --d_model 16 --d_kv 8 --num_layers 1 --num_heads 2 "
+        "--generate_tokens 2",
+        "| generation |",
+    ),
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
     "masked_tokens": (
         "--max_source_length 64 --validation_split_percentage 20 --use_cpu true",
@@ -44,6 +49,11 @@ COMMANDS = {
     "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
+    "trainer_overhead": (
+        "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 2100 --max_source_length 64 "
+        "--steps 2 --tiny_steps 2 --warmup_steps 1 --logging_steps 2",
+        "| Seq2SeqTrainer |",
+    ),
     "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
 }
 

@@ -16,26 +16,29 @@ from transformers import Cache, PreTrainedConfig, PreTrainedModel, PreTrainedTok
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
 from transformers.integrations import deepspeed as hf_deepspeed
-from transformers.masking_utils import and_masks, causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_depth import DepthAttention
+from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
-from .loss_depth import cross_entropy_per_token
+from .layers_depth import speed_up_layers
+from .loss_depth import cross_entropy_per_token, is_plain_head, linear_cross_entropy
 from .masking_depth import (
     check_segment_ids,
     create_mask,
     is_4d,
     is_segment_start,
     is_sentence_token,
-    own_sentence_mask_function,
+    own_sentence_groups,
     pad_to,
-    same_segment_mask_function,
-    sentence_to_sentence_mask_function,
+    sentence_to_sentence_groups,
 )
+from .sdpa_depth import depth_sdpa
+
+# Implementations of attention that transformers then knows by name, those of `COMPACT_IMPLEMENTATIONS`.
+register_attention("depth_sdpa", depth_sdpa)
 
 # Fields of which the encoder's and the decoder's configurations have copies.
 SENTENCE_SETTINGS = (
@@ -92,9 +95,12 @@ class TokenLossSeq2SeqLMOutput(Seq2SeqLMOutput):
     Args:
         token_losses (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
             Cross-entropy in nats, float32, 0 where the label is -100. Returned when `labels` are given.
+        predictions (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+            The likeliest ids, -100 where the label is. Returned in evaluation mode with `skip_logits=True`.
     """
 
     token_losses: torch.FloatTensor | None = None
+    predictions: torch.LongTensor | None = None
 
 
 class InitializedAsT5:
@@ -152,12 +158,14 @@ def partition_parameters(model: PreTrainedModel) -> None:
 
 class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     """
-    The T5 of transformers with four repairs; it saves and loads as the original class does.
+    The T5 of transformers with five changes; it saves and loads as the original class does.
 
     - A T5 v1.1 (`config.scale_decoder_outputs=False`) really has an output head of its own, which starts with
       standard deviation `d_model ** -0.5`, survives saving, loading and resizing, and is never tied.
     - The loss is normalized by `num_items_in_batch`, the number of labels in the global batch, when that is given.
     - The output has `token_losses`, one per label.
+    - In training mode the loss is computed without the logits of all labels, which are not returned
+      (`outputs.logits is None`) unless `skip_logits=False`.
     - `flex_attention` takes batches of more than one example.
 
     A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
@@ -170,9 +178,11 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     >>> from transformers import T5Config
     >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> model = T5ForConditionalGeneration(config)
-    >>> outputs = model(input_ids=torch.tensor([[5, 6, 1]]), labels=torch.tensor([[7, 8, 9, 1]]))
-    >>> outputs.logits.shape, outputs.token_losses.shape
-    (torch.Size([1, 4, 64]), torch.Size([1, 4]))
+    >>> batch = {"input_ids": torch.tensor([[5, 6, 1]]), "labels": torch.tensor([[7, 8, 9, 1]])}
+    >>> model(**batch).token_losses.shape
+    torch.Size([1, 4])
+    >>> model(**batch, skip_logits=False).logits.shape
+    torch.Size([1, 4, 64])
     """
 
     def __init__(self, config: T5Config):
@@ -199,6 +209,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         for module in self.modules():
             if type(module) is T5Attention:  # a new module would draw its weights anew
                 module.__class__ = DepthAttention
+        speed_up_layers(self)
 
     @classmethod
     def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
@@ -257,6 +268,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         """Put other stacks in place of those that T5's `__init__` has built; `checkpointing`: as configured."""
         self.encoder = encoder_class(self.encoder.config)
         self.decoder = decoder_class(self.decoder.config)
+        speed_up_layers(self)
         if checkpointing:
             # `post_init` applies and deletes this field; T5 has done so for the stacks that are gone.
             self.config.gradient_checkpointing = True
@@ -295,6 +307,8 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         num_items_in_batch: torch.Tensor | int | None = None,
         encoder_segment_ids: torch.LongTensor | None = None,
         decoder_segment_ids: torch.LongTensor | None = None,
+        loss_weights: torch.FloatTensor | None = None,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
@@ -328,6 +342,13 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
                 up from 1, in the order of the tokens; 0 is padding.
             decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
                 The same for the decoder; needed beside `encoder_segment_ids`.
+            loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
+                Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
+                `num_items_in_batch` only if that is given. Gradients flow through the loss: beside weights,
+                `token_losses` have none.
+            skip_logits (`bool`, *optional*):
+                Whether to compute the losses without a tensor of all logits, of which none are returned. By default
+                in training mode with `labels`. In evaluation mode the output then has `predictions`.
             kwargs:
                 `output_attentions`, `output_hidden_states` and `return_dict`, as in all models of transformers.
 
@@ -335,9 +356,13 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if the segment ids do not fit each other or the other arguments. Their values are looked at
-                on the CPU alone: elsewhere that would wait for the device.
+            `ValueError`: if `skip_logits=True` or `loss_weights` come without `labels`, or if the segment ids do not
+                fit each other or the other arguments. Their values are looked at on the CPU alone: elsewhere that
+                would wait for the device.
         """
+        if labels is None and (skip_logits or loss_weights is not None):
+            name = "skip_logits=True" if skip_logits else "loss_weights"
+            raise ValueError(f"`{name}` needs `labels`, without which there is no loss: pass them, or leave it out.")
         is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
         if is_packed:
             source = encoder_outputs[0] if encoder_outputs is not None else _first(input_ids, inputs_embeds)
@@ -357,37 +382,86 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
                 )
             attention_mask = self._segment_mask(self.decoder, decoder_segment_ids, encoder_segment_ids, attention_mask)
             decoder_attention_mask = self._segment_mask(
-                self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, causal_mask_function
+                self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, is_causal=True
             )
-        outputs = super().forward(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
             past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
+            encoder_hidden_states=encoder_outputs[0],
+            encoder_attention_mask=attention_mask,
             use_cache=use_cache,
             return_dict=True,
             **kwargs,
         )
-        loss, token_losses = None, None
-        if labels is not None:
-            token_losses = cross_entropy_per_token(outputs.logits, labels)
-            num_items = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            loss = token_losses.sum() / num_items
-        return TokenLossSeq2SeqLMOutput(**{**outputs, "loss": loss, "token_losses": token_losses})
+        hidden_states = decoder_outputs[0]
+        if self.config.scale_decoder_outputs:
+            hidden_states = hidden_states * self.model_dim**-0.5
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None
+        return TokenLossSeq2SeqLMOutput(
+            **self._losses(hidden_states, labels, num_items_in_batch, loss_weights, skip_logits),
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
 
-    def _segment_mask(self, stack, query_segments, key_segments, attention_mask, *mask_functions):
+    def _losses(self, hidden_states, labels, num_items_in_batch, loss_weights, skip_logits):
+        """The fields of the output that come from what the head reads (B, T, D), scaled."""
+        if labels is None:
+            return {"logits": self.lm_head(hidden_states)}
+        logits, predictions = None, None
+        if skip_logits and is_plain_head(self.lm_head):
+            loss, *by_label = linear_cross_entropy(
+                hidden_states.flatten(0, 1),
+                self.lm_head.weight,
+                labels.flatten(),
+                None if loss_weights is None else loss_weights.flatten(),
+                with_predictions=not self.training,
+            )
+            token_losses, *others = (values.view(labels.shape) for values in by_label)
+            predictions = others[0] if others else None
+        else:
+            logits = self.lm_head(hidden_states)
+            token_losses = cross_entropy_per_token(logits, labels)
+            loss = (token_losses if loss_weights is None else loss_weights * token_losses).sum()
+            if skip_logits:
+                predictions = None if self.training else logits.argmax(-1).where(labels != -100, -100)
+                logits = None
+        if num_items_in_batch is not None:
+            loss = loss / num_items_in_batch
+        elif loss_weights is None:
+            loss = loss / (labels != -100).sum().clamp(min=1)
+        # Beside weights the loss is all that is differentiated: under `torch.compile`, which knows no unused output,
+        # the backward pass would compute the logits again for the token losses.
+        token_losses = token_losses if loss_weights is None else token_losses.detach()
+        return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
+
+    def _segment_mask(self, stack, query_segments, key_segments, attention_mask, is_causal=False):
         """The mask of queries (B, Q) on keys (B, K) of their own segments."""
         return create_mask(
             stack.config,
-            and_masks(*mask_functions, same_segment_mask_function(query_segments, key_segments)),
             attention_mask,
             query_shape=query_segments.shape,
             key_length=key_segments.shape[1],
             like=self.shared.weight,
+            is_causal=is_causal,
+            segments=(query_segments, key_segments),
         )
 
 
@@ -444,21 +518,21 @@ class DepthEncoder(DepthStack):
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
         has_input = input_ids is not None or inputs_embeds is not None  # else T5 says what is missing
         if has_input and not is_4d(attention_mask):
-            mask_functions = []
+            groups = None
             if self.config.hierarchical_encoder_mask:
                 sentence_mask = _required(sentence_mask, "`inputs_embeds`", "`sentence_mask` beside it")
-                mask_functions.append(own_sentence_mask_function(sentence_mask, segment_ids))
-            if segment_ids is not None:
-                mask_functions.append(same_segment_mask_function(segment_ids, segment_ids))
-            if mask_functions:
+                groups = own_sentence_groups(sentence_mask, segment_ids)
+            segments = None if segment_ids is None else (segment_ids, segment_ids)
+            if groups is not None or segments is not None:
                 shape = _first(input_ids, inputs_embeds).shape
                 attention_mask = create_mask(
                     self.config,
-                    and_masks(*mask_functions),
                     attention_mask,
                     query_shape=shape[:2],
                     key_length=shape[1],
                     like=self.embed_tokens.weight,
+                    segments=segments,
+                    groups=groups,
                 )
         outputs = super().forward(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
@@ -510,9 +584,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
     >>> model = DepthForConditionalGeneration(config)
     >>> source = torch.tensor([[60, 41, 5, 6, 60, 40, 7, 60, 1]])  # two sentences in the wrong order
     >>> target = torch.tensor([[40, 7, 60, 41, 5, 6, 60, 1]])
-    >>> outputs = model(input_ids=source, labels=target)
-    >>> outputs.logits.shape, outputs.token_losses.shape
-    (torch.Size([1, 8, 64]), torch.Size([1, 8]))
+    >>> model(input_ids=source, labels=target).token_losses.shape
+    torch.Size([1, 8])
     >>> model.generate(source, max_new_tokens=5, min_new_tokens=5, do_sample=False).shape
     torch.Size([1, 6])
     """
@@ -597,6 +670,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         decoder_sentence_mask: torch.BoolTensor | None = None,
         encoder_segment_ids: torch.LongTensor | None = None,
         decoder_segment_ids: torch.LongTensor | None = None,
+        loss_weights: torch.FloatTensor | None = None,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
@@ -666,6 +741,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             labels=labels,
             use_cache=use_cache,
             num_items_in_batch=num_items_in_batch,
+            loss_weights=loss_weights,
+            skip_logits=skip_logits,
             return_dict=True,
             **kwargs,
         )
@@ -697,24 +774,21 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         """The mask of cross-attention: (B, T) queries on (B, S) keys."""
         if is_4d(attention_mask):
             return attention_mask
-        mask_functions = []
+        groups = None
         if self.config.hierarchical_cross_mask:
             query_mask = _required(query_mask, *_DECODER_INPUT)
             sentence_mask = _required(sentence_mask, *_ENCODER_OUTPUT)
-            mask_functions.append(
-                sentence_to_sentence_mask_function(query_mask, sentence_mask, query_segments, key_segments)
-            )
-        if query_segments is not None:
-            mask_functions.append(same_segment_mask_function(query_segments, key_segments))
-        if not mask_functions:
+            groups = sentence_to_sentence_groups(query_mask, sentence_mask, query_segments, key_segments)
+        if groups is None and query_segments is None:
             return attention_mask
         return create_mask(
             self.decoder.config,
-            and_masks(*mask_functions),
             attention_mask,
             query_shape=_first(query_segments, query_mask).shape,
             key_length=encoder_hidden_states.shape[1],
             like=encoder_hidden_states,
+            segments=None if query_segments is None else (query_segments, key_segments),
+            groups=groups,
         )
 
     def _decoder_attention_mask(self, query_mask, attention_mask, sentence_mask, past_key_values, segment_ids):
@@ -724,7 +798,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         if not self.config.hierarchical_decoder_mask:
             if segment_ids is None:
                 return attention_mask
-            return self._segment_mask(self.decoder, segment_ids, segment_ids, attention_mask, causal_mask_function)
+            return self._segment_mask(self.decoder, segment_ids, segment_ids, attention_mask, is_causal=True)
         query_mask = _required(query_mask, *_DECODER_INPUT)
         past_length, key_length = 0, query_mask.shape[1]
         if past_key_values is not None:
@@ -747,18 +821,17 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = query_mask
         # A static cache has more keys than ids; the causal mask excludes the rest.
         sentence_mask = pad_to(sentence_mask, key_length)
-        mask_functions = [causal_mask_function, sentence_to_sentence_mask_function(sentence_mask, sentence_mask)]
-        if segment_ids is not None:
-            # A sentence token that attends to itself is never without a key.
-            mask_functions.append(same_segment_mask_function(segment_ids, segment_ids))
+        # A sentence token attends to itself: the groups need not know of segments to leave none without a key.
         return create_mask(
             self.decoder.config,
-            and_masks(*mask_functions),
             attention_mask,
             query_shape=query_mask.shape,
             key_length=key_length,
             like=self.shared.weight,
             query_offset=past_length,
+            is_causal=True,
+            segments=None if segment_ids is None else (segment_ids, segment_ids),
+            groups=sentence_to_sentence_groups(sentence_mask, sentence_mask),
         )
 
     def prepare_inputs_for_generation(

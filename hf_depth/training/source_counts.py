@@ -24,7 +24,8 @@ class SourceCounts:
 
     Args:
         mixture ([`MixtureDataset`] or [`MixtureStream`]): what is trained on.
-        device (`torch.device`): where the sums are kept.
+        device (`torch.device`): where the sums are kept: `sums`, a float64 tensor of shape
+            `(number of sources, 4)`, with `documents`, `examples`, `tokens` and rows.
 
     >>> from datasets import Dataset
     >>> from hf_depth.data.mixture import mix_examples
@@ -45,7 +46,7 @@ class SourceCounts:
 
     def reset(self) -> None:
         """Begin at nothing."""
-        self._sums = torch.zeros(len(self.names), len(COUNTS) + 1, dtype=torch.float64, device=self._device)
+        self.sums = torch.zeros(len(self.names), len(COUNTS) + 1, dtype=torch.float64, device=self._device)
 
     def add(
         self,
@@ -62,7 +63,8 @@ class SourceCounts:
                 collator gives them.
         """
         rows = torch.stack([num_documents, num_examples, num_tokens, torch.ones_like(num_documents)], dim=1)
-        self._sums.index_add_(0, source.to(self._device), rows.to(self._sums))
+        # Not in place: who has kept the sums can go back to them.
+        self.sums = self.sums.index_add(0, source.to(self._device), rows.to(self.sums))
 
     def metrics(
         self, accelerator: Accelerator, positions: Iterable[MixturePosition] = (), num_consumers: int = 1
@@ -77,7 +79,7 @@ class SourceCounts:
         """
         epochs = torch.tensor([[part.block.epoch for part in position.sources] for position in positions])
         passes = epochs.sum(0) / num_consumers if len(epochs) else torch.zeros(len(self.names))
-        sums = accelerator.reduce(torch.cat([self._sums, passes[:, None].to(self._sums)], dim=1), "sum")
+        sums = accelerator.reduce(torch.cat([self.sums, passes[:, None].to(self.sums)], dim=1), "sum")
         self.latest = {}
         for name, (*counts, num_rows, num_passes) in zip(self.names, sums.tolist(), strict=True):
             values = dict(zip(COUNTS, map(int, counts), strict=True))
@@ -88,11 +90,11 @@ class SourceCounts:
 
     def state(self) -> list[list[float]]:
         """The sums of this process, as JSON."""
-        return self._sums.tolist()
+        return self.sums.tolist()
 
     def restore(self, state: Any) -> None:
         """Go on from the sums of a checkpoint."""
-        self._sums = torch.tensor(state, dtype=torch.float64, device=self._device)
+        self.sums = torch.tensor(state, dtype=torch.float64, device=self._device)
 
     def table(self) -> dict[str, dict[str, float]]:
         """The latest counts of each source, as the model card states them."""

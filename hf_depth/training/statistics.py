@@ -78,7 +78,8 @@ def _given_sequence(
     [`sentence_sequence`] of ids; in examples whose labels go on with sentences that the input has not (prefix language
     modelling), of the sentences that it has.
     """
-    sequence, gold = sentence_sequence(ids, config), sentence_sequence(labels, config)
+    gold = sentence_sequence(labels, config)
+    sequence = gold if ids is labels else sentence_sequence(ids, config)
     goes_on = ((gold >= 0) & ~_is_given(gold, input_ids, config)).any(1, keepdim=True)  # (B, 1)
     left_out = goes_on & ~_is_given(sequence, input_ids, config)
     order = left_out.long().argsort(dim=1, stable=True)
@@ -177,19 +178,23 @@ def example_statistics(
         num_sentences = _by_segment(sentence, decoder_segment_ids)
         shuffled = shuffled_segments(input_ids, labels, decoder_segment_ids, config)
     loss = token_losses.detach().double()  # (B, T)
-    kinds = {"sentence": sentence, "reconstruction": reconstruction, "eosen": eosen}
+    loss_sum = loss.sum(1)
+    if sentence_loss_coefficient != 1:
+        loss_sum = loss_sum + (sentence_loss_coefficient - 1) * (loss * every_sentence).sum(1)
     values = {
         "examples": examples.sum(1),
         "tokens": counted.sum(1),
-        "loss_sum": loss.sum(1) + (sentence_loss_coefficient - 1) * (loss * every_sentence).sum(1),
+        "loss_sum": loss_sum,
         "shuffled": shuffled.sum(1),
         "input_tokens": input_ids.shape[1] * ones if attention_mask is None else (attention_mask != 0).sum(1),
         "positions": (input_ids.shape[1] + labels.shape[1]) * ones,
-        "tokens_cut": 0 * ones if num_cut_tokens is None else num_cut_tokens,
     }
-    for kind, mask in kinds.items():
-        values[f"{kind}_tokens"] = mask.sum(1)
-        values[f"{kind}_loss_sum"] = (loss * mask).sum(1)
+    if num_cut_tokens is not None:
+        values["tokens_cut"] = num_cut_tokens
+    kinds = {"sentence": sentence, "reconstruction": reconstruction, "eosen": eosen}
+    masks = torch.stack(list(kinds.values()))  # (3, B, T)
+    for kind, number, total in zip(kinds, masks.sum(2), (loss * masks).sum(2), strict=True):
+        values[f"{kind}_tokens"], values[f"{kind}_loss_sum"] = number, total
     if predictions is not None:
         correct = predictions == labels
         right = (correct & sentence).sum(1, keepdim=True)
@@ -200,8 +205,9 @@ def example_statistics(
         for name, numbers in by_example.items():
             values[f"sentence_{name}"] = numbers.sum(1)
             values[f"shuffled_sentence_{name}"] = (numbers * shuffled).sum(1)
-    zeros = 0 * ones
-    return torch.stack([values.get(name, zeros).double() for name in STATISTICS], dim=1)
+    zeros = torch.zeros_like(ones, dtype=torch.float64)
+    # Numbers of all kinds, converted by one operation: there is one such row in every step of training.
+    return torch.stack([values.get(name, zeros) for name in STATISTICS], dim=1)
 
 
 def _are_of_input(labels: torch.Tensor, input_ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:

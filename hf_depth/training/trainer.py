@@ -20,7 +20,7 @@ from datasets import Dataset, IterableDataset
 from huggingface_hub import ModelCard
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput, speed_metrics
@@ -39,6 +39,13 @@ from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .card_code import Usage, name_in_code, pretrained_usage
 from .console import install_console
+from .evaluation_order import (
+    LongestFirstSampler,
+    input_lengths,
+    metrics_in_order,
+    outputs_in_order,
+    places_of_examples,
+)
 from .fsdp import gather_in_generation, share_embedding
 from .health import HealthTrainer
 from .model_card import CardContent, pretraining_card
@@ -96,7 +103,8 @@ class DepthTrainer(HealthTrainer):
     - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
       and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`. With
       `constrain_sentence_order`, the same again under the constraint that each sentence token comes exactly once.
-    - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare.
+    - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare. Its
+      batches are of examples of similar length, the longest first; predictions come in the order of the examples.
     - Examples with metadata are evaluated without them, and once more with them: `eval_with_metadata_loss`, ….
 
     Args:
@@ -188,6 +196,8 @@ class DepthTrainer(HealthTrainer):
         self.unshuffling: dict[str, dict[str, Any]] = {}
         self._returns_generated = False
         self._log_clock = None
+        self._packing_is_checked = False
+        self._flops_per_token: int | None = None
 
     def _check_settings(self):
         """Stop on arguments that would be without effect, or with a wrong one."""
@@ -351,6 +361,7 @@ class DepthTrainer(HealthTrainer):
         return self.args.world_size * max(1, self.args.dataloader_num_workers)
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
             self._divide_optimizer()
@@ -406,6 +417,11 @@ class DepthTrainer(HealthTrainer):
         with self._evaluation_collator():
             return without_signals(super().get_test_dataloader(test_dataset))
 
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
+        """As `Trainer` does, but the longest examples come first where their lengths are known."""
+        lengths = input_lengths(eval_dataset)
+        return super()._get_eval_sampler(eval_dataset) if lengths is None else LongestFirstSampler(lengths)
+
     @contextlib.contextmanager
     def _evaluation_collator(self):
         training_collator, self.data_collator = self.data_collator, self.eval_data_collator
@@ -446,46 +462,78 @@ class DepthTrainer(HealthTrainer):
         labels = inputs["labels"]
         if "encoder_segment_ids" in inputs:
             self._check_packing()
-        outputs = model(**inputs, use_cache=False)
-        token_losses = outputs.get("token_losses")
-        if token_losses is None:
+        loss_weights = self._loss_weights(labels, num_items_in_batch)
+        if self._weights_losses:
+            outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
+            token_losses = outputs["token_losses"]
+            loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
+        else:
+            outputs = model(**inputs, use_cache=False)
             token_losses = cross_entropy_per_token(outputs["logits"], labels)
+            loss = (loss_weights * token_losses).sum()
+        predictions = None
+        if not model.training:
+            predictions = outputs.get("predictions")
+            predictions = outputs["logits"].argmax(-1) if predictions is None else predictions
 
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
-        coefficient = self.args.sentence_loss_coefficient
-        loss = token_losses.sum()
-        if coefficient != 1.0:
-            loss = loss + (coefficient - 1.0) * (token_losses * sentence_token_mask(labels, config)).sum()
-        if num_items_in_batch is None:
-            loss = loss / (labels != -100).sum().clamp(min=1)
-        else:
-            loss = loss / num_items_in_batch
-            if self.args.average_tokens_across_devices:
-                # Gradients are averaged over the processes, but N already counts the labels of all of them.
-                loss = loss * self.accelerator.num_processes
-
         tensors = {
             "input_ids": inputs["input_ids"],
             "attention_mask": inputs.get("attention_mask"),
             "labels": labels,
             "token_losses": token_losses,
-            "predictions": None if model.training else outputs["logits"].argmax(-1),
+            "predictions": predictions,
             "num_cut_tokens": num_cut_tokens,
             "decoder_segment_ids": inputs.get("decoder_segment_ids"),
         }
         if labels.device.type == "mps":  # has no float64, in which the statistics are added up
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
-        statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
+        statistics = example_statistics(
+            **tensors, config=config, sentence_loss_coefficient=self.args.sentence_loss_coefficient
+        )
         if model.training:
             self._train_sums = _add(self._train_sums, statistics.sum(0))
         elif self._eval_sums is not None:
             self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
         return (loss, outputs) if return_outputs else loss
 
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """As `Trainer.floating_point_ops`, which walks through all parameters, at every step, to count them."""
+        if "input_ids" not in inputs:
+            return 0
+        if self._flops_per_token is None:
+            self._flops_per_token = super().floating_point_ops({"input_ids": inputs["input_ids"].new_zeros(1)})
+        return inputs["input_ids"].numel() * self._flops_per_token
+
+    def _loss_weights(self, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
+        """The weight of each label (B, T) in the loss, float32."""
+        weights = torch.ones(labels.shape, device=labels.device)
+        if self.args.sentence_loss_coefficient != 1.0:
+            is_sentence_token = sentence_token_mask(labels, self.model.config)
+            weights = weights.masked_fill(is_sentence_token, self.args.sentence_loss_coefficient)
+        if num_items is None:
+            return weights / (labels != -100).sum().clamp(min=1)
+        if self.args.average_tokens_across_devices:
+            # Gradients are averaged over the processes, but N already counts the labels of all of them.
+            weights = weights * self.accelerator.num_processes
+        return weights / num_items
+
+    @functools.cached_property
+    def _weights_losses(self) -> bool:
+        """Whether the model weights the losses of its labels itself, and computes them without all logits."""
+        return "loss_weights" in inspect.signature(self._base_model.forward).parameters
+
+    @property
+    def _base_model(self) -> PreTrainedModel:
+        """The model without what is wrapped around it, PEFT included."""
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
     def _check_packing(self) -> None:
         """Stop on a model that would let the examples of a packed row see each other, or start them otherwise."""
-        model = self.accelerator.unwrap_model(self.model)
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT
+        if self._packing_is_checked:
+            return
+        model = self._base_model
         if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
             raise ValueError(
                 f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend "
@@ -498,6 +546,7 @@ class DepthTrainer(HealthTrainer):
                 f"{model.config.decoder_start_token_id}. Give the model to the collator: "
                 "`objective.collator(model=model)`."
             )
+        self._packing_is_checked = True
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
@@ -584,17 +633,24 @@ class DepthTrainer(HealthTrainer):
         """Whether the collator puts the metadata of examples before their inputs."""
         return hasattr(self.eval_data_collator, "set_metadata_probability")
 
-    def _evaluation_loop(self, *args: Any, metric_key_prefix: str, **kwargs: Any) -> EvalLoopOutput:
+    def _evaluation_loop(
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str, **kwargs: Any
+    ) -> EvalLoopOutput:
         started = time.perf_counter()
+        places, compute_metrics = places_of_examples(dataloader), self.compute_metrics
+        if places is not None and compute_metrics is not None and not self.args.batch_eval_metrics:
+            self.compute_metrics = metrics_in_order(compute_metrics, places)
         self.gather_function = self.accelerator.gather_for_metrics
         self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self._sums_device)
         self._order_sums, self._unshuffling = {}, {}
         try:
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+            output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
             metrics = self._evaluation_metrics()
             self._sums_of[metric_key_prefix] = self._eval_sums, dict(self._order_sums)
         finally:
-            self._eval_sums = None
+            self._eval_sums, self.compute_metrics = None, compute_metrics
+        if places is not None:
+            output = outputs_in_order(output, places)
         if self._unshuffling:
             tables = self._unshuffling.items()
             self.unshuffling[metric_key_prefix] = {name: unshuffling_accuracy(table) for name, table in tables}
@@ -652,6 +708,8 @@ class DepthTrainer(HealthTrainer):
 
     def _loss(self, model, inputs, ignore_keys=None) -> torch.Tensor:
         """The loss of a batch, whose statistics [`compute_loss`] adds to the sums of the evaluation."""
+        if self._weights_losses:
+            inputs = {**inputs, "skip_logits": True}
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
 
     def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
@@ -816,11 +874,14 @@ class DepthTrainer(HealthTrainer):
 
     def _state_before_step(self) -> dict[str, Any]:
         before = super()._state_before_step()
-        return before and before | {"sums": self._train_sums}
+        counts = None if self.source_counts is None else self.source_counts.sums
+        return before and before | {"sums": self._train_sums, "source_counts": counts}
 
     def _restore_state(self, before: Mapping[str, Any]) -> None:
         super()._restore_state(before)
         self._train_sums = before["sums"]
+        if self.source_counts is not None:
+            self.source_counts.sums = before["source_counts"]
 
     def _log_state(self) -> dict[str, Any]:
         sums = None if self._train_sums is None else self._train_sums.tolist()

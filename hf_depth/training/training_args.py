@@ -69,8 +69,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
             The filter hides a NaN loss, and synchronizes the CPU with the device at every step. Without it, training
             stops with an error at the next log.
-        accelerator_config (*optional*, defaults to `{"dispatch_batches": False}`):
-            The default of accelerate lets rank 0 read a stream for all and needs batches of equal length.
+        accelerator_config (*optional*, defaults to `{"dispatch_batches": False, "non_blocking": True}`):
+            The defaults of accelerate let rank 0 read a stream for all, which needs batches of equal length, and wait
+            at every batch until the device has done all work before it. (`non_blocking` is `dataloader_pin_memory`.)
         skip_bad_batches (`int`, *optional*, defaults to 0):
             At most so many batches of the run whose loss or gradient is not finite are skipped, as if they had not
             been read, see [`HealthTrainer`]; with 0 the first one ends the run. The CPU waits for the device once in
@@ -173,15 +174,18 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             )
         if self.adam_epsilon is None:
             self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
-        if self.accelerator_config is None:
-            self.accelerator_config = {"dispatch_batches": False}
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
         check_ranges(self, RANGES)
         check_options(self)
         if self.output_dir is not None and not self.output_dir.strip():
             raise ValueError(f"`output_dir` must name a folder, got {self.output_dir!r}.")
+        uses_own_loading = self.accelerator_config is None
+        if uses_own_loading:
+            self.accelerator_config = {"dispatch_batches": False}
         self._convert()
+        if uses_own_loading:
+            self.accelerator_config.non_blocking = self.dataloader_pin_memory  # which is off on a CPU
         self._defaults = {name: getattr(self, name) for name in not_given}
         for check in (check_intervals, check_devices, check_bad_batches, check_optimizer, check_schedule):
             check(self)

@@ -1,5 +1,8 @@
 """Laws of training on packed rows: it is training on their examples, in losses, logs and weights."""
 
+import inspect
+from unittest import mock
+
 from absl.testing import parameterized
 from datasets import Dataset
 
@@ -103,6 +106,14 @@ class PackedTrainingTest(TrainingTestCase):
         run = self.trainer(tiny_model("stock_t5"), objective.collator(), rows)
         with self.assertRaisesRegex(ValueError, "takes no `encoder_segment_ids`: the examples of a packed row would"):
             run.train()
+
+    def test_the_model_is_checked_once(self):
+        objective, rows = packed(SpanCorruptionObjective)
+        run = self.trainer(tiny_model("t5"), objective.collator(), rows, max_steps=3)
+        with mock.patch("inspect.signature", side_effect=inspect.signature) as signature:
+            run.train()
+        of_model = [call for call in signature.call_args_list if call == mock.call(run.model.forward)]
+        self.assertLen(of_model, 1)
 
     def test_targets_begin_with_the_start_token_of_the_model(self):
         objective, rows = packed(SpanCorruptionObjective)

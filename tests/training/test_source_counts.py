@@ -1,4 +1,5 @@
 import json
+import math
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +14,7 @@ from hf_depth import DataCollatorForDepth, load_corpus
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.source_counts import SourceCounts
 from hf_depth.training.trainer import COUNTED_OF_SOURCES
-from tiny_training import TrainingTestCase, mixture, parameters, rows, tiny_model, trainer
+from tiny_training import TrainingTestCase, mixture, parameters, poison, rows, tiny_model, trainer
 
 ARGUMENTS = {"per_device_train_batch_size": 2, "learning_rate": 0.1, "logging_steps": 2}
 
@@ -40,6 +41,9 @@ def drawn(num_consumers: int, number: int):
 
 
 class SourceCountsTest(TrainingTestCase):
+    def assert_contains(self, expected, counts):
+        self.assertEqual(counts | expected, counts)
+
     def run_of(self, steps, **arguments):
         model = tiny_model("depth", dropout_rate=0.1)
         return trainer("depth", self.folder, model=model, mixed=True, max_steps=steps, **ARGUMENTS | arguments)
@@ -51,7 +55,7 @@ class SourceCountsTest(TrainingTestCase):
         consumers = max(1, workers)
         examples = drawn(consumers, 24 // consumers)
         seen = run.source_counts.latest
-        self.assertContainsSubset(counts_of(chain(*examples)), seen)
+        self.assert_contains(counts_of(chain(*examples)), seen)
         for source, name in enumerate("ab"):
             last = [max(e["stream_epoch"] for e in part if e["source"] == source) for part in examples]
             self.assertAlmostEqual(seen[f"{name}/passes"], sum(last) / consumers, places=4)
@@ -71,6 +75,16 @@ class SourceCountsTest(TrainingTestCase):
             expected[f"{name}/passes"] = round(expected[f"{name}/examples"] / size, 4)
         self.assertEqual(run.source_counts.latest, expected)
 
+    @parameterized.parameters(1, 2)
+    def test_a_batch_that_is_skipped_does_not_count(self, accumulation):
+        run = self.run_of(4, streaming=True, gradient_accumulation_steps=accumulation, skip_bad_batches=1)
+        poison(run, 2, math.nan)
+        with self.assertLogs("hf_depth.training.health", "WARNING"):
+            run.train()
+        (examples,) = drawn(1, 8 * accumulation)
+        trained = [example for place, example in enumerate(examples) if place // (2 * accumulation) != 1]
+        self.assert_contains(counts_of(trained), run.source_counts.latest)
+
     def test_each_example_of_a_packed_row_is_counted(self):
         data = mixture("depth", streaming=False, packing=True, packed_source_length=400, packed_target_length=400)
         drawn = [data[i] for i in range(len(data))]
@@ -80,7 +94,7 @@ class SourceCountsTest(TrainingTestCase):
         counts, batch = SourceCounts(data, torch.device("cpu")), collator(drawn)
         counts.add(**{name: batch[name] for name in COUNTED_OF_SOURCES})
         seen = counts.metrics(Accelerator(cpu=True))
-        self.assertContainsSubset(counts_of(drawn), seen)
+        self.assert_contains(counts_of(drawn), seen)
         self.assertGreater(seen["a/examples"], len([row for row in drawn if row["source"] == 0]))
         for source, (name, size) in enumerate(data.source_sizes.items()):
             self.assertEqual(seen[f"{name}/passes"], round(data.num_drawn[source] / size, 4))
@@ -105,7 +119,7 @@ class SourceCountsTest(TrainingTestCase):
         logs = source_logs(json.loads(Path(self.folder, "logs.json").read_text())["all"])
         alone = self.run_of(6, streaming=True, dataloader_num_workers=2, gradient_accumulation_steps=2)
         alone.train()
-        self.assertContainsSubset(counts_of(chain(*drawn(2, 12))), alone.source_counts.latest)
+        self.assert_contains(counts_of(chain(*drawn(2, 12))), alone.source_counts.latest)
         for log in source_logs(alone.state.log_history):
             log.pop("loss", None)
             self.assertTrue(any(log.items() <= other.items() for other in logs), log)

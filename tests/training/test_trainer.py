@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 import multiprocessing
@@ -10,7 +11,7 @@ from absl.testing import absltest, parameterized
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from datasets import Dataset
-from transformers import Seq2SeqTrainingArguments
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 import tiny_training
 from helpers import ROOT, SENTENCES, run_in_two_processes, tiny_tokenizer
@@ -41,7 +42,7 @@ class LossTest(TrainingTestCase):
         )
         batches = []
         run.model.register_forward_pre_hook(lambda module, args, kwargs: batches.append(kwargs), with_kwargs=True)
-        before = tiny_model(kind)
+        before = tiny_model(kind).eval()
         run.train()
         self.assertLen(batches, accumulation)
         total, number = 0.0, 0
@@ -144,6 +145,23 @@ class LossTest(TrainingTestCase):
     def test_bad_arguments_are_named(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
             DepthTrainingArguments(self.folder, **arguments)
+
+
+class CostTest(TrainingTestCase):
+    def test_floating_point_operations_are_those_of_the_trainer_of_transformers(self):
+        run = trainer("depth", self.folder, max_steps=3, per_device_train_batch_size=4)
+        own, sizes = run.floating_point_ops, []
+        stock = functools.partial(Seq2SeqTrainer.floating_point_ops, run)
+        run.floating_point_ops = lambda inputs: sizes.append(stock(inputs)) or own(inputs)
+        run.train()
+        self.assertLen(sizes, 3)
+        self.assertEqual(run.state.total_flos, sum(sizes))
+
+    def test_parameters_are_counted_once(self):
+        run = trainer("depth", self.folder, max_steps=3)
+        with mock.patch.object(run.model, "num_parameters", side_effect=run.model.num_parameters) as count:
+            run.train()
+        count.assert_called_once_with(exclude_embeddings=True)
 
 
 class EngineTest(TrainingTestCase):

@@ -1,5 +1,6 @@
 from unittest import mock
 
+import torch
 from absl.testing import parameterized
 
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
@@ -89,3 +90,20 @@ class DefaultScheduleTest(parameterized.TestCase):
         args.use_scratch_schedule()
         description = describe_training(args)
         self.assertEqual(tuple(description[name] for name in SCHEDULE), (1e-3, "cosine", 0.05))
+
+
+class DataLoaderTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_batches_in_pinned_memory_are_copied_without_waiting(self, is_pinned):
+        with mock.patch("transformers.training_args.TrainingArguments.device", torch.device("cuda")):
+            args = DepthTrainingArguments("runs/x", dataloader_pin_memory=is_pinned)
+        self.assertEqual(args.accelerator_config.non_blocking, is_pinned)
+        self.assertIs(args.accelerator_config.dispatch_batches, False)
+
+    def test_on_a_cpu_nothing_is_pinned(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True)
+        self.assertIs(args.dataloader_pin_memory or args.accelerator_config.non_blocking, False)
+
+    def test_a_configuration_that_is_given_stays(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True, accelerator_config={"even_batches": False})
+        self.assertIs(args.accelerator_config.non_blocking, False)

@@ -1,0 +1,215 @@
+"""
+What a trainer costs beside the step itself: the time of a step of `DepthTrainer.train()` and of stock
+`Seq2SeqTrainer.train()` beside a bare loop around the same step.
+
+    python benchmarks/trainer_overhead.py
+    python benchmarks/trainer_overhead.py --d_model 768 --num_layers 12 --batch_size 64 --device cuda --bf16
+
+All of them have the same model, collator, data loader, optimizer, schedule and clipping. At the end of each step of a
+trainer the bare loop makes one of its own, so that other load on the machine affects both; logs are included. On a CPU
+the time is CPU time of the process, on a GPU wall-clock time until the device has finished. Another table has the
+same at a size where a step is almost nothing but overhead, in milliseconds. The goal is a ratio of at most 1.03.
+"""
+
+import argparse
+import copy
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is first used
+
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+from transformers import (  # noqa: E402
+    PreTrainedModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    get_cosine_schedule_with_warmup,
+    set_seed,
+)
+
+from hf_depth import (  # noqa: E402
+    DepthObjective,
+    DepthTrainer,
+    DepthTrainingArguments,
+    add_sentence_tokens,
+    load_model,
+    train_tokenizer,
+)
+from hf_depth.data.objectives import Collator  # noqa: E402
+from hf_depth.data.python_reference import python_reference_documents  # noqa: E402
+
+TINY = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+TINY_LENGTH, TINY_BATCH = 128, 2
+CLIPPING, RATE = 1.0, 1e-3
+
+
+class ModelInputs:
+    """A collator without what only [`DepthTrainer`] reads."""
+
+    def __init__(self, collator: Collator):
+        self.collator = collator
+
+    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = self.collator(examples)
+        batch.pop("num_cut_tokens", None)
+        return batch
+
+
+class BareLoop:
+    """A training loop with nothing but the step."""
+
+    def __init__(self, model: PreTrainedModel, data: Dataset, collator: Collator, args: argparse.Namespace):
+        self.model = model.to(args.device).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, fused=True, weight_decay=0.0)
+        self.schedule = get_cosine_schedule_with_warmup(self.optimizer, 0, args.warmup_steps + args.steps)
+        loader = DataLoader(data, args.batch_size, collate_fn=ModelInputs(collator), drop_last=True)
+        self.batches = chain.from_iterable(repeat(loader))
+        self.device, self.bf16 = torch.device(args.device), args.bf16
+
+    def step(self) -> None:
+        """Make one step."""
+        batch = {name: tensor.to(self.device) for name, tensor in next(self.batches).items()}
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            loss = self.model(**batch, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIPPING)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad()
+
+
+class Alternation(TrainerCallback):
+    """
+    Times each step of a trainer, from the end of the one before, and makes a step of a bare loop after each.
+
+    Args:
+        bare ([`BareLoop`]): the other side.
+        device (`str`): where both compute.
+        warmup_steps (`int`): first steps that do not count.
+    """
+
+    def __init__(self, bare: BareLoop, device: str, warmup_steps: int):
+        self.bare, self.warmup_steps = bare, warmup_steps
+        self.is_cuda = torch.device(device).type == "cuda"
+        self.seconds: list[tuple[float, float]] = []  # of the trainer, of the bare loop
+        self.ended: float | None = None
+
+    def clock(self) -> float:
+        """Seconds since some moment, once the device has finished its work."""
+        if not self.is_cuda:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs) -> None:
+        began = self.clock()
+        of_trainer = began - (began if self.ended is None else self.ended)
+        self.bare.step()
+        self.ended = self.clock()
+        if state.global_step > self.warmup_steps:
+            self.seconds.append((of_trainer, self.ended - began))
+
+
+def main() -> None:
+    args = parse_args()
+    torch.set_num_threads(args.num_threads)
+    documents = python_reference_documents()
+    tokenizer = add_sentence_tokens(train_tokenizer([each["text"] for each in documents], 2000, allow_fewer=True))
+    sizes = {
+        "step": (args.steps, args.batch_size, args.max_source_length, {name: getattr(args, name) for name in TINY}),
+        "tiny step": (args.tiny_steps, TINY_BATCH, TINY_LENGTH, TINY),
+    }
+    for title, (steps, batch_size, length, size) in sizes.items():
+        set_seed(args.seed)
+        objective = DepthObjective(tokenizer, length)
+        data = objective.prepare(Dataset.from_list(documents))
+        vocab_size = args.vocab_size if title == "step" else len(tokenizer)
+        model = load_model(None, tokenizer, dropout_rate=0.1, vocab_size=max(vocab_size, len(tokenizer)), **size)
+        own = argparse.Namespace(**vars(args) | {"steps": steps, "batch_size": batch_size})
+        print(
+            f"{title}: {sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {batch_size} x {length} "
+            f"tokens, {steps} steps, a log every {args.logging_steps}, torch {torch.__version__}, {args.device}"
+        )
+        print("| trainer | ms per step | bare loop | ratio of medians | of means | overhead (ms) |")
+        print("|---|---|---|---|---|---|")
+        for name in ("DepthTrainer", "Seq2SeqTrainer"):
+            collator = objective.collator(padding="max_length")
+            seconds = measure(name, model, data, collator, own)
+            print(row(name, seconds), flush=True)
+
+
+def measure(
+    name: str, model: PreTrainedModel, data: Dataset, collator: Collator, args: argparse.Namespace
+) -> list[tuple[float, float]]:
+    """Seconds of each step of a trainer and of the bare loop beside it."""
+    bare = BareLoop(copy.deepcopy(model), data, copy.deepcopy(collator), args)
+    alternation = Alternation(bare, args.device, args.warmup_steps)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {
+            "output_dir": folder,
+            "max_steps": args.warmup_steps + args.steps,
+            "per_device_train_batch_size": args.batch_size,
+            "train_sampling_strategy": "sequential",
+            "dataloader_drop_last": True,
+            "learning_rate": RATE,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 0,
+            "weight_decay": 0.0,
+            "max_grad_norm": CLIPPING,
+            "optim": "adamw_torch_fused",
+            "bf16": args.bf16,
+            "logging_steps": args.logging_steps,
+            "save_strategy": "no",
+            "report_to": "none",
+            "disable_tqdm": True,
+            "use_cpu": args.device == "cpu",
+        }
+        own, parts = copy.deepcopy(model), {"train_dataset": data, "callbacks": [alternation]}
+        if name == "DepthTrainer":
+            trainer = DepthTrainer(own, DepthTrainingArguments(**settings), collator, **parts)
+        else:
+            settings["remove_unused_columns"] = False
+            trainer = Seq2SeqTrainer(own, Seq2SeqTrainingArguments(**settings), ModelInputs(collator), **parts)
+        trainer.train()
+    return alternation.seconds
+
+
+def row(name: str, seconds: list[tuple[float, float]]) -> str:
+    trainer, bare = zip(*seconds, strict=True)
+    medians = statistics.median(trainer), statistics.median(bare)
+    means = statistics.fmean(trainer), statistics.fmean(bare)
+    overhead = statistics.median(one - other for one, other in seconds)
+    return (
+        f"| {name} | {1e3 * medians[0]:.2f} | {1e3 * medians[1]:.2f} | {medians[0] / medians[1]:.3f} | "
+        f"{means[0] / means[1]:.3f} | {1e3 * overhead:.2f} |"
+    )
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch_size", type=int, default=2)
+    parser.add_argument("--max_source_length", type=int, default=256)
+    parser.add_argument("--vocab_size", type=int, default=32128)
+    for name, value in {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 4, "num_heads": 4}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--tiny_steps", type=int, default=200)
+    parser.add_argument("--warmup_steps", type=int, default=3)
+    parser.add_argument("--logging_steps", type=int, default=20)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--num_threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

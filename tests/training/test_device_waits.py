@@ -1,0 +1,169 @@
+"""Between two logs, no training step waits for the device: neither for a number of it nor for a shape."""
+
+import functools
+import unittest
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from transformers import TrainerCallback
+
+from hf_depth.models import modeling_depth
+from tiny_training import TrainingTestCase, tiny_model, trainer
+
+# What a CPU must know before it goes on: numbers of a device (`item`, `bool`), and shapes that depend on them.
+WAITING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "unique", "repeat_interleave")
+FIRST, LAST = 2, 5  # steps without a log before or after them
+RUNS = (
+    ("depth", "depth", {}),
+    ("depth_sdpa", "depth", {"attn_implementation": "depth_sdpa"}),
+    ("t5", "t5", {"attn_implementation": "depth_sdpa"}),
+    ("weighted", "depth", {"sentence_loss_coefficient": 3.0}),
+    ("accumulated", "depth", {"gradient_accumulation_steps": 2}),
+    ("clipped", "depth", {"max_grad_norm": 0.1}),
+    ("mixture", "depth", {"mixed": True}),
+    ("stream", "depth", {"streaming": True}),
+    ("adamw", "depth", {"optim": "adamw_torch_fused"}),
+    ("checkpointing", "depth", {"gradient_checkpointing": True}),
+)
+# Those count their steps on the CPU, which a look at the operations alone does not tell from the device.
+COUNTING_RUNS = (
+    ("adamw_foreach", "depth", {"optim": "adamw_torch"}),
+    ("adamw_scale", "depth", {"optim": "adamw_scale"}),
+    ("muon", "depth", {"optim": "muon"}),
+)
+
+
+class Waiting(AssertionError):
+    """An operation for which a CPU would wait for its device."""
+
+
+class NoWaiting(TorchDispatchMode):
+    """Raises where a CPU would wait for the device that the tensors were on."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        indices = args[1] if name.startswith("index") and len(args) > 1 and isinstance(args[1], list | tuple) else ()
+        by_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+        if name.strip("_") in {waiting.strip("_") for waiting in WAITING} or by_mask:
+            raise Waiting(f"{name} needs a number of the device")
+        return function(*args, **(kwargs or {}))
+
+
+class BetweenLogs(TrainerCallback):
+    """Enters a context when a step begins, and leaves it when another one ends."""
+
+    def __init__(self, enter, leave):
+        self.enter, self.leave = enter, leave
+        self.steps, self.is_inside = 0, False
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 == FIRST:
+            self.enter()
+            self.is_inside = True
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps += FIRST <= state.global_step <= LAST
+        if state.global_step == LAST:
+            self.end()
+
+    def end(self):
+        if self.is_inside:
+            self.leave()
+        self.is_inside = False
+
+
+def run_between_logs(folder, kind, enter, leave, prepare, attn_implementation="sdpa", **arguments) -> int:
+    """Train some steps with a log at the end, and return the number of those in the context."""
+    model = tiny_model(kind, dropout_rate=0.1)
+    model.set_attn_implementation(attn_implementation)
+    settings = {"max_steps": LAST + 1, "logging_steps": LAST + 1, "per_device_train_batch_size": 2}
+    one_trainer = trainer(
+        kind, folder, model=model, **{"learning_rate": 0.01, "max_grad_norm": 1.0, **settings, **arguments}
+    )
+    callback = BetweenLogs(enter, leave)
+    one_trainer.add_callback(callback)
+    prepare(one_trainer)
+    try:
+        one_trainer.train()
+    finally:
+        callback.end()
+    return callback.steps
+
+
+def read_on_the_host(one_trainer):
+    """Let a trainer read its data, which are on the CPU anyway, out of the sight of [`NoWaiting`]."""
+    get_batch_samples = one_trainer.get_batch_samples
+
+    def out_of_sight(*args, **kwargs):
+        with _disable_current_modes():
+            return get_batch_samples(*args, **kwargs)
+
+    one_trainer.get_batch_samples = out_of_sight
+
+
+def with_a_loss_that(action):
+    """What makes a trainer do something with the loss of each step."""
+
+    def prepare(one_trainer):
+        compute_loss = one_trainer.compute_loss
+
+        def acting(*args, **kwargs):
+            loss = compute_loss(*args, **kwargs)
+            action(loss)
+            return loss
+
+        one_trainer.compute_loss = acting
+
+    return prepare
+
+
+class NoWaitingTest(TrainingTestCase):
+    """On a CPU, by the operations."""
+
+    def run_without_waiting(self, kind, prepare=lambda one_trainer: None, **arguments):
+        mode = NoWaiting()
+
+        def prepare_all(one_trainer):
+            read_on_the_host(one_trainer)
+            prepare(one_trainer)
+
+        # What is looked at on a CPU only.
+        self.enterContext(mock.patch.object(modeling_depth, "check_segment_ids"))
+        leave = functools.partial(mode.__exit__, None, None, None)
+        return run_between_logs(self.folder, kind, mode.__enter__, leave, prepare_all, **arguments)
+
+    @parameterized.named_parameters(*RUNS)
+    def test_no_step_between_logs_waits(self, kind, arguments):
+        self.assertEqual(self.run_without_waiting(kind, **arguments), LAST - FIRST + 1)
+
+    @parameterized.named_parameters(
+        ("item", lambda loss: loss.item()),
+        ("nonzero", lambda loss: loss[None].nonzero()),
+        ("mask", lambda loss: loss[None][loss[None] > 0]),
+    )
+    def test_a_step_that_waits_is_noticed(self, action):
+        with self.assertRaises(Waiting):
+            self.run_without_waiting("depth", with_a_loss_that(action))
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
+class NoWaitingOnCudaTest(TrainingTestCase):
+    """On a GPU, by CUDA itself."""
+
+    def run_without_waiting(self, kind, prepare=lambda one_trainer: None, **arguments):
+        enter, leave = (functools.partial(torch.cuda.set_sync_debug_mode, mode) for mode in ("error", "default"))
+        return run_between_logs(self.folder, kind, enter, leave, prepare, use_cpu=False, **arguments)
+
+    @parameterized.named_parameters(*RUNS, *COUNTING_RUNS)
+    def test_no_step_between_logs_waits_for_cuda(self, kind, arguments):
+        self.assertEqual(self.run_without_waiting(kind, **arguments), LAST - FIRST + 1)
+
+    def test_a_step_that_waits_for_cuda_is_noticed(self):
+        with self.assertRaisesRegex(RuntimeError, "synchronizing CUDA operation"):
+            self.run_without_waiting("depth", with_a_loss_that(lambda loss: loss.item()))
+
+
+if __name__ == "__main__":
+    absltest.main()
