@@ -23,6 +23,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
+from .flex_depth import depth_flex
 from .layers_depth import speed_up_layers
 from .loss_depth import cross_entropy_per_token, is_plain_head, linear_cross_entropy
 from .masking_depth import (
@@ -36,9 +37,12 @@ from .masking_depth import (
     sentence_to_sentence_groups,
 )
 from .sdpa_depth import depth_sdpa
+from .triton_depth import depth_triton
 
 # Implementations of attention that transformers then knows by name, those of `COMPACT_IMPLEMENTATIONS`.
 register_attention("depth_sdpa", depth_sdpa)
+register_attention("depth_triton", depth_triton)
+register_attention("depth_flex", depth_flex)
 
 # Fields of which the encoder's and the decoder's configurations have copies.
 SENTENCE_SETTINGS = (
