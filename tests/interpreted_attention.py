@@ -16,6 +16,7 @@ import torch
 from hf_depth.models import triton_depth
 from hf_depth.models.attention_depth import expand_bias
 from hf_depth.models.masking_depth import compact_mask, expand_mask
+from tiny_models import gradients, random_batch, tiny_model, uncompiled_flex_attention
 
 HEADS = 2
 NAMES = ("output", "query", "key", "value", "bias")
@@ -189,3 +190,12 @@ def self_check(head_dim: int, dtype: torch.dtype, broken: bool) -> str | None:
     wrong = function if not broken else lambda *arguments: function(*arguments) * 1.1
     with mock.patch.object(triton_depth, "depth_triton", wrong):
         return triton_depth.check_triton_attention(torch.device("cpu"), head_dim, dtype)
+
+
+def model_differences(attn_implementation: str) -> float:
+    """The largest difference of a tiny DEPTH's gradients to those with eager attention, on rows with padding."""
+    batch = random_batch(0, batch_size=2, source_length=9, target_length=5)
+    expected = gradients(tiny_model(attn_implementation="eager", num_layers=1), batch)
+    with uncompiled_flex_attention():
+        found = gradients(tiny_model(attn_implementation=attn_implementation, num_layers=1), batch)
+    return max((found[name] - expected[name]).abs().max().item() for name in expected)
