@@ -57,9 +57,10 @@ class _RMSNorm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         product = gradient * x
         rows, scales = product.view(-1, x.shape[-1]), scale.view(-1)
-        weight_gradient = torch.mv(rows.t(), scales) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[0]:
-            return None, weight_gradient, None
-        shares = torch.mv(rows, weight).mul_(scales.pow(3)).div_(-x.shape[-1]).view(scale.shape)
+        with torch.autocast(x.device.type, enabled=False):  # which would round the products
+            weight_gradient = torch.mv(rows.t(), scales) if ctx.needs_input_grad[1] else None
+            if not ctx.needs_input_grad[0]:
+                return None, weight_gradient, None
+            shares = torch.mv(rows, weight).mul_(scales.pow(3)).div_(-x.shape[-1]).view(scale.shape)
         torch.mul(gradient, weight, out=product)
         return product.mul_(scale).addcmul_(x, shares), weight_gradient, None
