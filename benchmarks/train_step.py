@@ -190,6 +190,7 @@ class Side:
         """Time some steps; on a GPU the side enters the device before, and leaves it behind."""
         on_gpu = torch.device(args.device).type == "cuda"
         if on_gpu:
+            of_others = torch.cuda.memory_allocated() - sum(tensor.nbytes for tensor in self.batch.values())
             self._move(args.device)
             torch.cuda.reset_peak_memory_stats()
             for _ in range(STEPS_BEFORE_A_TURN):
@@ -199,7 +200,7 @@ class Side:
             self.step()
             self.seconds.append(read_clock(args) - started)
         if on_gpu:
-            self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated())
+            self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated() - of_others)
             self.leave_device(args)
 
     def leave_device(self, args: argparse.Namespace) -> None:
@@ -216,14 +217,11 @@ class Side:
                     state[name] = value.to(device)
 
     def measure_memory(self) -> None:
-        """On a CPU: what a step allocates at its peak, on top of the parameters and the states of the optimizer."""
+        """On a CPU: what a step allocates at its peak, on top of batch, parameters and states of the optimizer."""
         states = [v for state in self._optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
         resident = {tensor.data_ptr(): tensor.nbytes for tensor in [*self._module.parameters(), *states]}
-        self.peak_bytes = sum(resident.values()) + peak_allocation(self.step)
-
-    def fail(self, error: Exception) -> None:
-        self.error = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        self.release()
+        batch = sum(tensor.nbytes for tensor in self.batch.values())
+        self.peak_bytes = sum(resident.values()) + batch + peak_allocation(self.step)
 
     def release(self) -> None:
         self._module = self._optimizer = self._forward = None
@@ -421,12 +419,15 @@ def run(args: argparse.Namespace) -> tuple[list[Side], float]:
 
 def attempt(side: Side, action: Callable[[], None]) -> None:
     """One side that fails must not cost the others their figures."""
-    if side.error is None:
-        try:
-            action()
-        except Exception as error:
-            side.fail(error)
-            print(f"{side.name}: {side.error}", file=sys.stderr, flush=True)
+    if side.error is not None:
+        return
+    try:
+        action()
+    except Exception as error:
+        side.error = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if side.error is not None:  # only now: the traceback, which is gone, held tensors
+        print(f"{side.name}: {side.error}", file=sys.stderr, flush=True)
+        side.release()
 
 
 def losses_differ(sides: Sequence[Side], precision: str) -> list[str]:
