@@ -11,6 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, crea
 from transformers import T5Config, UMT5Config, masking_utils
 
 from hf_depth.models.configuration_depth import DepthConfig
+from hf_depth.models.masking_depth import expand_mask, is_compact
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration
 
 # Ordinary tokens are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.
@@ -126,6 +127,8 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
         mask = (full.tril() if kind == "decoder" else full)[None, None]
     elif isinstance(mask, BlockMask):
         mask = create_mask(mask.mask_mod, batch_size, 1, query_length, key_length, device="cpu")
+    elif is_compact(mask):
+        mask = expand_mask(mask, query_length)
     elif mask.dtype != torch.bool:
         mask = mask == 0
     return mask.expand(batch_size, 1, query_length, key_length)[:, 0]

@@ -10,6 +10,8 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..models.masking_depth import expand_mask, is_compact
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -84,6 +86,8 @@ def _dense(mask: torch.Tensor | BlockMask | None, kind: str, shape: tuple[int, i
         mask = (mask.tril() if kind == "decoder" else mask)[None, None]
     elif isinstance(mask, BlockMask):
         mask = create_mask(mask.mask_mod, batch_size, 1, queries, keys, device=mask.kv_indices.device)
+    elif is_compact(mask):
+        mask = expand_mask(mask, queries)
     elif mask.dtype != torch.bool:  # eager: what is added to the scores
         mask = mask == 0
     return mask.expand(batch_size, 1, queries, keys)[:, 0].cpu()

@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from transformers import PreTrainedModel
-from transformers.masking_utils import and_masks, causal_mask_function
 
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import (
     create_mask,
     has_sentence_tokens,
-    sentence_to_sentence_mask_function,
+    sentence_to_sentence_groups,
     sentence_token_mask,
 )
 
@@ -124,21 +123,21 @@ def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict
 def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: torch.LongTensor):
     """Decoder self-attention in a row of labels: to earlier tokens of the same label, by the rules of the model."""
 
-    def own_label(batch_idx, head_idx, q_idx, kv_idx):
-        return label_index[q_idx] == label_index[kv_idx]
-
     config = model.config
-    functions = [causal_mask_function, own_label]
+    groups = None
     if has_sentence_tokens(config) and config.hierarchical_decoder_mask:
         sentence_mask = sentence_token_mask(decoder_input_ids, config)
-        functions.append(sentence_to_sentence_mask_function(sentence_mask, sentence_mask))
+        groups = sentence_to_sentence_groups(sentence_mask, sentence_mask)
+    segments = (label_index + 1).expand(len(decoder_input_ids), -1)
     return create_mask(
         model.decoder.config,
-        and_masks(*functions),
         attention_mask=None,
         query_shape=decoder_input_ids.shape,
         key_length=decoder_input_ids.shape[1],
         like=model.get_input_embeddings().weight,
+        is_causal=True,
+        segments=(segments, segments),
+        groups=groups,
     )
 
 

@@ -16,13 +16,12 @@ from transformers import Cache, PreTrainedConfig, PreTrainedModel, PreTrainedTok
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
 from transformers.integrations import deepspeed as hf_deepspeed
-from transformers.masking_utils import and_masks, causal_mask_function
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
-from .attention_depth import DepthAttention
+from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
 from .loss_depth import cross_entropy_per_token
 from .masking_depth import (
@@ -31,11 +30,14 @@ from .masking_depth import (
     is_4d,
     is_segment_start,
     is_sentence_token,
-    own_sentence_mask_function,
+    own_sentence_groups,
     pad_to,
-    same_segment_mask_function,
-    sentence_to_sentence_mask_function,
+    sentence_to_sentence_groups,
 )
+from .sdpa_depth import depth_sdpa
+
+# Implementations of attention that transformers then knows by name, those of `COMPACT_IMPLEMENTATIONS`.
+register_attention("depth_sdpa", depth_sdpa)
 
 # Fields of which the encoder's and the decoder's configurations have copies.
 SENTENCE_SETTINGS = (
@@ -357,7 +359,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
                 )
             attention_mask = self._segment_mask(self.decoder, decoder_segment_ids, encoder_segment_ids, attention_mask)
             decoder_attention_mask = self._segment_mask(
-                self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, causal_mask_function
+                self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, is_causal=True
             )
         outputs = super().forward(
             input_ids=input_ids,
@@ -379,15 +381,16 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             loss = token_losses.sum() / num_items
         return TokenLossSeq2SeqLMOutput(**{**outputs, "loss": loss, "token_losses": token_losses})
 
-    def _segment_mask(self, stack, query_segments, key_segments, attention_mask, *mask_functions):
+    def _segment_mask(self, stack, query_segments, key_segments, attention_mask, is_causal=False):
         """The mask of queries (B, Q) on keys (B, K) of their own segments."""
         return create_mask(
             stack.config,
-            and_masks(*mask_functions, same_segment_mask_function(query_segments, key_segments)),
             attention_mask,
             query_shape=query_segments.shape,
             key_length=key_segments.shape[1],
             like=self.shared.weight,
+            is_causal=is_causal,
+            segments=(query_segments, key_segments),
         )
 
 
@@ -444,21 +447,21 @@ class DepthEncoder(DepthStack):
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
         has_input = input_ids is not None or inputs_embeds is not None  # else T5 says what is missing
         if has_input and not is_4d(attention_mask):
-            mask_functions = []
+            groups = None
             if self.config.hierarchical_encoder_mask:
                 sentence_mask = _required(sentence_mask, "`inputs_embeds`", "`sentence_mask` beside it")
-                mask_functions.append(own_sentence_mask_function(sentence_mask, segment_ids))
-            if segment_ids is not None:
-                mask_functions.append(same_segment_mask_function(segment_ids, segment_ids))
-            if mask_functions:
+                groups = own_sentence_groups(sentence_mask, segment_ids)
+            segments = None if segment_ids is None else (segment_ids, segment_ids)
+            if groups is not None or segments is not None:
                 shape = _first(input_ids, inputs_embeds).shape
                 attention_mask = create_mask(
                     self.config,
-                    and_masks(*mask_functions),
                     attention_mask,
                     query_shape=shape[:2],
                     key_length=shape[1],
                     like=self.embed_tokens.weight,
+                    segments=segments,
+                    groups=groups,
                 )
         outputs = super().forward(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
@@ -697,24 +700,21 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         """The mask of cross-attention: (B, T) queries on (B, S) keys."""
         if is_4d(attention_mask):
             return attention_mask
-        mask_functions = []
+        groups = None
         if self.config.hierarchical_cross_mask:
             query_mask = _required(query_mask, *_DECODER_INPUT)
             sentence_mask = _required(sentence_mask, *_ENCODER_OUTPUT)
-            mask_functions.append(
-                sentence_to_sentence_mask_function(query_mask, sentence_mask, query_segments, key_segments)
-            )
-        if query_segments is not None:
-            mask_functions.append(same_segment_mask_function(query_segments, key_segments))
-        if not mask_functions:
+            groups = sentence_to_sentence_groups(query_mask, sentence_mask, query_segments, key_segments)
+        if groups is None and query_segments is None:
             return attention_mask
         return create_mask(
             self.decoder.config,
-            and_masks(*mask_functions),
             attention_mask,
             query_shape=_first(query_segments, query_mask).shape,
             key_length=encoder_hidden_states.shape[1],
             like=encoder_hidden_states,
+            segments=None if query_segments is None else (query_segments, key_segments),
+            groups=groups,
         )
 
     def _decoder_attention_mask(self, query_mask, attention_mask, sentence_mask, past_key_values, segment_ids):
@@ -724,7 +724,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         if not self.config.hierarchical_decoder_mask:
             if segment_ids is None:
                 return attention_mask
-            return self._segment_mask(self.decoder, segment_ids, segment_ids, attention_mask, causal_mask_function)
+            return self._segment_mask(self.decoder, segment_ids, segment_ids, attention_mask, is_causal=True)
         query_mask = _required(query_mask, *_DECODER_INPUT)
         past_length, key_length = 0, query_mask.shape[1]
         if past_key_values is not None:
@@ -747,18 +747,17 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = query_mask
         # A static cache has more keys than ids; the causal mask excludes the rest.
         sentence_mask = pad_to(sentence_mask, key_length)
-        mask_functions = [causal_mask_function, sentence_to_sentence_mask_function(sentence_mask, sentence_mask)]
-        if segment_ids is not None:
-            # A sentence token that attends to itself is never without a key.
-            mask_functions.append(same_segment_mask_function(segment_ids, segment_ids))
+        # A sentence token attends to itself: the groups need not know of segments to leave none without a key.
         return create_mask(
             self.decoder.config,
-            and_masks(*mask_functions),
             attention_mask,
             query_shape=query_mask.shape,
             key_length=key_length,
             like=self.shared.weight,
             query_offset=past_length,
+            is_causal=True,
+            segments=None if segment_ids is None else (segment_ids, segment_ids),
+            groups=sentence_to_sentence_groups(sentence_mask, sentence_mask),
         )
 
     def prepare_inputs_for_generation(

@@ -32,7 +32,7 @@ def oracle(kind, queries, keys):
 
 
 class AttentionMasksTest(parameterized.TestCase):
-    @parameterized.parameters("eager", "sdpa", "flex_attention")
+    @parameterized.parameters("eager", "sdpa", "flex_attention", "depth_sdpa")
     def test_the_masks_are_those_of_the_rules(self, implementation):
         batch = random_batch(0, batch_size=1)
         model = tiny_model(attn_implementation=implementation)

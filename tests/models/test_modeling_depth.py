@@ -50,7 +50,7 @@ from tiny_models import (
     uncompiled_flex_attention,
 )
 
-IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "depth_sdpa")
 SWITCHES = ("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask")
 
 
@@ -160,7 +160,7 @@ class MaskTest(parameterized.TestCase):
         with captured_masks(model) as masks:
             model(**batch, decoder_attention_mask=mask)
         self.assertIs(masks["decoder"][0], mask)
-        self.assertIs(create_mask(model.config, None, mask, (3, 9), 9, like=mask), mask)
+        self.assertIs(create_mask(model.config, mask, (3, 9), 9, like=mask), mask)
 
     def test_the_state_of_a_sentence_token_does_not_depend_on_other_sentences(self):
         model = tiny_model(num_layers=1)

@@ -27,7 +27,7 @@ from tiny_models import (
     uncompiled_flex_attention,
 )
 
-IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")
+IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention", "depth_sdpa")
 SWITCHES = ("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask")
 MODELS = (
     (DepthForConditionalGeneration, tiny_config),
