@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import TrainerCallback
 
-from hf_depth.models import modeling_depth
+from hf_depth.models import loss_depth, modeling_depth
 from tiny_training import TrainingTestCase, tiny_model, trainer
 
 # What a CPU must know before it goes on: numbers of a device (`item`, `bool`), and shapes that depend on them.
@@ -131,6 +131,7 @@ class NoWaitingTest(TrainingTestCase):
 
         # What is looked at on a CPU only.
         self.enterContext(mock.patch.object(modeling_depth, "check_segment_ids"))
+        self.enterContext(mock.patch.object(loss_depth, "_scaled", torch.mul))
         leave = functools.partial(mode.__exit__, None, None, None)
         return run_between_logs(self.folder, kind, mode.__enter__, leave, prepare_all, **arguments)
 
