@@ -1,17 +1,24 @@
 """
-"depth_sdpa": attention of T5 and DEPTH in plain torch, one example after the other, on any device.
+"depth_sdpa": attention of T5 and DEPTH in plain torch, a few examples at a time, on any device.
 
-Of the scores of a batch, only those of one example (H, Q, K) are there at a time, on a CPU in its cache. The backward
-pass computes them anew from queries, keys and the logarithm of the sum of their exponentials (B, H, Q), as flash
-attention does (Dao et al., arXiv 2205.14135), and sums the gradient of the position bias over the batch as it goes.
+The forward pass is torch's own, on parts of the batch. The backward pass computes the weights anew from queries and
+keys, so that nothing of (B, H, Q, K) is saved, and sums the gradient of the position bias over the batch as it goes:
+torch would need a bias, and a gradient of it, for each example. On a CPU a part is one example, whose scores (H, Q, K)
+stay in the cache; keys behind its last token are left out.
 
 Imports only torch and the files beside it: the Hub ships it with the model's code.
 """
 
-import torch
+from collections.abc import Iterator
 
-from .attention_depth import operator_name
-from .masking_depth import expand_mask
+import torch
+from torch import nn
+
+from .attention_depth import expand_bias, operator_name
+from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, expand_mask
+
+# Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
+MAX_SCORES = 2**26
 
 
 @torch.library.custom_op(operator_name("attend", __name__), mutates_args=())
@@ -22,29 +29,23 @@ def _attend(
     bias: torch.Tensor,
     mask: torch.Tensor | None,
     is_causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output (B, H, Q, D), and the logarithm of the sum of the exponentials of the scores, (B, H, Q) float32."""
-    output, log_sums = _empty_outputs(query)
-    for index in range(len(query)):
-        scores = _scores(query[index], key[index], bias, _of_example(mask, index), is_causal)
-        log_sum = scores.logsumexp(dim=-1)
-        # A query without any key: the exponentials of all its scores, which are -inf, are then 0.
-        log_sum = log_sum.masked_fill(log_sum == -torch.inf, torch.inf)
-        weights = scores.sub_(log_sum[..., None]).exp_()
-        output[index] = weights @ value[index].float()
-        log_sums[index] = log_sum
-    return output, log_sums
+) -> torch.Tensor:
+    output = _empty_like(query)
+    for part, keys, added, has_no_key in _parts(query, key, bias, mask, is_causal):
+        attended = nn.functional.scaled_dot_product_attention(
+            query[part],
+            key[part, :, :keys],
+            value[part, :, :keys],
+            attn_mask=None if added is None else added.to(query.dtype),
+            scale=1.0,
+        )
+        output[part] = attended if has_no_key is None else attended.masked_fill(has_no_key, 0)
+    return output
 
 
 @_attend.register_fake
 def _(query, key, value, bias, mask, is_causal):
-    return _empty_outputs(query)
-
-
-def _empty_outputs(query):
-    batch_size, heads, queries, head_size = query.shape
-    output = query.new_empty(batch_size, queries, heads, head_size).transpose(1, 2)
-    return output, query.new_empty(batch_size, heads, queries, dtype=torch.float32)
+    return _empty_like(query)
 
 
 @torch.library.custom_op(operator_name("attend_backward", __name__), mutates_args=())
@@ -55,75 +56,155 @@ def _attend_backward(
     value: torch.Tensor,
     bias: torch.Tensor,
     mask: torch.Tensor | None,
-    output: torch.Tensor,
-    log_sums: torch.Tensor,
     is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of query, key, value and bias."""
-    grads = _empty_gradients(query, key, value, bias)
-    grad_query, grad_key, grad_value, grad_bias = grads
-    bias_sums = query.new_zeros(*query.shape[1:3], bias.shape[-1], dtype=torch.float32) if bias.dim() == 2 else None
-    for index in range(len(query)):
-        q, k, v, g = (tensor[index].float() for tensor in (query, key, value, grad))
-        weights = _scores(q, k, bias, _of_example(mask, index), is_causal)
-        weights = weights.sub_(log_sums[index][..., None]).exp_()
-        grad_value[index] = weights.mT @ g
-        products = (g * output[index]).sum(-1, keepdim=True)
-        grad_scores = weights.mul_((g @ v.mT).sub_(products))
-        grad_query[index] = grad_scores @ k
-        grad_key[index] = grad_scores.mT @ q
+    grad_query, grad_key, grad_value, grad_bias = grads = _empty_gradients(query, key, value, bias)
+    accumulated = torch.promote_types(query.dtype, torch.float32)
+    # Products of bfloat16 matrices are slower than those of float32 on most CPUs, and faster elsewhere.
+    operands = accumulated if query.device.type == "cpu" else query.dtype
+    bias_sums = None
+    if bias.dim() == 2:
+        bias_sums = query.new_zeros(*query.shape[1:3], bias.shape[1], dtype=accumulated)
+    buffers = {}
+    for part, keys, added, has_no_key in _parts(query, key, bias, mask, is_causal):
+        g = grad[part] if has_no_key is None else grad[part].masked_fill(has_no_key, 0)
+        q, k, v, g = (
+            tensor.to(operands).flatten(0, 1)
+            for tensor in (query[part], key[part, :, :keys], value[part, :, :keys], g)
+        )
+        shape = (len(query[part]), *query.shape[1:3], keys)
+        weights = _product("weights", q, k.mT, buffers, accumulated)
+        if added is not None:
+            weights.view(shape).add_(added)
+        torch.softmax(weights, dim=-1, out=weights)
+        grad_value[part, :, :keys] = (weights.to(operands).mT @ g).view(value[part, :, :keys].shape)
+        scores = _product("scores", g, v.mT, buffers, accumulated)
+        torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
         if bias_sums is not None:
-            _diagonals(bias_sums, key.shape[2]).add_(grad_scores)
+            _diagonals(bias_sums, key.shape[2])[..., :keys].add_(scores.view(shape).sum(0) if shape[0] > 1 else scores)
+        scores = scores.to(operands)
+        grad_query[part] = (scores @ k).view(query[part].shape)
+        grad_key[part, :, :keys] = (scores.mT @ q).view(key[part, :, :keys].shape)
+        grad_key[part, :, keys:] = 0
+        grad_value[part, :, keys:] = 0
     if bias_sums is not None:
         grad_bias.copy_(bias_sums.sum(dim=1))
     return grads
 
 
 @_attend_backward.register_fake
-def _(grad, query, key, value, bias, mask, output, log_sums, is_causal):
+def _(grad, query, key, value, bias, mask, is_causal):
     return _empty_gradients(query, key, value, bias)
 
 
-def _empty_gradients(query, key, value, bias):
-    in_order = [tensor.new_empty(tensor.transpose(1, 2).shape).transpose(1, 2) for tensor in (query, key, value)]
-    return *in_order, bias.new_empty(bias.shape)
-
-
 def _save_for_backward(ctx, inputs, output):
-    query, key, value, bias, mask, ctx.is_causal = inputs
-    ctx.save_for_backward(query, key, value, bias, mask, *output)
+    *tensors, ctx.is_causal = inputs
+    ctx.save_for_backward(*tensors)
 
 
-def _backward(ctx, grad, grad_log_sums):
+def _backward(ctx, grad):
     return *_attend_backward(grad, *ctx.saved_tensors, ctx.is_causal), None, None
 
 
 _attend.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-def _of_example(mask, index):
-    return None if mask is None else mask[index : index + 1]
+def _empty_like(tensor):
+    """An empty (B, H, L, D) in the order of memory that the model wants, (B, L, H, D)."""
+    return tensor.new_empty(tensor.transpose(1, 2).shape).transpose(1, 2)
 
 
-def _scores(query, key, bias, mask, is_causal):
-    """The scores (H, Q, K) of one example, float32, -inf where the mask or causality forbids."""
-    scores = query.float() @ key.float().mT
-    if bias.dim() == 2:
-        scores += bias.unfold(-1, key.shape[1], 1).flip(1)
-    if mask is not None:
-        scores.masked_fill_(~expand_mask(mask, query.shape[1])[0], -torch.inf)
-    elif is_causal:
-        forbidden = scores.new_ones(scores.shape[1:], dtype=torch.bool).triu_(1)
-        scores.masked_fill_(forbidden, -torch.inf)
-    return scores
+def _empty_gradients(query, key, value, bias):
+    return *map(_empty_like, (query, key, value)), bias.new_empty(bias.shape)
+
+
+def _product(name, left, right, buffers, dtype):
+    """The product of batches of matrices, in a buffer that is used again: fresh memory takes its time."""
+    shape = (*left.shape[:2], right.shape[2])
+    size = shape[0] * shape[1] * shape[2]
+    if name not in buffers or buffers[name].numel() < size:
+        buffers[name] = left.new_empty(size, dtype=dtype)
+    buffer = buffers[name][:size].view(shape)
+    return torch.bmm(left, right, out=buffer) if left.dtype == dtype else buffer.copy_(torch.bmm(left, right))
 
 
 def _diagonals(sums, key_length):
-    """
-    A view (H, Q, K) of (H, Q, Q + K - 1), in which the entries of one distance of query and key are those of a column.
-    """
+    """A view (H, Q, K) of (H, Q, Q + K - 1): what has one distance of query and key is in one column of that."""
     heads, queries, distances = sums.shape
     return sums.as_strided((heads, queries, key_length), (queries * distances, distances - 1, 1), queries - 1)
+
+
+def _parts(
+    query, key, bias, mask, is_causal
+) -> Iterator[tuple[slice, int, torch.Tensor | None, torch.BoolTensor | None]]:
+    """
+    Yields parts of the batch: their examples, the number of keys that count, what to add to the scores (part or 1,
+    heads or 1, Q, keys), and which queries have no key at all (part, 1, Q, 1). Such a query gets all keys, so that its
+    weights are finite; its output does not count. What is added may be overwritten for the next part.
+    """
+    batch_size, heads, queries, _ = query.shape
+    keys = key.shape[2]
+    added = expand_bias(bias, queries, keys)
+    on_cpu = query.device.type == "cpu"
+    if mask is not None and on_cpu:  # to look at values is free there
+        places = torch.arange(queries + keys, dtype=mask.dtype)
+        places[queries:] -= queries
+        is_causal = torch.equal(mask[:, 0, 2], places.expand(batch_size, -1))
+    if added is None and (is_causal or mask is not None):
+        added = query.new_zeros(1, 1, queries, keys)
+    if added is not None:
+        added = added.to(torch.promote_types(query.dtype, torch.float32))
+    if is_causal:
+        added = added.masked_fill(
+            torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1), -torch.inf
+        )
+    if mask is not None and on_cpu:
+        yield from _single_examples(queries, added, mask, is_causal)
+        return
+    size = 1 if on_cpu else max(1, MAX_SCORES // max(1, heads * queries * keys))
+    for start in range(0, batch_size, size):
+        part = slice(start, start + size)
+        if mask is None:
+            yield part, keys, added, None
+        else:
+            yield part, keys, *_masked(added, mask[part], queries)
+
+
+def _masked(added, mask, queries):
+    """`added` with -inf where a compact mask forbids, and which queries have no key."""
+    allowed = expand_mask(mask, queries)
+    has_no_key = ~allowed.any(dim=-1, keepdim=True)
+    return added.masked_fill(~(allowed | has_no_key), -torch.inf), has_no_key
+
+
+def _single_examples(queries, added, mask, is_causal):
+    """
+    The parts on a CPU: keys behind the last token are left out, and only the queries that the mask restricts beyond
+    causality, which `added` has already, are changed and changed back.
+    """
+    changed = None
+    for index in range(len(mask)):
+        part, of_queries, of_keys = slice(index, index + 1), mask[index, 0, :, :queries], mask[index, 0, :, queries:]
+        is_token = of_keys[0] != PADDING_SEGMENT
+        count = int(is_token.nonzero()[-1]) + 1 if is_token.any() else 1
+        is_restricted = (of_queries[0] != ANY_SEGMENT) | (of_queries[1] != ANY_GROUP)
+        if not is_causal:
+            is_restricted |= of_queries[2] < of_keys[2].max()
+        rows = is_restricted.nonzero()[:, 0]
+        if not is_token[:count].all() or len(rows) > queries // 2:
+            rest, has_no_key = _masked(added[..., :count], mask[part, ..., : queries + count], queries)
+            yield part, count, rest, has_no_key if has_no_key.any() else None
+        elif len(rows) == 0:
+            yield part, count, added[..., :count], None
+        else:
+            changed = added.clone(memory_format=torch.contiguous_format) if changed is None else changed
+            before = added[..., rows, :count]
+            rows_mask = torch.cat((of_queries[:, rows], of_keys[:, :count]), dim=1)[None, None]
+            changed[..., rows, :count], has_no_key = _masked(before, rows_mask, len(rows))
+            empty = has_no_key.new_zeros(1, 1, queries, 1).index_copy_(2, rows, has_no_key)
+            yield part, count, changed[..., :count], empty if has_no_key.any() else None
+            changed[..., rows, :count] = before
 
 
 def depth_sdpa(
@@ -147,4 +228,4 @@ def depth_sdpa(
     Returns:
         `torch.Tensor` of shape `(batch_size, heads, queries, head_size)`, of the dtype of `query`.
     """
-    return _attend(query, key, value, bias, mask, is_causal)[0]
+    return _attend(query, key, value, bias, mask, is_causal)
