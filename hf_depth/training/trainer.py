@@ -31,6 +31,7 @@ from ..data.metadata import has_metadata
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
+from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
 from ..suggestions import suggestion
@@ -157,6 +158,8 @@ class DepthTrainer(GenerationTrainer):
         self._check_parts()
         if self.is_fsdp_enabled:
             share_embedding(self.model)
+        if self.args.residual_dtype == "bfloat16":
+            set_residual_dtype(self._base_model, torch.bfloat16)
         self.card = card
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.
