@@ -1,9 +1,10 @@
-"""
+r"""
 What a trainer costs beside the step itself: the time of a step of `DepthTrainer.train()` and of stock
 `Seq2SeqTrainer.train()` beside a bare loop around the same step.
 
     python benchmarks/trainer_overhead.py
-    python benchmarks/trainer_overhead.py --d_model 768 --num_layers 12 --batch_size 64 --device cuda --bf16
+    python benchmarks/trainer_overhead.py --d_model 768 --d_ff 2048 --num_layers 12 --num_heads 12 --batch_size 128 \
+        --max_source_length 512 --device cuda --bf16 --torch_compile
 
 All of them have the same model, collator, data loader, optimizer, schedule and clipping. At the end of each step of a
 trainer the bare loop makes one of its own, so that other load on the machine affects both; logs are included. On a CPU
@@ -18,7 +19,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain, repeat
 from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is first used
@@ -71,14 +71,15 @@ class BareLoop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, fused=True, weight_decay=0.0)
         self.schedule = get_cosine_schedule_with_warmup(self.optimizer, 0, args.warmup_steps + args.steps)
         loader = DataLoader(data, args.batch_size, collate_fn=ModelInputs(collator), drop_last=True)
-        self.batches = chain.from_iterable(repeat(loader))
+        self.batches = iter(loader)
         self.device, self.bf16 = torch.device(args.device), args.bf16
+        self.forward = torch.compile(self.model) if args.torch_compile else self.model
 
     def step(self) -> None:
         """Make one step."""
         batch = {name: tensor.to(self.device) for name, tensor in next(self.batches).items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            loss = self.model(**batch, use_cache=False).loss
+            loss = self.forward(**batch, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIPPING)
         self.optimizer.step()
@@ -131,6 +132,7 @@ def main() -> None:
         set_seed(args.seed)
         objective = DepthObjective(tokenizer, length)
         data = objective.prepare(Dataset.from_list(documents))
+        data = data.select([row % len(data) for row in range((args.warmup_steps + steps) * batch_size)])  # one epoch
         vocab_size = args.vocab_size if title == "step" else len(tokenizer)
         model = load_model(None, tokenizer, dropout_rate=0.1, vocab_size=max(vocab_size, len(tokenizer)), **size)
         own = argparse.Namespace(**vars(args) | {"steps": steps, "batch_size": batch_size})
@@ -166,6 +168,7 @@ def measure(
             "max_grad_norm": CLIPPING,
             "optim": "adamw_torch_fused",
             "bf16": args.bf16,
+            "torch_compile": args.torch_compile,
             "logging_steps": args.logging_steps,
             "save_strategy": "no",
             "report_to": "none",
@@ -206,6 +209,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--logging_steps", type=int, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--torch_compile", action="store_true")
     parser.add_argument("--num_threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

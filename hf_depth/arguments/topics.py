@@ -48,6 +48,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "per_device_eval_batch_size"),
         *("eval_accumulation_steps", "prediction_mode", "length_normalize_scores", "predict_with_generate"),
         *("generation_max_length", "generation_num_beams", "generation_config", "load_best_model_at_end"),
+        "generation_cache_implementation",
         *("metric_for_best_model", "greater_is_better", "early_stopping_patience", "early_stopping_threshold"),
         *("constrain_sentence_order", "probe_layer", "probe_pooling", "probe_normalization", "probe_read_together"),
         *("prediction_loss_only", "bf16_full_eval", "fp16_full_eval"),

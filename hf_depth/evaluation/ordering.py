@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput
 
 from ..data.tokenization import (
     TextEncoder,
@@ -306,8 +307,9 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
     for start in range(0, len(places), step):
         chosen = places[start : start + step]
         batch = _batch([sources[place] for place in chosen], tokenizer, model.device)
-        orders = _decode(model, tokenizer, batch, num_beams)  # (B, N)
-        scores = _log_probabilities(model, batch, ids[orders.clamp(min=0)], orders >= 0)
+        encoded = model.get_encoder()(**batch)
+        orders = _decode(model, tokenizer, batch, encoded, num_beams)  # (B, N)
+        scores = _log_probabilities(model, batch, encoded, ids[orders.clamp(min=0)], orders >= 0)
         for place, row, score in zip(chosen, orders.tolist(), scores.tolist(), strict=True):
             results[place] = [index for index in row if index >= 0], score
     return results
@@ -329,13 +331,13 @@ def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
     """The log-probabilities, float64, of orders of the sentences of an encoder input, which is encoded once."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
     batch = _batch([source], tokenizer, model.device)
-    hidden = model.get_encoder()(**batch).last_hidden_state  # (1, S, D)
+    encoded = model.get_encoder()(**batch)  # (1, S, D)
     scores = []
     for start in range(0, len(orders), batch_size):
         tokens = ids[torch.tensor(orders[start : start + batch_size])].to(model.device)  # (B, N)
         repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
-        outputs = (hidden.expand(len(tokens), -1, -1),)
-        scores.append(_log_probabilities(model, repeated, tokens, tokens >= 0, encoder_outputs=outputs))
+        outputs = (encoded.last_hidden_state.expand(len(tokens), -1, -1),)
+        scores.append(_log_probabilities(model, repeated, outputs, tokens, tokens >= 0))
     return torch.cat(scores)
 
 
@@ -390,11 +392,14 @@ def _batch(sources: list[list[int]], tokenizer, device: torch.device) -> dict[st
     }
 
 
-def _decode(model, tokenizer, batch: dict[str, torch.Tensor], num_beams: int) -> torch.LongTensor:
+def _decode(
+    model, tokenizer, batch: dict[str, torch.Tensor], encoded: BaseModelOutput, num_beams: int
+) -> torch.LongTensor:
     """The order found for each document: the indices of its sentences (B, N), padded with -1."""
     constraint = SentenceOrderLogitsProcessor(model.config, tokenizer, batch["input_ids"])
     generated = model.generate(
-        **batch,
+        attention_mask=batch["attention_mask"],
+        encoder_outputs=type(encoded)(**encoded),  # a copy: `generate()` repeats what is in it for each beam
         logits_processor=[constraint],
         max_new_tokens=constraint.max_new_tokens,
         num_beams=num_beams,
@@ -407,13 +412,16 @@ def _decode(model, tokenizer, batch: dict[str, torch.Tensor], num_beams: int) ->
     return indices.masked_fill(~is_sentence_token(tokens, model.config), -1)
 
 
-def _log_probabilities(model, batch, tokens: torch.LongTensor, is_real: torch.BoolTensor, **kwargs) -> torch.Tensor:
+def _log_probabilities(
+    model, batch, encoded: BaseModelOutput | tuple, tokens: torch.LongTensor, is_real: torch.BoolTensor
+) -> torch.Tensor:
     """The log-probabilities (B,), float64, of orders given by their sentence tokens (B, N), real or padding."""
     config = model.config
     # `<sent_i> <eosen> <sent_j> <eosen> …`, read by the decoder behind its start token.
     pairs = torch.stack([tokens, torch.full_like(tokens, config.eosen_token_id)], dim=2)  # (B, N, 2)
     labels = torch.where(is_real[:, :, None], pairs, -100).flatten(1)  # (B, 2N)
-    logits = model(**batch, labels=labels, **kwargs).logits[:, ::2].double()  # (B, N, V), those of sentence tokens
+    outputs = model(**batch, encoder_outputs=encoded, labels=labels)
+    logits = outputs.logits[:, ::2].double()  # (B, N, V), those of sentence tokens
     num_places = tokens.shape[1]
     candidates = logits.gather(2, tokens[:, None].expand(-1, num_places, -1))  # (B, N, N): place, sentence
     is_left = torch.ones(num_places, num_places, dtype=torch.bool, device=tokens.device).triu() & is_real[:, None]

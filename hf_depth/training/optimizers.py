@@ -94,10 +94,7 @@ class AdamWScale(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             if params:
@@ -147,6 +144,14 @@ class AdamWScale(Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
         state["step"] += 1
         return state
+
+
+def _loss_of(closure: Callable[[], Any] | None) -> Any:
+    """What a step returns: the loss that `closure` computes, with its gradients."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 def _rms(tensors: list[Tensor]) -> list[Tensor]:
@@ -201,12 +206,10 @@ class Adafactor(HFAdafactor):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
+        loss = _loss_of(closure)  # with gradients, without which the class of transformers would call it
         if not self.partitions:
-            return super().step(closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+            super().step()
+            return loss
         for group in self.param_groups:
             for flat in group["params"]:
                 if flat.grad is not None:
@@ -359,10 +362,7 @@ class MuonWithAdamW(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = _loss_of(closure)
         for use_muon, part in self._parts.items():
             part.param_groups, part.state = self._of_kind(self.param_groups, use_muon), self.state
             part.step()

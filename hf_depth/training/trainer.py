@@ -31,11 +31,9 @@ from ..data.metadata import has_metadata
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
-from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
-from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .card_code import Usage, name_in_code, pretrained_usage
@@ -47,8 +45,8 @@ from .evaluation_order import (
     outputs_in_order,
     places_of_examples,
 )
-from .fsdp import gather_in_generation, share_embedding
-from .health import HealthTrainer
+from .fsdp import share_embedding
+from .generation import GenerationTrainer
 from .model_card import CardContent, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
 from .partitions import deepspeed_partitions
@@ -72,12 +70,6 @@ from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-GENERATION_RANGES = {
-    "num_beams": Range(least=1),
-    "num_return_sequences": Range(least=1, most=1),  # one prediction for each example
-    "max_length": Range(least=2),  # with the start token
-    "max_new_tokens": Range(least=1),
-}
 # What a batch of a mixture has beside the others.
 COUNTED_OF_SOURCES = ("source", "num_documents", "num_examples", "num_tokens")
 TRAINING_METRICS = (
@@ -91,7 +83,7 @@ TRAINING_METRICS = (
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 
 
-class DepthTrainer(HealthTrainer):
+class DepthTrainer(GenerationTrainer):
     """
     A [`Seq2SeqTrainer`] for DEPTH and T5 models.
 
@@ -164,8 +156,6 @@ class DepthTrainer(HealthTrainer):
         install_trackers(self)
         self._check_settings()
         self._check_parts()
-        if self.args.generation_config is not None:
-            self._complete_generation_config()
         if self.is_fsdp_enabled:
             share_embedding(self.model)
         if self.args.residual_dtype == "bfloat16":
@@ -245,14 +235,6 @@ class DepthTrainer(HealthTrainer):
                 "Under `nn.DataParallel`, `average_tokens_across_devices=False` would multiply the loss by the number "
                 "of devices. Leave it at True, or start one process per GPU by `accelerate launch`."
             )
-
-    def _complete_generation_config(self):
-        """Give a configuration of the user's the ids of the model, and check what `generate()` would find too late."""
-        generation = self.model.generation_config
-        check_ranges(generation, GENERATION_RANGES, "generation_config.")
-        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
-            if getattr(generation, name) is None:
-                setattr(generation, name, getattr(self.model.config, name))
 
     def _check_parts(self):
         """Stop on a model, a tokenizer and a collator that do not fit each other."""
@@ -714,31 +696,6 @@ class DepthTrainer(HealthTrainer):
         if self._weights_losses:
             inputs = {**inputs, "skip_logits": True}
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
-
-    def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
-        """
-        Generated ids (B, G). The labels are left out: otherwise [`Seq2SeqTrainer.prediction_step`] would run a second
-        forward pass for their loss.
-        """
-        gather_in_generation(self.model)
-        prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-        return super().prediction_step(model, prompt, False, ignore_keys, **gen_kwargs)[1]
-
-    def _constrained_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
-        """Generated ids (B, G), in which each sentence token of the input comes exactly once."""
-        settings = gen_kwargs or getattr(self, "_gen_kwargs", {})
-        settings = {name: value for name, value in settings.items() if value is not None}
-        generation = self.model.generation_config
-        max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
-        max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
-        limit = max_length - 1 if max_new_tokens is None else max_new_tokens
-        tokenizer = self.data_collator.tokenizer if self.processing_class is None else self.processing_class
-        constraint = SentenceOrderLogitsProcessor(self.model.config, tokenizer, inputs["input_ids"], limit)
-        # The one that counts: `generate()` warns of both.
-        name, start = ("max_length", 1) if max_new_tokens is None else ("max_new_tokens", 0)
-        settings[name] = start + constraint.max_new_tokens
-        settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]
-        return self._generated_ids(model, inputs, ignore_keys, **settings)
 
     def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:
         """Add the scores of generated ids (B, G) to the sums of the evaluation."""

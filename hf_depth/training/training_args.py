@@ -12,7 +12,7 @@ from transformers.utils import ExplicitEnum
 from ..evaluation.embeddings import POOLINGS
 from ..evaluation.probing import NORMALIZATIONS, ProbeOptions
 from ..ranges import check_ranges
-from ..suggestions import suggestion
+from ..suggestions import listed, suggestion
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from .optimizers import OptimizerName, read_options
 from .schedules import RELATIVE_STEP_PEAK, ScheduleName
@@ -42,6 +42,7 @@ RELATIVE_STEP_SCHEDULE = {
 }
 # Of the values of an argument those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
+GENERATION_CACHES = ("dynamic", "static")
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
 
 
@@ -80,6 +81,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             With `predict_with_generate`, evaluation of a DEPTH model generates twice: freely, and under the constraint
             that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). The scores of the order are
             those of free generation; those under the constraint have `constrained` in their names.
+        generation_cache_implementation (`str`, *optional*):
+            The cache of `generate()` in evaluations: `"dynamic"`, or `"static"`, with which a GPU runs a compiled step
+            of decoding. By default that of the generation configuration, in which `"dynamic"` is the default.
         learning_rate, lr_scheduler_type, warmup_steps (*optional*, defaults to 1e-4, `"linear"` and 0):
             The peak of the learning rate, its course, and the steps of the warm-up (below 1 a share of all steps).
             For a model from scratch call [`~DepthTrainingArguments.use_scratch_schedule`], as the scripts do. With
@@ -124,6 +128,14 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     constrain_sentence_order: bool = field(
         default=False,
         metadata={"help": "Also score the order that a DEPTH model generates if it must name each sentence once."},
+    )
+    generation_cache_implementation: str | None = field(
+        default=None,
+        metadata={
+            "help": "Cache of generation in evaluations: static compiles the decoding on a GPU (default: that of the "
+            "generation configuration, which is dynamic)."
+        }
+        | {"choices": list(GENERATION_CACHES)},
     )
     learning_rate: float | None = field(
         default=None,
@@ -330,6 +342,16 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if self.constrain_sentence_order and not self.predict_with_generate:
             raise ValueError(
                 "`constrain_sentence_order` is a way to generate: add `--predict_with_generate`, or leave it out."
+            )
+        if self.generation_cache_implementation not in (None, *GENERATION_CACHES):
+            raise ValueError(
+                f"`generation_cache_implementation` must be one of {listed(GENERATION_CACHES)}, got "
+                f"{self.generation_cache_implementation!r}."
+            )
+        if self.generation_cache_implementation is not None and not self.predict_with_generate:
+            raise ValueError(
+                "`generation_cache_implementation` is for evaluations that generate: add `--predict_with_generate`, "
+                "or leave it out."
             )
 
 

@@ -92,6 +92,16 @@ class OrderSentencesTest(parameterized.TestCase):
             self.assertEqual(result["order"], alone["order"])
             self.assertAlmostEqual(result["log_probability"], alone["log_probability"], delta=1e-4)
 
+    @parameterized.parameters(1, 3)
+    def test_the_encoder_reads_a_document_once_however_many_orders_are_tried(self, num_beams):
+        model, seen = random_model(), []
+        model.encoder.register_forward_hook(lambda module, args, output: seen.append(len(output[0])))
+        order_sentences(model, TOKENIZER, [SHORT[:4], SHORT[1:5]], num_beams=num_beams)
+        self.assertEqual(sum(seen), 2)
+        seen.clear()
+        score_sentence_orders(model, TOKENIZER, SHORT[:4], all_orders(4), batch_size=5)
+        self.assertEqual(seen, [1])
+
     def test_sentence_tokens_count_up_in_the_order_given_and_text_is_no_special_token(self):
         model, sentences = random_model(), ["Take <sent_3> home.", "And </s> <extra_id_2> here."]
         with mock.patch.object(model.encoder, "forward", side_effect=model.encoder.forward) as encoder:

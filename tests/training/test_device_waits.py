@@ -6,10 +6,13 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from datasets import Dataset
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from transformers import TrainerCallback
 
-from hf_depth.models import modeling_depth
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import DepthObjective
+from hf_depth.models import loss_depth, modeling_depth
 from tiny_training import TrainingTestCase, tiny_model, trainer
 
 # What a CPU must know before it goes on: numbers of a device (`item`, `bool`), and shapes that depend on them.
@@ -22,6 +25,8 @@ RUNS = (
     ("weighted", "depth", {"sentence_loss_coefficient": 3.0}),
     ("accumulated", "depth", {"gradient_accumulation_steps": 2}),
     ("clipped", "depth", {"max_grad_norm": 0.1}),
+    ("bf16", "depth", {"bf16": True}),
+    ("packed", "depth", {"packed": True}),
     ("mixture", "depth", {"mixed": True}),
     ("stream", "depth", {"streaming": True}),
     ("adamw", "depth", {"optim": "adamw_torch_fused"}),
@@ -74,7 +79,9 @@ class BetweenLogs(TrainerCallback):
         self.is_inside = False
 
 
-def run_between_logs(folder, kind, enter, leave, prepare, attn_implementation="sdpa", **arguments) -> int:
+def run_between_logs(
+    folder, kind, enter, leave, prepare, attn_implementation="sdpa", packed=False, **arguments
+) -> int:
     """Train some steps with a log at the end, and return the number of those in the context."""
     model = tiny_model(kind, dropout_rate=0.1)
     model.set_attn_implementation(attn_implementation)
@@ -82,6 +89,11 @@ def run_between_logs(folder, kind, enter, leave, prepare, attn_implementation="s
     one_trainer = trainer(
         kind, folder, model=model, **{"learning_rate": 0.01, "max_grad_norm": 1.0, **settings, **arguments}
     )
+    if packed:
+        objective = DepthObjective(tiny_tokenizer(sentence_tokens=True), max_source_length=160, packing=True)
+        texts = [" ".join(SENTENCES[number % 9 :][:4]) for number in range(40)]
+        one_trainer.train_dataset = objective.prepare(Dataset.from_dict({"text": texts}))
+        one_trainer.data_collator = objective.collator()
     callback = BetweenLogs(enter, leave)
     one_trainer.add_callback(callback)
     prepare(one_trainer)
@@ -131,6 +143,7 @@ class NoWaitingTest(TrainingTestCase):
 
         # What is looked at on a CPU only.
         self.enterContext(mock.patch.object(modeling_depth, "check_segment_ids"))
+        self.enterContext(mock.patch.object(loss_depth, "_scaled", torch.mul))
         leave = functools.partial(mode.__exit__, None, None, None)
         return run_between_logs(self.folder, kind, mode.__enter__, leave, prepare_all, **arguments)
 

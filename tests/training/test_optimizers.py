@@ -13,7 +13,7 @@ from transformers import Adafactor as HFAdafactor
 from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.model_card import run_settings
-from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW
+from hf_depth.training.optimizers import Adafactor, AdamWScale, MuonWithAdamW
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 SHAPES = ((7, 5), (3, 1), (11,), (2, 3, 4), ())
@@ -132,18 +132,6 @@ class AdamWScaleTest(parameterized.TestCase):
             self.assertEqual(half.dtype, torch.bfloat16)
             torch.testing.assert_close(half.float(), p.float(), rtol=0.1, atol=0.02 * p.detach().abs().max().item())
 
-    def test_the_closure_is_called_with_gradients(self):
-        p = torch.nn.Parameter(torch.ones(3))
-        optimizer = AdamWScale([p])
-
-        def closure():
-            loss = p.square().sum()
-            loss.backward()
-            return loss
-
-        self.assertEqual(optimizer.step(closure).item(), 3.0)
-        self.assertLess(p.max().item(), 1.0)
-
     def test_groups_have_their_own_settings(self):
         first, second = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
         optimizer = AdamWScale([{"params": [first]}, {"params": [second], "lr": 0.0}], lr=0.1)
@@ -169,6 +157,25 @@ class AdamWScaleTest(parameterized.TestCase):
         for each in (p, sparse):
             with self.assertRaisesRegex(RuntimeError, "neither sparse gradients nor complex"):
                 AdamWScale([each]).step()
+
+
+class ClosureTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("adamw_scale", AdamWScale),
+        ("adafactor", Adafactor),
+        ("muon", lambda params: MuonWithAdamW([{"params": params, "use_muon": False}], lr=0.1)),
+    )
+    def test_the_closure_is_called_with_gradients(self, make):
+        p = torch.nn.Parameter(torch.ones(3))
+        optimizer = make([p])
+
+        def closure():
+            loss = p.square().sum()
+            loss.backward()
+            return loss
+
+        self.assertEqual(optimizer.step(closure).item(), 3.0)
+        self.assertLess(p.max().item(), 1.0)
 
 
 class MuonWithAdamWTest(parameterized.TestCase):

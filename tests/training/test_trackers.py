@@ -73,7 +73,8 @@ class WandbTest(TrackersTestCase):
 
     def test_the_configuration_says_what_the_run_is(self):
         config = self.config(self.wandb_run())
-        self.assertContainsSubset(DESCRIPTION | {"train_examples": 8, "d_model": 16, "optim": "sgd"}, config)
+        expected = DESCRIPTION | {"train_examples": 8, "d_model": 16, "optim": "sgd"}
+        self.assertEqual(config | expected, config)
 
     def test_a_run_gets_a_name_of_what_it_is_unless_the_user_gives_one(self):
         self.assertEqual(self.wandb_run().init.call_args.kwargs["name"], NAME)

@@ -1,0 +1,79 @@
+"""[`GenerationTrainer`]: what a model generates in an evaluation, freely or with each sentence token once."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..evaluation.ordering import SentenceOrderLogitsProcessor
+from ..ranges import Range, check_ranges
+from .fsdp import gather_in_generation
+from .health import HealthTrainer
+
+GENERATION_RANGES = {
+    "num_beams": Range(least=1),
+    "num_return_sequences": Range(least=1, most=1),  # one prediction for each example
+    "max_length": Range(least=2),  # with the start token
+    "max_new_tokens": Range(least=1),
+}
+# Widths of the encoder inputs with a static cache, which is as wide: each other width is compiled anew.
+STATIC_MULTIPLE = 128
+
+
+class GenerationTrainer(HealthTrainer):
+    """
+    A [`HealthTrainer`] that generates in an evaluation.
+
+    With `generation_cache_implementation="static"`, keys and values are kept in tensors of fixed sizes. On a GPU
+    `generate()` compiles the step of decoding then; so that it does so for a few shapes only, inputs are padded.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.args.generation_config is not None:
+            self._complete_generation_config()
+
+    def _complete_generation_config(self):
+        """Give a configuration of the user's the ids of the model, and check what `generate()` would find too late."""
+        generation = self.model.generation_config
+        check_ranges(generation, GENERATION_RANGES, "generation_config.")
+        for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
+            if getattr(generation, name) is None:
+                setattr(generation, name, getattr(self.model.config, name))
+
+    def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
+        """
+        Generated ids (B, G). The labels are left out: otherwise [`Seq2SeqTrainer.prediction_step`] would run a second
+        forward pass for their loss.
+        """
+        gather_in_generation(self.model)
+        prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        settings = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        if self.args.generation_cache_implementation is not None:
+            settings = {"cache_implementation": self.args.generation_cache_implementation} | settings
+        cache = settings.get("cache_implementation") or self.model.generation_config.cache_implementation
+        if cache == "static":
+            prompt = self._padded(prompt)
+        return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
+
+    def _padded(self, prompt: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """An input (B, S) with padding behind, which changes nothing but its width."""
+        width = -prompt["input_ids"].shape[1] % STATIC_MULTIPLE
+        fillings = {"input_ids": self.model.config.pad_token_id, "attention_mask": 0}
+        return {name: nn.functional.pad(prompt[name], (0, width), value=fillings[name]) for name in prompt}
+
+    def _constrained_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
+        """Generated ids (B, G), in which each sentence token of the input comes exactly once."""
+        settings = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        settings = {name: value for name, value in settings.items() if value is not None}
+        generation = self.model.generation_config
+        max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
+        max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
+        limit = max_length - 1 if max_new_tokens is None else max_new_tokens
+        tokenizer = self.data_collator.tokenizer if self.processing_class is None else self.processing_class
+        constraint = SentenceOrderLogitsProcessor(self.model.config, tokenizer, inputs["input_ids"], limit)
+        # The one that counts: `generate()` warns of both.
+        name, start = ("max_length", 1) if max_new_tokens is None else ("max_new_tokens", 0)
+        settings[name] = start + constraint.max_new_tokens
+        settings["logits_processor"] = [*settings.get("logits_processor", []), constraint]
+        return self._generated_ids(model, inputs, ignore_keys, **settings)

@@ -1,0 +1,69 @@
+from unittest import mock
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from transformers import CompileConfig, StaticCache
+
+from hf_depth import DepthTrainingArguments
+from hf_depth.training.generation import STATIC_MULTIPLE
+from tiny_training import TrainingTestCase, rows, tiny_model, trainer
+
+ARGUMENTS = {"predict_with_generate": True, "generation_max_length": 16, "per_device_eval_batch_size": 3}
+
+
+class StaticCacheTest(TrainingTestCase):
+    def run_of(self, kind="depth", cache="static", attn_implementation="sdpa", **arguments):
+        model = tiny_model(kind)
+        model.set_attn_implementation(attn_implementation)
+        arguments = ARGUMENTS | {"generation_cache_implementation": cache} | arguments
+        return trainer(kind, self.folder, model=model, **arguments)
+
+    @parameterized.parameters(("depth", "sdpa"), ("depth", "depth_sdpa"), ("t5", "eager"), ("t5", "depth_sdpa"))
+    def test_predictions_are_those_of_a_dynamic_cache(self, kind, attn_implementation):
+        dynamic, static = (self.run_of(kind, cache, attn_implementation) for cache in (None, "static"))
+        expected = dynamic.predict(rows(7))
+        with mock.patch("transformers.generation.utils.StaticCache", side_effect=StaticCache) as made:
+            found = static.predict(rows(7))
+        self.assertTrue(made.called)
+        np.testing.assert_array_equal(found.predictions, expected.predictions)
+
+    def test_scores_of_the_order_are_those_of_a_dynamic_cache(self):
+        metrics = [
+            self.run_of(cache=cache, constrain_sentence_order=True).evaluate() for cache in ("dynamic", "static")
+        ]
+        for name, value in metrics[0].items():
+            if "second" not in name and "time" not in name:
+                self.assertEqual(metrics[1][name], value, name)
+        self.assertIn("eval_order_exact_constrained", metrics[0])
+
+    @parameterized.parameters((True, 1), (False, 3))
+    def test_batches_of_several_widths_are_decoded_by_one_graph(self, is_padded, expected):
+        torch._dynamo.reset()
+        graphs = []
+
+        def backend(graph, example_inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        run = self.run_of("t5")
+        config = CompileConfig(backend=backend, fullgraph=True, mode=None, dynamic=False)
+        config._compile_all_devices = True  # on a CPU `generate` does not compile by itself
+        run.model.generation_config.compile_config = config
+        data = [{"input_ids": list(range(3, 3 + length))} for length in (40, 40, 40, 60, 60, 60, 80, 80, 80)]
+        with mock.patch("hf_depth.training.generation.STATIC_MULTIPLE", STATIC_MULTIPLE if is_padded else 1):
+            run.predict(data)
+        self.assertLen(graphs, expected)
+
+    @parameterized.parameters(
+        ({"generation_cache_implementation": "statik"}, "must be one of 'dynamic', 'static', got 'statik'"),
+        ({"predict_with_generate": False}, "is for evaluations that generate"),
+    )
+    def test_what_would_have_no_effect_is_refused(self, changes, message):
+        arguments = {"predict_with_generate": True, "generation_cache_implementation": "static", "use_cpu": True}
+        with self.assertRaisesRegex(ValueError, f"`generation_cache_implementation` {message}"):
+            DepthTrainingArguments(self.folder, **arguments | changes)
+
+
+if __name__ == "__main__":
+    absltest.main()
