@@ -13,7 +13,14 @@ from transformers.activations import ACT2FN
 from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens, load_tokenizer
 from ..data.vocabulary import train_tokenizer
 from ..models.configuration_depth import DepthConfig
-from ..models.loading import MODEL_TYPES, SCRATCH_DEFAULTS, SIZE_FIELDS, checkpoint_model_type, load_config
+from ..models.loading import (
+    ATTENTION_IMPLEMENTATIONS,
+    MODEL_TYPES,
+    SCRATCH_DEFAULTS,
+    SIZE_FIELDS,
+    checkpoint_model_type,
+    load_config,
+)
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 
@@ -51,8 +58,11 @@ class ModelArguments:
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
     attn_implementation: str = field(
-        default="sdpa",
-        metadata={"help": "`sdpa`, `eager` or `flex_attention`.", "choices": ["sdpa", "eager", "flex_attention"]},
+        default="auto",
+        metadata={
+            "help": "`auto`, what is fastest on this machine, or the name of an implementation. All compute the same.",
+            "choices": list(ATTENTION_IMPLEMENTATIONS),
+        },
     )
     num_sentence_tokens: int | None = field(
         default=None,

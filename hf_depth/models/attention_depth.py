@@ -9,7 +9,7 @@ one number per distance of two tokens: `bias[h, k - q + Q - 1]` for head h, quer
 Imports only torch, transformers and the masks beside it: the Hub ships it with the model's code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +22,16 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from .masking_depth import COMPACT_IMPLEMENTATIONS, depth_mask, expand_mask, is_compact
 
+# Of the implementations below: whether one works on a device, for the automatic choice of `load_model`.
+ATTENTION_CHECKS: dict[str, Callable[[torch.device, int, torch.dtype], str | None]] = {}
 
-def register_attention(name: str, function: Callable[..., torch.Tensor]) -> None:
+
+def register_attention(
+    name: str,
+    function: Callable[..., torch.Tensor],
+    device_types: Sequence[str] | None = None,
+    check: Callable[[torch.device, int, torch.dtype], str | None] | None = None,
+) -> None:
     """
     Make an implementation known to transformers, for `attn_implementation=name`.
 
@@ -43,6 +51,11 @@ def register_attention(name: str, function: Callable[..., torch.Tensor]) -> None
             Returns the output, of the shape and dtype of `query`, best as a transposed view of
             `(batch_size, queries, heads, head_size)`: the model needs it in that order. Scores are not scaled. A query
             without any key has an output and gradients of 0. There are gradients to query, key, value and bias.
+        device_types (`Sequence[str]`, *optional*):
+            Where the function works, such as `("cuda",)`. Tensors on other devices go the way of "sdpa".
+        check (`Callable`, *optional*):
+            `check(device, head_size, dtype)`, the reason why the function cannot be used there, or `None`. Without it
+            the function is never chosen for a GPU by itself.
     """
 
     def attention_forward(
@@ -56,7 +69,7 @@ def register_attention(name: str, function: Callable[..., torch.Tensor]) -> None
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         if position_bias is not None and position_bias.dim() < 4:
-            if dropout == 0.0:
+            if dropout == 0.0 and (device_types is None or query.device.type in device_types):
                 is_causal = module.is_causal and attention_mask is None
                 output = function(query, key, value, position_bias, attention_mask, is_causal)
                 return output.transpose(1, 2), None
@@ -69,6 +82,8 @@ def register_attention(name: str, function: Callable[..., torch.Tensor]) -> None
 
     ALL_ATTENTION_FUNCTIONS.register(name, attention_forward)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, depth_mask)
+    if check is not None:
+        ATTENTION_CHECKS[name] = check
 
 
 def expand_bias(bias: torch.Tensor, query_length: int, key_length: int) -> torch.Tensor | None:

@@ -1,5 +1,7 @@
 """[`load_model`]: a model that fits a tokenizer, from scratch or from a checkpoint."""
 
+import functools
+import logging
 import os
 from pickle import UnpicklingError
 from typing import Any
@@ -11,7 +13,9 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import eosen_token_id, sentence_token_ids
 from ..suggestions import suggestion
+from .attention_depth import ATTENTION_CHECKS
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
+from .masking_depth import COMPACT_IMPLEMENTATIONS
 from .modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
@@ -21,10 +25,14 @@ from .modeling_depth import (
     whole_parameters,
 )
 
+logger = logging.getLogger(__name__)
+
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
+# What `attn_implementation` may be: the choice of `resolve_attention`, those of transformers, those of this package.
+ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "flex_attention", *COMPACT_IMPLEMENTATIONS)
 # An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
 ROWS_MULTIPLE = 128
 
@@ -62,7 +70,7 @@ def load_model(
     tokenizer: PreTrainedTokenizerBase,
     *,
     model_type: str | None = None,
-    attn_implementation: str = "sdpa",
+    attn_implementation: str = "auto",
     cache_dir: str | None = None,
     revision: str = "main",
     token: str | bool | None = None,
@@ -81,7 +89,9 @@ def load_model(
         tokenizer ([`PreTrainedTokenizerBase`]): what the model will read.
         model_type (`str`, *optional*):
             `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`.
-        attn_implementation (`str`): `"sdpa"`, `"eager"` or `"flex_attention"`.
+        attn_implementation (`str`):
+            `"auto"`, what is fastest on this machine, see [`resolve_attention`]; or `"sdpa"`, `"eager"`,
+            `"flex_attention"`, `"depth_sdpa"`, `"depth_triton"`, `"depth_flex"`. All compute the same.
         cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
         token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
         config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
@@ -120,6 +130,9 @@ def load_model(
     if model_type not in MODEL_TYPES:
         raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     config, model_class = _config(source, model_type, tokenizer, config_changes)
+    attn_implementation = resolve_attention(
+        attn_implementation, head_size=config.d_kv, dropout_rate=config.dropout_rate
+    )
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
         if source_type == model_type == "depth":
@@ -134,6 +147,60 @@ def load_model(
             )
         config.vocab_size = _rounded_up(len(tokenizer))
     return model_class._from_config(config, attn_implementation=attn_implementation)
+
+
+def resolve_attention(
+    attn_implementation: str = "auto",
+    *,
+    head_size: int = 64,
+    dropout_rate: float = 0.0,
+    device: torch.device | str | None = None,
+) -> str:
+    """
+    The implementation of attention that `"auto"` stands for, which is logged once. Any other name is returned itself.
+
+    It is `"depth_sdpa"` on a CPU, and on a GPU `"depth_triton"` if Triton is there, its kernels take heads of that
+    size, and they give the right output and gradients for a few tokens; else it is `"sdpa"`, as it is for a model with
+    dropout, which only torch's own function applies to the attention weights.
+
+    Args:
+        attn_implementation (`str`): `"auto"` or the name of an implementation.
+        head_size (`int`): `d_kv` of the configuration.
+        dropout_rate (`float`): that of the configuration.
+        device (`torch.device` or `str`, *optional*):
+            Where the model will be; by default on the current GPU if there is one, else on the CPU.
+
+    Returns:
+        `str`: for `from_pretrained(attn_implementation=...)`, `model.set_attn_implementation(...)` and
+        `config._attn_implementation`.
+
+    >>> resolve_attention("sdpa"), resolve_attention(device="cpu"), resolve_attention(dropout_rate=0.1)
+    ('sdpa', 'depth_sdpa', 'sdpa')
+    """
+    if attn_implementation != "auto":
+        return attn_implementation
+    if device is None:
+        device = torch.accelerator.current_accelerator() or "cpu"
+    return _fastest_attention(torch.device(device), head_size, dropout_rate > 0)
+
+
+@functools.cache
+def _fastest_attention(device, head_size, has_dropout) -> str:
+    """What `"auto"` stands for. Cached: kernels are compiled to be checked, and what was chosen is logged once."""
+    if has_dropout:
+        chosen, reason = "sdpa", "the model has dropout"
+    elif device.type == "cpu":
+        chosen, reason = "depth_sdpa", "on a CPU"
+    else:
+        chosen, reason = "depth_triton", f"on {device}"
+        check = ATTENTION_CHECKS.get(chosen)
+        problems = ["it is not there."] if check is None else []
+        problems += [check(device, head_size, dtype) for dtype in (torch.float32, torch.bfloat16)] if check else []
+        if problem := next(filter(None, problems), None):
+            logger.warning(f"attn_implementation is sdpa, which is slower than {chosen} would be: {problem}")
+            return "sdpa"
+    logger.info(f"attn_implementation is {chosen}, {reason}.")
+    return chosen
 
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:

@@ -62,7 +62,7 @@ def _attend_backward(
     grad_query, grad_key, grad_value, grad_bias = grads = _empty_gradients(query, key, value, bias)
     accumulated = torch.promote_types(query.dtype, torch.float32)
     # Products of bfloat16 matrices are slower than those of float32 on most CPUs, and faster elsewhere.
-    operands = accumulated if query.device.type == "cpu" else query.dtype
+    operands = accumulated if _on_cpu(query) else query.dtype
     bias_sums = None
     if bias.dim() == 2:
         bias_sums = query.new_zeros(*query.shape[1:3], bias.shape[1], dtype=accumulated)
@@ -110,6 +110,10 @@ def _backward(ctx, grad):
 _attend.register_autograd(_backward, setup_context=_save_for_backward)
 
 
+def _on_cpu(tensor):
+    return tensor.device.type == "cpu"
+
+
 def _empty_like(tensor):
     """An empty (B, H, L, D) in the order of memory that the model wants, (B, L, H, D)."""
     return tensor.new_empty(tensor.transpose(1, 2).shape).transpose(1, 2)
@@ -146,7 +150,7 @@ def _parts(
     batch_size, heads, queries, _ = query.shape
     keys = key.shape[2]
     added = expand_bias(bias, queries, keys)
-    on_cpu = query.device.type == "cpu"
+    on_cpu = _on_cpu(query)
     if mask is not None and on_cpu:  # to look at values is free there
         places = torch.arange(queries + keys, dtype=mask.dtype)
         places[queries:] -= queries
