@@ -1,11 +1,18 @@
 """
-Cross-entropy of each label.
+Cross-entropy of each label, from logits or from the hidden states below them.
 
 Imports only torch: the Hub ships it with the model's code.
 """
 
 import torch
 from torch import nn
+
+IGNORED = -100
+# What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
+# softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
+CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
+# Named by its module: the copy that the Hub has of this file, of whatever version, has an operator of its own.
+_OPERATOR = f"hf_depth::linear_cross_entropy_{''.join(c if c.isalnum() else '_' for c in __name__)}"
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -21,6 +28,207 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     """
     labels = labels.to(logits.device)
     losses = nn.functional.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none"
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
     return losses.view(labels.shape)
+
+
+def linear_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    loss_weights: torch.Tensor | None = None,
+    with_predictions: bool = False,
+) -> tuple[torch.Tensor, ...]:
+    """
+    The cross-entropy of `hidden @ weight.T`, a chunk of rows at a time: there is never a tensor of all logits.
+
+    The gradients of the loss are computed in the forward pass, while the logits of a chunk are there, so that the
+    backward pass only scales them. `token_losses` may be differentiated, too: then the backward pass computes the
+    logits again for the gradient of `weight`. Under autocast the matrix products are in its dtype; the softmax, the
+    losses and the sum over the chunks are in float32.
+
+    Args:
+        hidden (`torch.FloatTensor` of shape `(num_labels, d_model)`): what the output head reads.
+        weight (`torch.FloatTensor` of shape `(vocab_size, d_model)`): that of the output head.
+        labels (`torch.LongTensor` of shape `(num_labels,)`): -100 is ignored.
+        loss_weights (`torch.FloatTensor` of shape `(num_labels,)`, *optional*): of each label in the loss; 1 by
+            default.
+        with_predictions (`bool`, *optional*): whether to return the likeliest ids.
+
+    Returns:
+        `tuple`: the loss `(loss_weights * token_losses).sum()`; `token_losses` of shape `(num_labels,)`, the
+        cross-entropies in nats, 0 where the label is -100; and on request `predictions` (`torch.LongTensor` of shape
+        `(num_labels,)`), -100 where the label is. The losses are float32.
+
+    Raises:
+        `RuntimeError`: in the backward pass, if second derivatives are asked for.
+    """
+    device = hidden.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
+    with_gradients = torch.is_grad_enabled()
+    loss, token_losses, predictions, *_ = _linear_cross_entropy(
+        hidden,
+        weight,
+        labels.to(device),
+        torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights.to(device, torch.float32),
+        dtype,
+        with_gradients and hidden.requires_grad,
+        with_gradients and weight.requires_grad,
+        with_predictions,
+    )
+    return (loss, token_losses, predictions) if with_predictions else (loss, token_losses)
+
+
+# An operator of its own. A compiled graph of the loop could not leave out rows, and what it keeps between the passes
+# would be up to the partitioner. The gradients, made in the forward pass, are further outputs.
+@torch.library.custom_op(_OPERATOR, mutates_args=())
+def _linear_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    loss_weights: torch.Tensor,
+    dtype: torch.dtype,
+    needs_hidden_gradient: bool,
+    needs_weight_gradient: bool,
+    with_predictions: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """
+    Loss, token losses (N,), predictions (N,), the gradient of each token loss for its hidden state (N, D), and that of
+    the loss for the weight (V, D). What is not asked for is empty. `dtype` is that of the matrix products.
+    """
+    outputs = _empty_outputs(
+        hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions
+    )
+    loss, *by_row, weight_gradient = outputs
+    is_label = labels != IGNORED
+    rows, part = None, by_row
+    if labels.device.type == "cpu" and not is_label.all():  # elsewhere, to count them would wait for the device
+        rows = is_label.nonzero()[:, 0]
+        hidden, labels, loss_weights, is_label = (each[rows] for each in (hidden, labels, loss_weights, is_label))
+        part = [output.new_empty(min(len(output), len(rows)), *output.shape[1:]) for output in by_row]
+    with torch.autocast(hidden.device.type, enabled=False):
+        coefficients = loss_weights * is_label
+        _fill(*part, weight_gradient, hidden.to(dtype), weight.to(dtype), labels, is_label, coefficients)
+        torch.sum(part[0] * coefficients, dim=0, out=loss)
+    if rows is not None:
+        for output, values, nothing in zip(by_row, part, (0, IGNORED, 0), strict=True):
+            if len(output):
+                output.fill_(nothing).index_copy_(0, rows, values)
+    return outputs
+
+
+@_linear_cross_entropy.register_fake
+def _empty_outputs(
+    hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions
+):
+    exact = torch.promote_types(dtype, torch.float32)
+    return (
+        hidden.new_empty((), dtype=exact),
+        hidden.new_empty(len(hidden), dtype=exact),
+        labels.new_empty(len(hidden) if with_predictions else 0),
+        hidden.new_empty((len(hidden) if needs_hidden_gradient else 0, hidden.shape[1])),
+        weight.new_empty((len(weight) if needs_weight_gradient else 0, weight.shape[1]), dtype=exact),
+    )
+
+
+def _fill(
+    token_losses, predictions, hidden_gradient, weight_gradient, hidden, weight, labels, is_label, coefficients
+) -> None:
+    """Compute the first four, a chunk of rows at a time. Hidden states and weight have the dtype of the products."""
+    targets = labels.clamp(min=0)[:, None]
+    scale = None
+    if hidden.dtype == torch.float16 and len(coefficients):  # in which 1 / (number of labels) loses its last bits
+        scale = coefficients.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
+        coefficients = coefficients / scale
+    size = _chunk_size(len(hidden), len(weight), hidden.device.type)
+    memory = hidden.new_empty(min(size, len(hidden)), len(weight))
+    exact_memory = memory if hidden.dtype == token_losses.dtype else memory.to(token_losses.dtype)
+    if not len(hidden) or weight_gradient.dtype != hidden.dtype:
+        weight_gradient.zero_()
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        states = hidden[rows]
+        logits = torch.mm(states, weight.t(), out=memory[: len(states)])
+        if len(predictions):
+            predictions[rows] = logits.argmax(1).where(is_label[rows], IGNORED)
+        exponentials, totals, losses = _softmax(logits, targets[rows], exact_memory[: len(states)])
+        token_losses[rows] = losses.where(is_label[rows], 0.0)
+        if not (len(hidden_gradient) or len(weight_gradient)):
+            continue
+        exponentials.scatter_add_(1, targets[rows], -totals)
+        if exponentials is not logits:
+            torch.div(exponentials, totals, out=logits)
+            totals = torch.ones_like(totals)
+        # `logits` is now the gradient of the token losses for the logits, times `totals`.
+        if len(hidden_gradient):
+            hidden_gradient[rows] = torch.mm(logits, weight) * (is_label[rows, None] / totals)
+        if len(weight_gradient):
+            weighted = (states * (coefficients[rows, None] / totals)).to(states.dtype)
+            if weighted.dtype == weight_gradient.dtype:
+                weight_gradient.addmm_(logits.t(), weighted, beta=1 if start else 0)
+            else:
+                weight_gradient.add_(torch.mm(logits.t(), weighted))
+    if scale is not None:
+        weight_gradient.mul_(scale)
+
+
+def _softmax(logits, targets, values):
+    """
+    In the memory `values`, which may be that of the logits (N, V), their exponentials up to a factor per row; their
+    sums (N, 1), and the cross-entropy of the targets (N,).
+    """
+    if values.dtype != logits.dtype:
+        values.copy_(logits)
+    own = values.gather(1, targets)
+    largest = values.amax(1, keepdim=True)
+    totals = values.sub_(largest).exp_().sum(1, keepdim=True)
+    return values, totals, (largest + totals.log() - own)[:, 0]
+
+
+def _chunk_size(num_rows: int, vocab_size: int, device_type: str) -> int:
+    """Rows of a chunk: all about equally many, a multiple of what matrix products are made of."""
+    most, multiple = (CPU_CHUNK_BYTES, 8) if device_type == "cpu" else (CHUNK_BYTES, 128)
+    num_chunks = -(-num_rows * vocab_size * 4 // most)
+    return -(-num_rows // max(1, num_chunks) // multiple) * multiple or multiple
+
+
+def _keep_gradients(ctx, inputs, output):
+    hidden, weight, labels, loss_weights, *ctx.settings = inputs
+    _, token_losses, predictions, hidden_gradient, weight_gradient = output
+    ctx.mark_non_differentiable(predictions, hidden_gradient, weight_gradient)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient)
+
+
+def _backward(ctx, loss_gradient, token_gradient, *_):
+    if torch.is_grad_enabled():
+        raise RuntimeError("The loss has no second derivatives: ask for those of the logits, by `skip_logits=False`.")
+    hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient = ctx.saved_tensors
+    row_gradient = 0.0 if loss_gradient is None else loss_gradient * loss_weights
+    if token_gradient is not None:
+        row_gradient = row_gradient + token_gradient
+        if ctx.needs_input_grad[1]:
+            dtype, *_ = ctx.settings
+            *_, weight_gradient = _linear_cross_entropy(
+                hidden, weight, labels, row_gradient, dtype, False, True, False
+            )
+    elif ctx.needs_input_grad[1]:
+        weight_gradient = _scaled(weight_gradient, loss_gradient)
+    return (
+        (hidden_gradient * row_gradient[:, None]).to(hidden.dtype) if ctx.needs_input_grad[0] else None,
+        weight_gradient.to(weight.dtype) if ctx.needs_input_grad[1] else None,
+        None,
+        loss_gradient * token_losses if ctx.needs_input_grad[3] and loss_gradient is not None else None,
+        *[None] * len(ctx.settings),
+    )
+
+
+_linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients)
+
+
+def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Their product; on a CPU, where another matrix of this size costs as much as a chunk, nothing is done for 1."""
+    if factor.device.type == "cpu" and not torch.compiler.is_compiling() and factor.item() == 1:
+        return gradient
+    return gradient * factor

@@ -24,7 +24,8 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
 from .flex_depth import depth_flex
-from .loss_depth import cross_entropy_per_token
+from .layers_depth import is_plain_layer, speed_up_layers
+from .loss_depth import cross_entropy_per_token, linear_cross_entropy
 from .masking_depth import (
     check_segment_ids,
     create_mask,
@@ -99,9 +100,12 @@ class TokenLossSeq2SeqLMOutput(Seq2SeqLMOutput):
     Args:
         token_losses (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
             Cross-entropy in nats, float32, 0 where the label is -100. Returned when `labels` are given.
+        predictions (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+            The likeliest ids, -100 where the label is. Returned in evaluation mode with `skip_logits=True`.
     """
 
     token_losses: torch.FloatTensor | None = None
+    predictions: torch.LongTensor | None = None
 
 
 class InitializedAsT5:
@@ -159,12 +163,14 @@ def partition_parameters(model: PreTrainedModel) -> None:
 
 class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     """
-    The T5 of transformers with four repairs; it saves and loads as the original class does.
+    The T5 of transformers with five changes; it saves and loads as the original class does.
 
     - A T5 v1.1 (`config.scale_decoder_outputs=False`) really has an output head of its own, which starts with
       standard deviation `d_model ** -0.5`, survives saving, loading and resizing, and is never tied.
     - The loss is normalized by `num_items_in_batch`, the number of labels in the global batch, when that is given.
     - The output has `token_losses`, one per label.
+    - In training mode the loss is computed without the logits of all labels, which are not returned
+      (`outputs.logits is None`) unless `skip_logits=False`.
     - `flex_attention` takes batches of more than one example.
 
     A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
@@ -177,9 +183,11 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
     >>> from transformers import T5Config
     >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     >>> model = T5ForConditionalGeneration(config)
-    >>> outputs = model(input_ids=torch.tensor([[5, 6, 1]]), labels=torch.tensor([[7, 8, 9, 1]]))
-    >>> outputs.logits.shape, outputs.token_losses.shape
-    (torch.Size([1, 4, 64]), torch.Size([1, 4]))
+    >>> batch = {"input_ids": torch.tensor([[5, 6, 1]]), "labels": torch.tensor([[7, 8, 9, 1]])}
+    >>> model(**batch).token_losses.shape
+    torch.Size([1, 4])
+    >>> model(**batch, skip_logits=False).logits.shape
+    torch.Size([1, 4, 64])
     """
 
     def __init__(self, config: T5Config):
@@ -206,6 +214,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         for module in self.modules():
             if type(module) is T5Attention:  # a new module would draw its weights anew
                 module.__class__ = DepthAttention
+        speed_up_layers(self)
 
     @classmethod
     def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
@@ -264,6 +273,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         """Put other stacks in place of those that T5's `__init__` has built; `checkpointing`: as configured."""
         self.encoder = encoder_class(self.encoder.config)
         self.decoder = decoder_class(self.decoder.config)
+        speed_up_layers(self)
         if checkpointing:
             # `post_init` applies and deletes this field; T5 has done so for the stacks that are gone.
             self.config.gradient_checkpointing = True
@@ -302,6 +312,8 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         num_items_in_batch: torch.Tensor | int | None = None,
         encoder_segment_ids: torch.LongTensor | None = None,
         decoder_segment_ids: torch.LongTensor | None = None,
+        loss_weights: torch.FloatTensor | None = None,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
@@ -335,6 +347,13 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
                 up from 1, in the order of the tokens; 0 is padding.
             decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
                 The same for the decoder; needed beside `encoder_segment_ids`.
+            loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
+                Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
+                `num_items_in_batch` only if that is given. Gradients flow through the loss: beside weights,
+                `token_losses` have none.
+            skip_logits (`bool`, *optional*):
+                Whether to compute the losses without a tensor of all logits, of which none are returned. By default
+                in training mode with `labels`. In evaluation mode the output then has `predictions`.
             kwargs:
                 `output_attentions`, `output_hidden_states` and `return_dict`, as in all models of transformers.
 
@@ -342,9 +361,13 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if the segment ids do not fit each other or the other arguments. Their values are looked at
-                on the CPU alone: elsewhere that would wait for the device.
+            `ValueError`: if `skip_logits=True` or `loss_weights` come without `labels`, or if the segment ids do not
+                fit each other or the other arguments. Their values are looked at on the CPU alone: elsewhere that
+                would wait for the device.
         """
+        if labels is None and (skip_logits or loss_weights is not None):
+            name = "skip_logits=True" if skip_logits else "loss_weights"
+            raise ValueError(f"`{name}` needs `labels`, without which there is no loss: pass them, or leave it out.")
         is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
         if is_packed:
             source = encoder_outputs[0] if encoder_outputs is not None else _first(input_ids, inputs_embeds)
@@ -353,6 +376,10 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_values, use_cache)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
+        if encoder_outputs is None:
+            input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds = self._embedded(
+                input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
+            )
         if labels is not None or is_packed:
             # The decoder's own copy of the configuration would build a key/value cache during training.
             use_cache = False if use_cache is None else use_cache
@@ -366,25 +393,88 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             decoder_attention_mask = self._segment_mask(
                 self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, is_causal=True
             )
-        outputs = super().forward(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            inputs_embeds=decoder_inputs_embeds,
             past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
+            encoder_hidden_states=encoder_outputs[0],
+            encoder_attention_mask=attention_mask,
             use_cache=use_cache,
             return_dict=True,
             **kwargs,
         )
-        loss, token_losses = None, None
-        if labels is not None:
-            token_losses = cross_entropy_per_token(outputs.logits, labels)
-            num_items = (labels != -100).sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-            loss = token_losses.sum() / num_items
-        return TokenLossSeq2SeqLMOutput(**{**outputs, "loss": loss, "token_losses": token_losses})
+        hidden_states = decoder_outputs[0]
+        if self.config.scale_decoder_outputs:
+            hidden_states = hidden_states * self.model_dim**-0.5
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None
+        return TokenLossSeq2SeqLMOutput(
+            **self._losses(hidden_states, labels, num_items_in_batch, loss_weights, skip_logits),
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+    def _embedded(self, input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds):
+        """
+        In training, the embeddings of both inputs in place of their ids, by one lookup: two lookups would each make a
+        gradient of the size of the embedding.
+        """
+        embeddings = (self.shared, self.encoder.embed_tokens, self.decoder.embed_tokens)
+        has_both = input_ids is not None and decoder_input_ids is not None
+        has_others = inputs_embeds is not None or decoder_inputs_embeds is not None
+        is_one = all(is_plain_layer(each, nn.Embedding) and each.weight is self.shared.weight for each in embeddings)
+        if not self.training or not has_both or has_others or not is_one:
+            return input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
+        states = self.shared(torch.cat([input_ids.flatten(), decoder_input_ids.flatten()]))
+        source, target = states.split([input_ids.numel(), decoder_input_ids.numel()])
+        return None, source.view(*input_ids.shape, -1), None, target.view(*decoder_input_ids.shape, -1)
+
+    def _losses(self, hidden_states, labels, num_items_in_batch, loss_weights, skip_logits):
+        """The fields of the output that come from what the head reads (B, T, D), scaled."""
+        if labels is None:
+            return {"logits": self.lm_head(hidden_states)}
+        logits, predictions = None, None
+        if skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None:
+            loss, *by_label = linear_cross_entropy(
+                hidden_states.flatten(0, 1),
+                self.lm_head.weight,
+                labels.flatten(),
+                None if loss_weights is None else loss_weights.flatten(),
+                with_predictions=not self.training,
+            )
+            token_losses, *others = (values.view(labels.shape) for values in by_label)
+            predictions = others[0] if others else None
+        else:
+            logits = self.lm_head(hidden_states)
+            token_losses = cross_entropy_per_token(logits, labels)
+            loss = (token_losses if loss_weights is None else loss_weights * token_losses).sum()
+            if skip_logits:
+                predictions = None if self.training else logits.argmax(-1).where(labels != -100, -100)
+                logits = None
+        if num_items_in_batch is not None:
+            loss = loss / num_items_in_batch
+        elif loss_weights is None:
+            loss = loss / (labels != -100).sum().clamp(min=1)
+        # Beside weights the loss is all that is differentiated: under `torch.compile`, which knows no unused output,
+        # the backward pass would compute the logits again for the token losses.
+        token_losses = token_losses if loss_weights is None else token_losses.detach()
+        return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
 
     def _segment_mask(self, stack, query_segments, key_segments, attention_mask, is_causal=False):
         """The mask of queries (B, Q) on keys (B, K) of their own segments."""
@@ -518,9 +608,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
     >>> model = DepthForConditionalGeneration(config)
     >>> source = torch.tensor([[60, 41, 5, 6, 60, 40, 7, 60, 1]])  # two sentences in the wrong order
     >>> target = torch.tensor([[40, 7, 60, 41, 5, 6, 60, 1]])
-    >>> outputs = model(input_ids=source, labels=target)
-    >>> outputs.logits.shape, outputs.token_losses.shape
-    (torch.Size([1, 8, 64]), torch.Size([1, 8]))
+    >>> model(input_ids=source, labels=target).token_losses.shape
+    torch.Size([1, 8])
     >>> model.generate(source, max_new_tokens=5, min_new_tokens=5, do_sample=False).shape
     torch.Size([1, 6])
     """
@@ -605,6 +694,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         decoder_sentence_mask: torch.BoolTensor | None = None,
         encoder_segment_ids: torch.LongTensor | None = None,
         decoder_segment_ids: torch.LongTensor | None = None,
+        loss_weights: torch.FloatTensor | None = None,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenLossSeq2SeqLMOutput:
         """
@@ -640,7 +731,15 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             use_cache = False if use_cache is None else use_cache
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
+        query_mask = self._decoder_query_mask(
+            decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
+        )
         if encoder_outputs is None:
+            if sentence_mask is None and input_ids is not None:
+                sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
+            input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds = self._embedded(
+                input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
+            )
             encoder_outputs = self.encoder(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -655,9 +754,6 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
-        query_mask = self._decoder_query_mask(
-            decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
-        )
         attention_mask = self._cross_attention_mask(
             query_mask, encoder_outputs[0], attention_mask, sentence_mask, decoder_segment_ids, encoder_segment_ids
         )
@@ -674,6 +770,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             labels=labels,
             use_cache=use_cache,
             num_items_in_batch=num_items_in_batch,
+            loss_weights=loss_weights,
+            skip_logits=skip_logits,
             return_dict=True,
             **kwargs,
         )

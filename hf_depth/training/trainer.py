@@ -32,6 +32,7 @@ from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
+from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
 from ..ranges import Range, check_ranges
@@ -159,6 +160,8 @@ class DepthTrainer(HealthTrainer):
             self._complete_generation_config()
         if self.is_fsdp_enabled:
             share_embedding(self.model)
+        if self.args.residual_dtype == "bfloat16":
+            set_residual_dtype(self._base_model, torch.bfloat16)
         self.card = card
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.
@@ -446,46 +449,68 @@ class DepthTrainer(HealthTrainer):
         labels = inputs["labels"]
         if "encoder_segment_ids" in inputs:
             self._check_packing()
-        outputs = model(**inputs, use_cache=False)
-        token_losses = outputs.get("token_losses")
-        if token_losses is None:
+        loss_weights = self._loss_weights(labels, num_items_in_batch)
+        if self._weights_losses:
+            outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
+            token_losses = outputs["token_losses"]
+            loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
+        else:
+            outputs = model(**inputs, use_cache=False)
             token_losses = cross_entropy_per_token(outputs["logits"], labels)
+            loss = (loss_weights * token_losses).sum()
+        predictions = None
+        if not model.training:
+            predictions = outputs.get("predictions")
+            predictions = outputs["logits"].argmax(-1) if predictions is None else predictions
 
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
-        coefficient = self.args.sentence_loss_coefficient
-        loss = token_losses.sum()
-        if coefficient != 1.0:
-            loss = loss + (coefficient - 1.0) * (token_losses * sentence_token_mask(labels, config)).sum()
-        if num_items_in_batch is None:
-            loss = loss / (labels != -100).sum().clamp(min=1)
-        else:
-            loss = loss / num_items_in_batch
-            if self.args.average_tokens_across_devices:
-                # Gradients are averaged over the processes, but N already counts the labels of all of them.
-                loss = loss * self.accelerator.num_processes
-
         tensors = {
             "input_ids": inputs["input_ids"],
             "attention_mask": inputs.get("attention_mask"),
             "labels": labels,
             "token_losses": token_losses,
-            "predictions": None if model.training else outputs["logits"].argmax(-1),
+            "predictions": predictions,
             "num_cut_tokens": num_cut_tokens,
             "decoder_segment_ids": inputs.get("decoder_segment_ids"),
         }
         if labels.device.type == "mps":  # has no float64, in which the statistics are added up
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
-        statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
+        statistics = example_statistics(
+            **tensors, config=config, sentence_loss_coefficient=self.args.sentence_loss_coefficient
+        )
         if model.training:
             self._train_sums = _add(self._train_sums, statistics.sum(0))
         elif self._eval_sums is not None:
             self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
         return (loss, outputs) if return_outputs else loss
 
+    def _loss_weights(self, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
+        """The weight of each label (B, T) in the loss, float32."""
+        weights = torch.ones(labels.shape, device=labels.device)
+        if self.args.sentence_loss_coefficient != 1.0:
+            is_sentence_token = sentence_token_mask(labels, self.model.config)
+            weights = weights.masked_fill(is_sentence_token, self.args.sentence_loss_coefficient)
+        if num_items is None:
+            return weights / (labels != -100).sum().clamp(min=1)
+        if self.args.average_tokens_across_devices:
+            # Gradients are averaged over the processes, but N already counts the labels of all of them.
+            weights = weights * self.accelerator.num_processes
+        return weights / num_items
+
+    @functools.cached_property
+    def _weights_losses(self) -> bool:
+        """Whether the model weights the losses of its labels itself, and computes them without all logits."""
+        return "loss_weights" in inspect.signature(self._base_model.forward).parameters
+
+    @property
+    def _base_model(self) -> PreTrainedModel:
+        """The model without what is wrapped around it, PEFT included."""
+        model = self.accelerator.unwrap_model(self.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
     def _check_packing(self) -> None:
         """Stop on a model that would let the examples of a packed row see each other, or start them otherwise."""
-        model = self.accelerator.unwrap_model(self.model)
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT
+        model = self._base_model
         if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
             raise ValueError(
                 f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend "
@@ -652,6 +677,8 @@ class DepthTrainer(HealthTrainer):
 
     def _loss(self, model, inputs, ignore_keys=None) -> torch.Tensor:
         """The loss of a batch, whose statistics [`compute_loss`] adds to the sums of the evaluation."""
+        if self._weights_losses:
+            inputs = {**inputs, "skip_logits": True}
         return super().prediction_step(model, inputs, True, ignore_keys)[0]
 
     def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:

@@ -41,7 +41,7 @@ class LossTest(TrainingTestCase):
         )
         batches = []
         run.model.register_forward_pre_hook(lambda module, args, kwargs: batches.append(kwargs), with_kwargs=True)
-        before = tiny_model(kind)
+        before = tiny_model(kind).eval()
         run.train()
         self.assertLen(batches, accumulation)
         total, number = 0.0, 0
