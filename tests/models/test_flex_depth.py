@@ -8,7 +8,7 @@ from absl.testing import parameterized
 
 from hf_depth.models.flex_depth import depth_flex, flex_block_mask
 from hf_depth.models.masking_depth import expand_mask
-from interpreted_attention import eager, inputs, masks, model_differences, relative_errors, results
+from interpreted_attention import eager, inputs, masks, relative_errors, results
 
 KINDS = ("none", "causal", "padded", "causal packed", "packed sentences", "sentences nothing")
 
@@ -48,6 +48,3 @@ class FlexTest(parameterized.TestCase):
             output = compiled(*arguments, mask, is_causal)
         right = eager(*(tensor.double() for tensor in arguments), mask, is_causal)
         torch.testing.assert_close(output.double(), right, atol=1e-5, rtol=1e-5)
-
-    def test_a_model_has_the_gradients_of_eager_attention(self):
-        self.assertLess(model_differences("depth_flex"), 1e-5)
