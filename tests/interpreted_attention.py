@@ -16,6 +16,7 @@ import torch
 from hf_depth.models import triton_depth
 from hf_depth.models.attention_depth import expand_bias
 from hf_depth.models.masking_depth import compact_mask, expand_mask
+from tiny_models import gradients, random_batch, tiny_model
 
 HEADS = 2
 NAMES = ("output", "query", "key", "value", "bias")
@@ -189,3 +190,13 @@ def self_check(head_dim: int, dtype: torch.dtype, broken: bool) -> str | None:
     wrong = function if not broken else lambda *arguments: function(*arguments) * 1.1
     with mock.patch.object(triton_depth, "depth_triton", wrong):
         return triton_depth.check_triton_attention(torch.device("cpu"), head_dim, dtype)
+
+
+def model_differences() -> float:
+    """The largest difference of a tiny DEPTH's gradients to those with eager attention, on rows with padding."""
+    batch = random_batch(0, batch_size=2, source_length=9, target_length=5)
+    models = [tiny_model(attn_implementation=name, num_layers=1) for name in ("eager", "depth_triton")]
+    with mock.patch.object(triton_depth, "_launch", side_effect=triton_depth._launch) as launched:
+        expected, found = (gradients(model, batch) for model in models)
+    assert launched.call_count == 3 + 3 * 2 + 2 * 2, "self-attention has a bias with a gradient, cross-attention none"
+    return max((found[name] - expected[name]).abs().max().item() for name in expected)

@@ -363,8 +363,9 @@ class ObjectiveArguments:
     max_metadata_length: int = field(
         default=64, metadata={"help": "Most tokens of metadata, which are left free of max_source_length."}
     )
-    pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad to the maximal lengths (static shapes, for --torch_compile)."}
+    pad_to_max_length: bool | None = field(
+        default=None,
+        metadata={"help": "Pad to the maximal lengths: all batches have one shape (default: with --torch_compile)."},
     )
     pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
 
@@ -431,8 +432,9 @@ class ObjectiveArguments:
 
     def for_collating(self, training_args: TrainingArguments) -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""
+        is_static = training_args.torch_compile if self.pad_to_max_length is None else self.pad_to_max_length
         return {
             "seed": training_args.seed if training_args.data_seed is None else training_args.data_seed,
-            "padding": "max_length" if self.pad_to_max_length else "longest",
+            "padding": "max_length" if is_static else "longest",
             "pad_to_multiple_of": self.pad_to_multiple_of,
         }

@@ -67,7 +67,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         *("hub_license", "hub_token"),
     ),
     "hardware and speed": (
-        *("use_cpu", "bf16", "fp16", "tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        *("use_cpu", "bf16", "fp16", "tf32", "residual_dtype"),
+        *("torch_compile", "torch_compile_backend", "torch_compile_mode"),
         *("gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing"),
         *("activation_checkpointing_kwargs", "use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps"),
         *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),

@@ -4,6 +4,7 @@ T5's layer norm and activation with fewer passes over the memory. Their paramete
 Imports only torch and transformers: the Hub ships it with the model's code.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,12 +31,13 @@ class DepthLayerNorm(T5LayerNorm):
     """A [`T5LayerNorm`] by one kernel on an accelerator, and with few passes over the memory on a CPU."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        # Inductor fuses the formula with what is around it. Other dtypes take T5's order of casts.
-        if torch.compiler.is_compiling() or hidden_states.dtype != self.weight.dtype:
+        # Inductor fuses the formula with what is around it; for weights in half precision it has casts of its own.
+        if torch.compiler.is_compiling() or self.weight.dtype != torch.float32:
             return super().forward(hidden_states)
-        if hidden_states.device.type != "cpu" or hidden_states.dtype not in (torch.float32, torch.float64):
-            return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
-        return _RMSNorm.apply(hidden_states, self.weight, self.variance_epsilon)
+        hidden_states = hidden_states.float()
+        if hidden_states.device.type == "cpu":
+            return _RMSNorm.apply(hidden_states, self.weight, self.variance_epsilon)
+        return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -57,9 +59,57 @@ class _RMSNorm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         product = gradient * x
         rows, scales = product.view(-1, x.shape[-1]), scale.view(-1)
-        weight_gradient = torch.mv(rows.t(), scales) if ctx.needs_input_grad[1] else None
-        if not ctx.needs_input_grad[0]:
-            return None, weight_gradient, None
-        shares = torch.mv(rows, weight).mul_(scales.pow(3)).div_(-x.shape[-1]).view(scale.shape)
+        with torch.autocast(x.device.type, enabled=False):  # which would round the products
+            weight_gradient = torch.mv(rows.t(), scales) if ctx.needs_input_grad[1] else None
+            if not ctx.needs_input_grad[0]:
+                return None, weight_gradient, None
+            shares = torch.mv(rows, weight).mul_(scales.pow(3)).div_(-x.shape[-1]).view(scale.shape)
         torch.mul(gradient, weight, out=product)
         return product.mul_(scale).addcmul_(x, shares), weight_gradient, None
+
+
+def set_residual_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
+    """
+    Let a T5 add up the outputs of its layers in another dtype under autocast to that dtype. Weights, layer norms and
+    the softmax stay as they are.
+
+    Args:
+        model (`nn.Module`): with an `encoder` and a `decoder` of T5's.
+        dtype (`torch.dtype`, *optional*): `torch.bfloat16`; `None` for that of the embeddings, as T5 does.
+    """
+
+    for stack in (model.encoder, model.decoder):
+        first = stack.block[0]
+        if hasattr(first, "residual_hook"):
+            first.residual_hook.remove()
+            del first.residual_hook
+        if dtype is not None:
+            first.residual_hook = first.register_forward_pre_hook(partial(_cast_residual, dtype))
+
+
+def _cast_residual(dtype: torch.dtype, module: nn.Module, arguments: tuple) -> tuple:
+    hidden_states, *others = arguments
+    device = hidden_states.device.type
+    if torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == dtype:
+        hidden_states = hidden_states.to(dtype)
+    return (hidden_states, *others)
+
+
+def is_plain_layer(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """
+    Whether a layer is just its weight, which may be used without calling it.
+
+    Args:
+        module (`nn.Module`): no layer of PEFT, without a quantized, distributed (DTensor) or partitioned (DeepSpeed)
+            weight, and with nothing hooked to its calls.
+        kind (`type`): the class that it must be of, and of no subclass.
+    """
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return (
+        type(module) is kind
+        and type(module.weight) in (nn.Parameter, torch.Tensor)
+        and module.weight.is_floating_point()
+        and not hasattr(module.weight, "ds_id")
+        and "forward" not in vars(module)  # accelerate puts its hooks there
+        and not any(hooks)
+    )

@@ -80,23 +80,6 @@ def linear_cross_entropy(
     return (loss, token_losses, predictions) if with_predictions else (loss, token_losses)
 
 
-def is_plain_head(head: nn.Module) -> bool:
-    """
-    Whether an output head is just a matrix on this device, of which [`linear_cross_entropy`] may take the weight: no
-    layer of PEFT, no quantized, distributed (DTensor) or partitioned (DeepSpeed) weight, nothing hooked to its calls.
-    """
-    hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-    return (
-        type(head) is nn.Linear
-        and head.bias is None
-        and type(head.weight) in (nn.Parameter, torch.Tensor)
-        and head.weight.is_floating_point()
-        and not hasattr(head.weight, "ds_id")
-        and "forward" not in vars(head)  # accelerate puts its hooks there
-        and not any(hooks)
-    )
-
-
 # An operator of its own. A compiled graph of the loop could not leave out rows, and what it keeps between the passes
 # would be up to the partitioner. The gradients, made in the forward pass, are further outputs.
 @torch.library.custom_op(_OPERATOR, mutates_args=())

@@ -23,8 +23,9 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
-from .layers_depth import speed_up_layers
-from .loss_depth import cross_entropy_per_token, is_plain_head, linear_cross_entropy
+from .flex_depth import depth_flex
+from .layers_depth import is_plain_layer, speed_up_layers
+from .loss_depth import cross_entropy_per_token, linear_cross_entropy
 from .masking_depth import (
     check_segment_ids,
     create_mask,
@@ -36,9 +37,13 @@ from .masking_depth import (
     sentence_to_sentence_groups,
 )
 from .sdpa_depth import depth_sdpa
+from .triton_depth import INTERPRETED, check_triton_attention, depth_triton
 
-# Implementations of attention that transformers then knows by name, those of `COMPACT_IMPLEMENTATIONS`.
+# Implementations of attention that transformers then knows by name, as in `COMPACT_IMPLEMENTATIONS`. A model that is
+# on a CPU after all, where kernels for GPUs cannot run, computes the same by sdpa.
 register_attention("depth_sdpa", depth_sdpa)
+register_attention("depth_triton", depth_triton, None if INTERPRETED else ("cuda",), check_triton_attention)
+register_attention("depth_flex", depth_flex, ("cuda", "xpu"))
 
 # Fields of which the encoder's and the decoder's configurations have copies.
 SENTENCE_SETTINGS = (
@@ -371,6 +376,10 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_values, use_cache)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
+        if encoder_outputs is None:
+            input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds = self._embedded(
+                input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
+            )
         if labels is not None or is_packed:
             # The decoder's own copy of the configuration would build a key/value cache during training.
             use_cache = False if use_cache is None else use_cache
@@ -421,12 +430,27 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             encoder_attentions=encoder_outputs.attentions,
         )
 
+    def _embedded(self, input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds):
+        """
+        In training, the embeddings of both inputs in place of their ids, by one lookup: two lookups would each make a
+        gradient of the size of the embedding.
+        """
+        embeddings = (self.shared, self.encoder.embed_tokens, self.decoder.embed_tokens)
+        has_both = input_ids is not None and decoder_input_ids is not None
+        has_others = inputs_embeds is not None or decoder_inputs_embeds is not None
+        is_one = all(is_plain_layer(each, nn.Embedding) and each.weight is self.shared.weight for each in embeddings)
+        if not self.training or not has_both or has_others or not is_one:
+            return input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
+        states = self.shared(torch.cat([input_ids.flatten(), decoder_input_ids.flatten()]))
+        source, target = states.split([input_ids.numel(), decoder_input_ids.numel()])
+        return None, source.view(*input_ids.shape, -1), None, target.view(*decoder_input_ids.shape, -1)
+
     def _losses(self, hidden_states, labels, num_items_in_batch, loss_weights, skip_logits):
         """The fields of the output that come from what the head reads (B, T, D), scaled."""
         if labels is None:
             return {"logits": self.lm_head(hidden_states)}
         logits, predictions = None, None
-        if skip_logits and is_plain_head(self.lm_head):
+        if skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None:
             loss, *by_label = linear_cross_entropy(
                 hidden_states.flatten(0, 1),
                 self.lm_head.weight,
@@ -707,7 +731,15 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             use_cache = False if use_cache is None else use_cache
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
+        query_mask = self._decoder_query_mask(
+            decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
+        )
         if encoder_outputs is None:
+            if sentence_mask is None and input_ids is not None:
+                sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
+            input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds = self._embedded(
+                input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
+            )
             encoder_outputs = self.encoder(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -722,9 +754,6 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
-        query_mask = self._decoder_query_mask(
-            decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
-        )
         attention_mask = self._cross_attention_mask(
             query_mask, encoder_outputs[0], attention_mask, sentence_mask, decoder_segment_ids, encoder_segment_ids
         )

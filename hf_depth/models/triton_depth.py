@@ -11,6 +11,7 @@ Imports only torch, Triton where it is installed, and the files beside it: the H
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -44,7 +45,7 @@ else:
         return function
 
 
-def tuned(*configs: tuple[int, int, int, int]):
+def tuned(*configs: tuple[int, int, int, int]) -> Callable[[Callable], Callable]:
     """
     A decorator of kernels over blocks of queries and keys: at the first call of each size it is measured which of
     `configs` (queries, keys, warps, stages) is the fastest. The result is kept on disk, beside the compiled kernels:
@@ -67,7 +68,7 @@ def tuned(*configs: tuple[int, int, int, int]):
                 triton.Config({"BLOCK_Q": queries, "BLOCK_K": keys}, num_warps=warps, num_stages=stages)
                 for queries, keys, warps, stages in choices
             ],
-            key=["query_class", "key_class", "BLOCK_D", "HAS_BIAS", "HAS_MASK", "IS_CAUSAL"],
+            key=["rows_class", "query_class", "key_class", "BLOCK_D", "HAS_BIAS", "HAS_MASK", "IS_CAUSAL"],
             prune_configs_by={"early_config_prune": _fitting_configs},
             cache_results=True,
         )(kernel)
@@ -306,6 +307,7 @@ def _forward_kernel(
     num_heads,
     query_length,
     key_length,
+    rows_class,
     query_class,
     key_class,
     HEAD_DIM: tl.constexpr,
@@ -408,6 +410,7 @@ def _query_gradient_kernel(
     num_heads,
     query_length,
     key_length,
+    rows_class,
     query_class,
     key_class,
     HEAD_DIM: tl.constexpr,
@@ -507,6 +510,7 @@ def _key_value_gradient_kernel(
     num_heads,
     query_length,
     key_length,
+    rows_class,
     query_class,
     key_class,
     HEAD_DIM: tl.constexpr,
@@ -607,6 +611,7 @@ def _score_gradient_kernel(
     num_heads,
     query_length,
     key_length,
+    rows_class,
     query_class,
     key_class,
     HEAD_DIM: tl.constexpr,
@@ -882,7 +887,8 @@ def _common_arguments(query, key, bias, mask, is_causal):
         "num_heads": query.shape[1],
         "query_length": query_length,
         "key_length": key_length,
-        # One measurement of the configurations for all lengths up to the same power of two.
+        # One measurement of the configurations for all numbers of heads, queries and keys up to the same power of two.
+        "rows_class": triton.next_power_of_2(query.shape[0] * query.shape[1]),
         "query_class": triton.next_power_of_2(query_length),
         "key_class": triton.next_power_of_2(key_length),
         "HEAD_DIM": head_dim,

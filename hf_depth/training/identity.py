@@ -43,6 +43,7 @@ TRAINING_SETTINGS = (
     "neftune_noise_alpha",
     "bf16",
     "fp16",
+    "residual_dtype",
     "optim",
     "optim_args",
     "metric_for_best_model",

@@ -32,6 +32,7 @@ from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
 from ..data.tokenization import check_sentence_tokens
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
+from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
 from ..ranges import Range, check_ranges
@@ -159,6 +160,8 @@ class DepthTrainer(HealthTrainer):
             self._complete_generation_config()
         if self.is_fsdp_enabled:
             share_embedding(self.model)
+        if self.args.residual_dtype == "bfloat16":
+            set_residual_dtype(self._base_model, torch.bfloat16)
         self.card = card
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.

@@ -89,6 +89,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             Adafactor, `optim_args` may have all options, with T5's own: `"scale_parameter=True,relative_step=True"`.
         adam_epsilon (`float`, *optional*, defaults to 1e-8; of `adamw_scale` to 1e-6):
             Added to the square root of the second moment.
+        residual_dtype (`str`, *optional*, defaults to `"float32"`):
+            What the model adds the outputs of its layers up in. `"bfloat16"`, with `bf16=True`, moves half as many
+            bytes between layers; weights, layer norms, softmax and loss stay in float32.
         allow_changed_arguments (`bool`, *optional*, defaults to `False`):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
         hub_license (`str`, *optional*):
@@ -97,8 +100,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     Raises:
         `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
             train nothing, an optimizer or a schedule that cannot be made, float16 on a CPU, `skip_bad_batches` with
-            float16 or DeepSpeed, a setting of evaluation that would be without effect, a `label_smoothing_factor` (the
-            weighted loss has none), and for `enable_jit_checkpoint`.
+            float16 or DeepSpeed, a `residual_dtype` without autocast to it, a setting of evaluation that would be
+            without effect, a `label_smoothing_factor` (the weighted loss has none), and for `enable_jit_checkpoint`.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -149,6 +152,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         default=None,
         metadata={"help": "Epsilon of AdamW and its kin (default: 1e-8; of adamw_scale 1e-6)."},
     )
+    residual_dtype: str = field(
+        default="float32",
+        metadata={"help": "What outputs of layers are added up in; bfloat16 needs --bf16 and moves fewer bytes."}
+        | {"choices": ["float32", "bfloat16"]},
+    )
     allow_changed_arguments: bool = field(
         default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
     )
@@ -190,6 +198,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
+            )
+        if self.residual_dtype != "float32" and not (self.residual_dtype == "bfloat16" and self.bf16):
+            raise ValueError(
+                f"`residual_dtype` {self.residual_dtype!r} with `bf16`={self.bf16} is not supported: give "
+                '`residual_dtype="bfloat16"` with `bf16=True`, or leave it at "float32".'
             )
         self._check_length()
         if self.enable_jit_checkpoint:

@@ -75,7 +75,7 @@ class GenerationTest(parameterized.TestCase):
 
     @parameterized.product(
         cache=({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}),
-        attn_implementation=("eager", "sdpa"),
+        attn_implementation=("eager", "sdpa", "depth_sdpa"),
     )
     def test_greedy_search_equals_the_full_model_on_each_prefix(self, cache, attn_implementation):
         model, inputs = generating_model(attn_implementation), sources()
@@ -253,7 +253,9 @@ class OtherWaysTest(parameterized.TestCase):
 
 
 class FilledCacheTest(parameterized.TestCase):
-    @parameterized.product(kind=("dynamic", "static"), attn_implementation=("eager", "sdpa", "flex_attention"))
+    @parameterized.product(
+        kind=("dynamic", "static"), attn_implementation=("eager", "sdpa", "flex_attention", "depth_sdpa")
+    )
     def test_a_filled_cache_needs_the_sentence_mask_of_all_ids(self, kind, attn_implementation):
         inputs = sources(7)
         ids = random_ids(torch.Generator().manual_seed(7), 4, 6)

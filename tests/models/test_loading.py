@@ -18,7 +18,14 @@ from transformers.integrations import deepspeed as hf_deepspeed
 from helpers import tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import check_sentence_tokens, load_tokenizer
-from hf_depth.models.loading import checkpoint_model_type, config_values, load_config, load_model
+from hf_depth.models import loading
+from hf_depth.models.loading import (
+    checkpoint_model_type,
+    config_values,
+    load_config,
+    load_model,
+    resolve_attention,
+)
 from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
 from tiny_models import SIZE, V1_0, V1_1, checkpoints_gradients, random_batch
 
@@ -589,3 +596,55 @@ class ZeRO3Test(LoadingTestCase):
 
     def from_pretrained(self):
         return T5ForConditionalGeneration.from_pretrained(self.folder)
+
+
+class AttentionTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        loading._fastest_attention.cache_clear()
+        self.addCleanup(loading._fastest_attention.cache_clear)
+
+    def test_a_model_gets_what_is_fastest_and_its_name_is_logged_once(self):
+        with (
+            mock.patch("torch.accelerator.current_accelerator", return_value=None),
+            self.assertLogs("hf_depth.models.loading", "INFO") as logs,
+        ):
+            models = [load_model(None, TOKENIZER, **TINY) for _ in range(2)]
+        self.assertEqual([model.config._attn_implementation for model in models], ["depth_sdpa"] * 2)
+        self.assertEqual([model.decoder.config._attn_implementation for model in models], ["depth_sdpa"] * 2)
+        self.assertLen(logs.output, 1)
+        self.assertIn("attn_implementation is depth_sdpa, on a CPU", logs.output[0])
+
+    def test_a_model_with_dropout_gets_sdpa(self):
+        model = load_model(None, TOKENIZER, **TINY | {"dropout_rate": 0.1})
+        self.assertEqual(model.config._attn_implementation, "sdpa")
+
+    def test_a_name_is_taken_as_it_is(self):
+        self.assertEqual(resolve_attention("eager", dropout_rate=0.1, device="cuda"), "eager")
+
+    def test_from_pretrained_keeps_the_default_of_transformers(self):
+        model = load_model(None, TOKENIZER, **TINY)
+        with TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            loaded = DepthForConditionalGeneration.from_pretrained(folder)
+            self.assertNotIn("attn_implementation", Path(folder, "config.json").read_text())
+        self.assertEqual(loaded.config._attn_implementation, "sdpa")
+
+    def test_a_gpu_gets_the_kernels_that_pass_their_check(self):
+        def check(device, head_size, dtype):
+            seen.append((device.type, head_size, dtype))
+
+        seen = []
+        with mock.patch.dict(loading.ATTENTION_CHECKS, {"depth_triton": check}):
+            self.assertEqual(resolve_attention(head_size=32, device="cuda"), "depth_triton")
+        self.assertEqual(seen, [("cuda", 32, torch.float32), ("cuda", 32, torch.bfloat16)])
+
+    @parameterized.parameters("they are off the formula", None)
+    def test_a_gpu_without_working_kernels_gets_sdpa_and_a_reason(self, problem):
+        checks = {} if problem is None else {"depth_triton": lambda *arguments: problem}
+        with (
+            mock.patch.dict(loading.ATTENTION_CHECKS, checks, clear=True),
+            self.assertLogs("hf_depth.models.loading", "WARNING") as logs,
+        ):
+            self.assertEqual(resolve_attention(device="cuda"), "sdpa")
+        self.assertIn(problem or "it is not there", logs.output[0])

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hf_depth.models import loss_depth
-from hf_depth.models.loss_depth import cross_entropy_per_token, is_plain_head, linear_cross_entropy
+from hf_depth.models.loss_depth import cross_entropy_per_token, linear_cross_entropy
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
@@ -209,22 +209,6 @@ class LinearCrossEntropyTest(parameterized.TestCase):
         expected = results(plain, arguments)
         for function in (copy.linear_cross_entropy, linear_cross_entropy):
             torch.testing.assert_close(results(function, arguments), expected, rtol=1e-5, atol=1e-6)
-
-
-class PlainHeadTest(parameterized.TestCase):
-    def test_a_matrix_is_plain(self):
-        self.assertTrue(is_plain_head(nn.Linear(2, 3, bias=False)))
-
-    def test_whatever_changes_what_a_call_computes_is_not(self):
-        changed = {name: nn.Linear(2, 3, bias=False) for name in ("hook", "forward", "zero3", "parametrized")}
-        changed["hook"].register_forward_hook(lambda module, args, output: 2 * output)
-        changed["forward"].forward = lambda states: states
-        changed["zero3"].weight.ds_id = 0
-        nn.utils.parametrizations.weight_norm(changed["parametrized"])
-        changed |= {"bias": nn.Linear(2, 3), "other": nn.Identity()}
-        for name, head in changed.items():
-            with self.subTest(name):
-                self.assertFalse(is_plain_head(head))
 
 
 class ModelLossTest(parameterized.TestCase):

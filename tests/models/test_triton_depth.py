@@ -1,9 +1,17 @@
 """Attention as Triton kernels: equal to the formula by Triton's interpreter, and compiled for GPUs without one."""
 
+import os
+import tempfile
+from unittest import mock
+
 import torch
+import triton
 from absl.testing import parameterized
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 import interpreted_attention
+from hf_depth.models import triton_depth
 
 # (mask, queries, keys, head size, has a bias). Tiles are of 16 queries and 32 keys.
 CASES = {
@@ -82,3 +90,44 @@ class InterpretedKernelsTest(parameterized.TestCase):
         self.assertIn("output", self.run_there(check, 16, torch.float16, True))
         self.assertIn("up to 128", self.run_there(check, 256, torch.float32, False))
         self.assertIn("float64", self.run_there(check, 16, torch.float64, False))
+
+    def test_a_model_has_the_gradients_of_eager_attention(self):
+        self.assertLess(self.run_there(interpreted_attention.model_differences), 1e-5)
+
+
+KERNELS = ("_forward_kernel", "_query_gradient_kernel", "_key_value_gradient_kernel", "_score_gradient_kernel")
+HALF_PRECISION = {"query", "key", "value", "out", "out_gradient", "query_gradient", "key_gradient", "value_gradient"}
+FLOAT32 = {"bias", "logsumexp", "delta", "score_gradient"}
+
+
+def compile_kernel(name: str, capability: int, **changes) -> triton.compiler.CompiledKernel:
+    """Compile a kernel of `triton_depth` with its first configuration, for bfloat16, bias and mask, without a GPU."""
+    kernel = getattr(triton_depth, name)
+    config, function = kernel.configs[0], kernel.fn.fn
+    options = {"HAS_BIAS": True, "HAS_MASK": True, "IS_CAUSAL": False, "EVEN_QUERIES": True, "EVEN_KEYS": True}
+    constants = {**options, "HEAD_DIM": 64, "BLOCK_D": 64, "PRECISION": "ieee", **config.kwargs, **changes}
+    signature, attributes = {}, {}
+    for index, argument in enumerate(function.arg_names):
+        kinds = {"constexpr": constants, "*bf16": HALF_PRECISION, "*fp32": FLOAT32, "*i32": {"mask"}}
+        signature[argument] = next((kind for kind, names in kinds.items() if argument in names), "i32")
+        if signature[argument] != "constexpr":
+            attributes[index,] = [["tt.divisibility", 16]]
+    source = ASTSource(function, signature, {name: constants[name] for name in constants}, attributes)
+    settings = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TRITON_CACHE_DIR": folder}):
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=settings)
+
+
+class CompiledKernelsTest(parameterized.TestCase):
+    """What the interpreter does not check: types, layouts, and machine code by the assembler that Triton brings."""
+
+    @parameterized.parameters(*zip(KERNELS, (90, 80, 80, 90), strict=True))
+    def test_kernels_compile_and_fit_into_shared_memory(self, name, capability):
+        compiled = compile_kernel(name, capability)
+        self.assertGreater(len(compiled.asm["cubin"]), 0)
+        self.assertLess(compiled.metadata.shared, 99 * 1024, "of a GPU of capability 8.6, the smallest")
+
+    def test_biases_are_not_copied_to_shared_memory(self):
+        with_bias, without = (compile_kernel("_forward_kernel", 90, HAS_BIAS=has_bias) for has_bias in (True, False))
+        tiles = 128 * 64 * 4  # bytes of the biases of one tile
+        self.assertLess(with_bias.metadata.shared - without.metadata.shared, tiles)

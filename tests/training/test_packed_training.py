@@ -77,7 +77,7 @@ class PackedTrainingTest(TrainingTestCase):
     @parameterized.parameters(*OBJECTIVES[:2])
     def test_statistics_of_rows_are_the_sums_over_their_examples(self, kind, objective):
         objective, rows = packed(objective)
-        model, rows = tiny_model(kind), list(rows)
+        model, rows = tiny_model(kind).eval(), list(rows)
         sums = []
         for collator in (objective.collator(), SeparateRows(objective.collator())):
             batch = collator(rows)
