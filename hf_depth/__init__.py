@@ -81,7 +81,6 @@ _MODULES = {
     "training.training_args": ("DepthTrainingArguments", "TaskTrainingArguments"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-_FOLDERS = ("arguments", "data", "evaluation", "models", "tasks", "training")
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
 # installed, `save_pretrained` has put the two files into the folder, for `trust_remote_code=True`.
@@ -139,8 +138,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FOLDERS:
-        return importlib.import_module(f".{name}", __name__)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
@@ -149,4 +146,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_FOLDERS})
+    return sorted({*globals(), *__all__})

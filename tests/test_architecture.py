@@ -70,7 +70,7 @@ class ImportsTest(parameterized.TestCase):
 
     def test_the_package_imports_what_a_model_needs_and_the_rest_when_it_is_used(self):
         code = (
-            "import sys, hf_depth; before = set(sys.modules); hf_depth.data.corpus, hf_depth.DepthTrainer; "
+            "import sys, hf_depth; before = set(sys.modules); hf_depth.load_corpus, hf_depth.DepthTrainer; "
             "print(*before, '|', *sys.modules)"
         )
         command = [sys.executable, "-c", code]
