@@ -21,16 +21,14 @@ from huggingface_hub import ModelCard
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader, Sampler
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState
+from transformers import PreTrainedModel, TrainerState
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput, speed_metrics
 
 from ..credentials import without_credentials
-from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.metadata import has_metadata
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
-from ..data.tokenization import check_sentence_tokens
 from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
@@ -50,6 +48,7 @@ from .generation import GenerationTrainer
 from .model_card import CardContent, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
 from .partitions import deepspeed_partitions
+from .parts import check_packed_rows, check_parts
 from .schedules import make_schedule
 from .settings import check_sharding
 from .signals import without_signals
@@ -155,7 +154,12 @@ class DepthTrainer(GenerationTrainer):
         install_console(self)
         install_trackers(self)
         self._check_settings()
-        self._check_parts()
+        check_parts(
+            self.accelerator.unwrap_model(self.model),
+            self.processing_class,
+            self.data_collator,
+            constrains_order=self.args.constrain_sentence_order,
+        )
         if self.is_fsdp_enabled:
             share_embedding(self.model)
         if self.args.residual_dtype == "bfloat16":
@@ -235,31 +239,6 @@ class DepthTrainer(GenerationTrainer):
                 "Under `nn.DataParallel`, `average_tokens_across_devices=False` would multiply the loss by the number "
                 "of devices. Leave it at True, or start one process per GPU by `accelerate launch`."
             )
-
-    def _check_parts(self):
-        """Stop on a model, a tokenizer and a collator that do not fit each other."""
-        model = self.accelerator.unwrap_model(self.model)
-        tokenizers = (self.processing_class, getattr(self.data_collator, "tokenizer", None))
-        tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
-        for tokenizer in tokenizers:
-            check_sentence_tokens(model, tokenizer)
-        if self.args.constrain_sentence_order and not (has_sentence_tokens(model.config) and tokenizers):
-            missing = "a tokenizer: give `processing_class`" if has_sentence_tokens(model.config) else "a DEPTH model"
-            raise ValueError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
-        if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
-            raise ValueError(
-                "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one "
-                "tokenizer for the data, the collator, the model and the trainer."
-            )
-        for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
-            if isinstance(self.data_collator, collator) and has_sentence_tokens(model.config) != needs_depth:
-                objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
-                model_type = "depth" if needs_depth else "t5"
-                raise ValueError(
-                    f"{collator.__name__} writes {'' if needs_depth else 'no '}sentence tokens, which does not fit a "
-                    f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the "
-                    f'other kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
-                )
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
@@ -445,8 +424,9 @@ class DepthTrainer(GenerationTrainer):
         if counted and model.training and self.source_counts is not None:
             self.source_counts.add(**counted)
         labels = inputs["labels"]
-        if "encoder_segment_ids" in inputs:
-            self._check_packing()
+        if "encoder_segment_ids" in inputs and not self._packing_is_checked:
+            check_packed_rows(self._base_model, self.data_collator)
+            self._packing_is_checked = True
         loss_weights = self._loss_weights(labels, num_items_in_batch)
         if self._weights_losses:
             outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
@@ -513,25 +493,6 @@ class DepthTrainer(GenerationTrainer):
         """The model without what is wrapped around it, PEFT included."""
         model = self.accelerator.unwrap_model(self.model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-    def _check_packing(self) -> None:
-        """Stop on a model that would let the examples of a packed row see each other, or start them otherwise."""
-        if self._packing_is_checked:
-            return
-        model = self._base_model
-        if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
-            raise ValueError(
-                f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend "
-                "to each other. Load the model by `load_model`, or prepare the data without `packing`."
-            )
-        start = getattr(self.data_collator, "decoder_start_token_id", model.config.decoder_start_token_id)
-        if start != model.config.decoder_start_token_id:
-            raise ValueError(
-                f"The collator starts the targets of packed rows with {start}, the model with "
-                f"{model.config.decoder_start_token_id}. Give the model to the collator: "
-                "`objective.collator(model=model)`."
-            )
-        self._packing_is_checked = True
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
