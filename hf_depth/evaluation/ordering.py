@@ -413,8 +413,7 @@ def _log_probabilities(model, batch, tokens: torch.LongTensor, is_real: torch.Bo
     # `<sent_i> <eosen> <sent_j> <eosen> …`, read by the decoder behind its start token.
     pairs = torch.stack([tokens, torch.full_like(tokens, config.eosen_token_id)], dim=2)  # (B, N, 2)
     labels = torch.where(is_real[:, :, None], pairs, -100).flatten(1)  # (B, 2N)
-    outputs = model(**batch, labels=labels, skip_logits=False, **kwargs)
-    logits = outputs.logits[:, ::2].double()  # (B, N, V), those of sentence tokens
+    logits = model(**batch, labels=labels, **kwargs).logits[:, ::2].double()  # (B, N, V), those of sentence tokens
     num_places = tokens.shape[1]
     candidates = logits.gather(2, tokens[:, None].expand(-1, num_places, -1))  # (B, N, N): place, sentence
     is_left = torch.ones(num_places, num_places, dtype=torch.bool, device=tokens.device).triu() & is_real[:, None]
