@@ -4,6 +4,7 @@ Environment of all tests: no network, one thread per process. Set here, before a
 
 import gc
 import os
+import sys
 
 from hypothesis import settings
 
@@ -11,6 +12,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise each attempt to reach the Hub wa
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if sys.platform != "linux":  # Triton is for Linux alone
+    collect_ignore = ["models/test_triton_depth.py"]
 
 # The same examples in every run, and no deadline for one: a busy machine must not fail a test.
 settings.register_profile("hf_depth", deadline=None, derandomize=True)

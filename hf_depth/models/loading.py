@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import eosen_token_id, sentence_token_ids
@@ -33,10 +32,7 @@ MODEL_TYPES = {
     "t5": (T5Config, T5ForConditionalGeneration),
 }
 # What `attn_implementation` may be: the choice of `resolve_attention`, those of transformers, those of this package.
-ATTENTION_IMPLEMENTATIONS = (
-    *("auto", "sdpa", "eager", "flex_attention"),
-    *(name for name in COMPACT_IMPLEMENTATIONS if name in ALL_ATTENTION_FUNCTIONS.valid_keys()),
-)
+ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "flex_attention", *COMPACT_IMPLEMENTATIONS)
 # An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
 ROWS_MULTIPLE = 128
 

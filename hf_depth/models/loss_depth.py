@@ -143,7 +143,9 @@ def _fill(
         coefficients = coefficients / scale
     size = _chunk_size(len(hidden), len(weight), hidden.device.type)
     memory = hidden.new_empty(min(size, len(hidden)), len(weight))
-    exact_memory = memory if hidden.dtype == token_losses.dtype else memory.to(token_losses.dtype)
+    exact_memory = memory
+    if hidden.dtype != token_losses.dtype:
+        exact_memory = torch.empty_like(memory, dtype=token_losses.dtype)
     if not len(hidden) or weight_gradient.dtype != hidden.dtype:
         weight_gradient.zero_()
     for start in range(0, len(hidden), size):

@@ -23,6 +23,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
+from .flex_depth import depth_flex
 from .layers_depth import is_plain_layer, speed_up_layers
 from .loss_depth import cross_entropy_per_token, linear_cross_entropy
 from .masking_depth import (
@@ -36,9 +37,13 @@ from .masking_depth import (
     sentence_to_sentence_groups,
 )
 from .sdpa_depth import depth_sdpa
+from .triton_depth import INTERPRETED, check_triton_attention, depth_triton
 
-# Implementations of attention that transformers then knows by name, those of `COMPACT_IMPLEMENTATIONS`.
+# Implementations of attention that transformers then knows by name, as in `COMPACT_IMPLEMENTATIONS`. A model that is
+# on a CPU after all, where kernels for GPUs cannot run, computes the same by sdpa.
 register_attention("depth_sdpa", depth_sdpa)
+register_attention("depth_triton", depth_triton, None if INTERPRETED else ("cuda",), check_triton_attention)
+register_attention("depth_flex", depth_flex, ("cuda", "xpu"))
 
 # Fields of which the encoder's and the decoder's configurations have copies.
 SENTENCE_SETTINGS = (

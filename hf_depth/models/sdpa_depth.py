@@ -4,7 +4,7 @@
 The forward pass is torch's own, on parts of the batch. The backward pass computes the weights anew from queries and
 keys, so that nothing of (B, H, Q, K) is saved, and sums the gradient of the position bias over the batch as it goes:
 torch would need a bias, and a gradient of it, for each example. On a CPU a part is one example, whose scores (H, Q, K)
-stay in the cache; keys behind its last token are left out.
+stay in the cache, or one segment of a packed row; padding at the ends of a row is left out.
 
 Imports only torch and the files beside it: the Hub ships it with the model's code.
 """
@@ -19,6 +19,8 @@ from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, expand_mask
 
 # Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
 MAX_SCORES = 2**26
+# On a CPU, queries are taken segment by segment, unless there are more of them in a row.
+MAX_BLOCKS = 16
 
 
 @torch.library.custom_op(operator_name("attend", __name__), mutates_args=())
@@ -31,15 +33,15 @@ def _attend(
     is_causal: bool,
 ) -> torch.Tensor:
     output = _empty_like(query)
-    for part, keys, added, has_no_key in _parts(query, key, bias, mask, is_causal):
+    for part, rows, columns, added, has_no_key in _parts(query, key, bias, mask, is_causal):
         attended = nn.functional.scaled_dot_product_attention(
-            query[part],
-            key[part, :, :keys],
-            value[part, :, :keys],
+            query[part, :, rows],
+            key[part, :, columns],
+            value[part, :, columns],
             attn_mask=None if added is None else added.to(query.dtype),
             scale=1.0,
         )
-        output[part] = attended if has_no_key is None else attended.masked_fill(has_no_key, 0)
+        output[part, :, rows] = attended if has_no_key is None else attended.masked_fill(has_no_key, 0)
     return output
 
 
@@ -66,28 +68,28 @@ def _attend_backward(
     bias_sums = None
     if bias.dim() == 2:
         bias_sums = query.new_zeros(*query.shape[1:3], bias.shape[1], dtype=accumulated)
+    grad_key.zero_()
+    grad_value.zero_()
     buffers = {}
-    for part, keys, added, has_no_key in _parts(query, key, bias, mask, is_causal):
-        g = grad[part] if has_no_key is None else grad[part].masked_fill(has_no_key, 0)
-        q, k, v, g = (
-            tensor.to(operands).flatten(0, 1)
-            for tensor in (query[part], key[part, :, :keys], value[part, :, :keys], g)
-        )
-        shape = (len(query[part]), *query.shape[1:3], keys)
+    for part, rows, columns, added, has_no_key in _parts(query, key, bias, mask, is_causal):
+        parts = [query[part, :, rows], key[part, :, columns], value[part, :, columns], grad[part, :, rows]]
+        shape = (*parts[0].shape[:3], parts[1].shape[2])
+        if has_no_key is not None:
+            parts[3] = parts[3].masked_fill(has_no_key, 0)
+        q, k, v, g = (tensor.to(operands).flatten(0, 1) for tensor in parts)
         weights = _product("weights", q, k.mT, buffers, accumulated)
         if added is not None:
             weights.view(shape).add_(added)
         torch.softmax(weights, dim=-1, out=weights)
-        grad_value[part, :, :keys] = (weights.to(operands).mT @ g).view(value[part, :, :keys].shape)
+        grad_value[part, :, columns] += (weights.to(operands).mT @ g).view(parts[2].shape)
         scores = _product("scores", g, v.mT, buffers, accumulated)
         torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
         if bias_sums is not None:
-            _diagonals(bias_sums, key.shape[2])[..., :keys].add_(scores.view(shape).sum(0) if shape[0] > 1 else scores)
+            sums = scores if shape[0] == 1 else scores.view(shape).sum(0)
+            _diagonals(bias_sums, key.shape[2])[:, rows, columns].add_(sums)
         scores = scores.to(operands)
-        grad_query[part] = (scores @ k).view(query[part].shape)
-        grad_key[part, :, :keys] = (scores.mT @ q).view(key[part, :, :keys].shape)
-        grad_key[part, :, keys:] = 0
-        grad_value[part, :, keys:] = 0
+        grad_query[part, :, rows] = (scores @ k).view(parts[0].shape)
+        grad_key[part, :, columns] += (scores.mT @ q).view(parts[1].shape)
     if bias_sums is not None:
         grad_bias.copy_(bias_sums.sum(dim=1))
     return grads
@@ -141,11 +143,11 @@ def _diagonals(sums, key_length):
 
 def _parts(
     query, key, bias, mask, is_causal
-) -> Iterator[tuple[slice, int, torch.Tensor | None, torch.BoolTensor | None]]:
+) -> Iterator[tuple[slice, slice, slice, torch.Tensor | None, torch.BoolTensor | None]]:
     """
-    Yields parts of the batch: their examples, the number of keys that count, what to add to the scores (part or 1,
-    heads or 1, Q, keys), and which queries have no key at all (part, 1, Q, 1). Such a query gets all keys, so that its
-    weights are finite; its output does not count. What is added may be overwritten for the next part.
+    Yields parts of the scores: examples, queries, keys, what to add to the scores (examples or 1, heads or 1, queries,
+    keys), and which of the queries have no key at all (examples, 1, queries, 1). Such a query gets all keys, so that
+    its weights are finite; its output does not count. What is added may be overwritten for the next part.
     """
     batch_size, heads, queries, _ = query.shape
     keys = key.shape[2]
@@ -160,55 +162,74 @@ def _parts(
     if added is not None:
         added = added.to(torch.promote_types(query.dtype, torch.float32))
     if is_causal:
-        added = added.masked_fill(
-            torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1), -torch.inf
-        )
+        behind = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1)
+        added = added.masked_fill(behind, -torch.inf)
     if mask is not None and on_cpu:
-        yield from _single_examples(queries, added, mask, is_causal)
+        yield from _blocks_of_examples(queries, added, mask, is_causal)
         return
     size = 1 if on_cpu else max(1, MAX_SCORES // max(1, heads * queries * keys))
     for start in range(0, batch_size, size):
         part = slice(start, start + size)
-        if mask is None:
-            yield part, keys, added, None
-        else:
-            yield part, keys, *_masked(added, mask[part], queries)
+        masked = (added, None) if mask is None else _masked(added, mask[part], queries)
+        yield part, slice(0, queries), slice(0, keys), *masked
 
 
 def _masked(added, mask, queries):
     """`added` with -inf where a compact mask forbids, and which queries have no key."""
     allowed = expand_mask(mask, queries)
     has_no_key = ~allowed.any(dim=-1, keepdim=True)
-    return added.masked_fill(~(allowed | has_no_key), -torch.inf), has_no_key
+    return added.masked_fill(~allowed, -torch.inf).masked_fill(has_no_key, 0), has_no_key
 
 
-def _single_examples(queries, added, mask, is_causal):
+def _blocks_of_examples(queries, added, mask, is_causal):
     """
-    The parts on a CPU: keys behind the last token are left out, and only the queries that the mask restricts beyond
-    causality, which `added` has already, are changed and changed back.
+    The parts on a CPU: the queries of one segment, and its keys. Padding at either end is left out, and of `added`,
+    which has causality already, only the queries that the mask restricts further are changed, and changed back.
     """
     changed = None
     for index in range(len(mask)):
         part, of_queries, of_keys = slice(index, index + 1), mask[index, 0, :, :queries], mask[index, 0, :, queries:]
-        is_token = of_keys[0] != PADDING_SEGMENT
-        count = int(is_token.nonzero()[-1]) + 1 if is_token.any() else 1
-        is_restricted = (of_queries[0] != ANY_SEGMENT) | (of_queries[1] != ANY_GROUP)
-        if not is_causal:
-            is_restricted |= of_queries[2] < of_keys[2].max()
-        rows = is_restricted.nonzero()[:, 0]
-        if not is_token[:count].all() or len(rows) > queries // 2:
-            rest, has_no_key = _masked(added[..., :count], mask[part, ..., : queries + count], queries)
-            yield part, count, rest, has_no_key if has_no_key.any() else None
-        elif len(rows) == 0:
-            yield part, count, added[..., :count], None
+        for rows, columns, is_restricted in _blocks(of_queries, of_keys, is_causal):
+            chosen = is_restricted.nonzero()[:, 0] + rows.start
+            block = added[..., rows, columns]
+            if len(chosen) == 0:
+                yield part, rows, columns, block, None
+                continue
+            is_few = 2 * len(chosen) < len(is_restricted)
+            chosen = chosen if is_few else rows
+            before = added[..., chosen, columns]
+            block_mask = torch.cat((of_queries[:, chosen], of_keys[:, columns]), dim=1)[None, None]
+            after, has_no_key = _masked(before, block_mask, before.shape[2])
+            if is_few:
+                changed = added.clone(memory_format=torch.contiguous_format) if changed is None else changed
+                changed[..., chosen, columns] = after
+                has_no_key = has_no_key.new_zeros(1, 1, len(is_restricted), 1).index_copy_(
+                    2, chosen - rows.start, has_no_key
+                )
+                after = changed[..., rows, columns]
+            yield part, rows, columns, after, has_no_key if has_no_key.any() else None
+            if is_few:
+                changed[..., chosen, columns] = before
+
+
+def _blocks(of_queries, of_keys, is_causal):
+    """Yields queries, keys, and which of the queries may not attend to all of the keys, causality aside."""
+    segments, lengths = torch.unique_consecutive(of_queries[0], return_counts=True)
+    if len(segments) > MAX_BLOCKS:
+        segments, lengths = segments.new_tensor([ANY_SEGMENT]), [of_queries.shape[1]]
+    start = 0
+    for segment, length in zip(segments.tolist(), map(int, lengths), strict=True):
+        rows = slice(start, start + length)
+        start += length
+        is_key = of_keys[0] != PADDING_SEGMENT if segment == ANY_SEGMENT else of_keys[0] == segment
+        places = is_key.nonzero()[:, 0].tolist() or [0]
+        columns = slice(places[0], places[-1] + 1)
+        is_restricted = (of_queries[0, rows] != segment) | (of_queries[1, rows] != ANY_GROUP)
+        if is_causal:
+            is_restricted |= columns.start > rows.start  # else each query has a key, the first one at least
         else:
-            changed = added.clone(memory_format=torch.contiguous_format) if changed is None else changed
-            before = added[..., rows, :count]
-            rows_mask = torch.cat((of_queries[:, rows], of_keys[:, :count]), dim=1)[None, None]
-            changed[..., rows, :count], has_no_key = _masked(before, rows_mask, len(rows))
-            empty = has_no_key.new_zeros(1, 1, queries, 1).index_copy_(2, rows, has_no_key)
-            yield part, count, changed[..., :count], empty if has_no_key.any() else None
-            changed[..., rows, :count] = before
+            is_restricted |= of_queries[2, rows] < of_keys[2, columns].max()
+        yield rows, columns, is_restricted | ~is_key[columns].all()
 
 
 def depth_sdpa(

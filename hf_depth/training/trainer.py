@@ -486,7 +486,7 @@ class DepthTrainer(GenerationTrainer):
     @functools.cached_property
     def _weights_losses(self) -> bool:
         """Whether the model weights the losses of its labels itself, and computes them without all logits."""
-        return "loss_weights" in inspect.signature(self._base_model.forward).parameters
+        return "loss_weights" in inspect.signature(type(self._base_model).forward).parameters
 
     @property
     def _base_model(self) -> PreTrainedModel:

@@ -10,7 +10,7 @@ import torch
 from absl.testing import parameterized
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_depth.models import attention_depth, modeling_depth
+from hf_depth.models import modeling_depth
 from hf_depth.models.masking_depth import is_compact
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
@@ -28,6 +28,7 @@ from tiny_models import (
 )
 
 IMPLEMENTATIONS = ("depth_sdpa",)
+FOR_GPUS = ("depth_triton", "depth_flex")
 MODELS = {
     "depth": (DepthForConditionalGeneration, tiny_config),
     "t5": (T5ForConditionalGeneration, tiny_t5_config),
@@ -115,15 +116,11 @@ class EqualityTest(parameterized.TestCase):
             losses.append(model(**batch).loss.item())
         self.assertAlmostEqual(*losses, places=5)
 
-    @parameterized.product(attn_implementation=IMPLEMENTATIONS)
-    def test_tensors_on_a_device_that_the_function_does_not_take_go_the_way_of_sdpa(self, attn_implementation):
-        batch, before = batch_of("right"), ALL_ATTENTION_FUNCTIONS[attn_implementation]
-        expected = gradients(model_of("depth", attn_implementation), batch)
-        try:
-            attention_depth.register_attention(attn_implementation, self.fail, device_types=("cuda",))
-            found = gradients(model_of("depth", attn_implementation), batch)
-        finally:
-            ALL_ATTENTION_FUNCTIONS.register(attn_implementation, before)
+    @parameterized.product(attn_implementation=FOR_GPUS, layout=("full", "packed"))
+    def test_a_model_that_is_on_a_cpu_after_all_goes_the_way_of_sdpa(self, attn_implementation, layout):
+        batch = batch_of(layout)
+        expected = gradients(model_of("depth", "sdpa"), batch)
+        found = gradients(model_of("depth", attn_implementation), batch)
         assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -150,7 +147,7 @@ class SwitchingTest(parameterized.TestCase):
     def test_a_copy_of_the_files_from_the_hub_works_beside_the_package(self):
         batch, model = batch_of("right"), model_of("depth", "depth_sdpa")
         expected = gradients(model, batch)
-        registered = {name: ALL_ATTENTION_FUNCTIONS[name] for name in IMPLEMENTATIONS}
+        registered = {name: ALL_ATTENTION_FUNCTIONS[name] for name in (*IMPLEMENTATIONS, *FOR_GPUS)}
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "hub_copy").mkdir()
             for path in Path(modeling_depth.__file__).parent.glob("*_depth.py"):

@@ -42,6 +42,13 @@ def random_mask(kind, generator, queries, keys):
         "left padding": compact_mask(*shape, padding_mask.flip(1)),
         "padding and causality": compact_mask(*shape, padding_mask, is_causal=True),
         "segments": compact_mask(*shape, segments=(random(0, 3, queries), random(0, 3, keys))),
+        "packed": compact_mask(
+            *shape,
+            padding_mask,
+            is_causal=queries == keys,
+            segments=tuple(random(0, 4, length).sort(dim=1).values for length in (queries, keys)),
+            groups=(torch.where(few, 1, -1), random(0, 2, keys)),
+        ),
         "groups": compact_mask(*shape, padding_mask, groups=(torch.where(few, 1, -1), random(0, 2, keys))),
         "groups and causality": compact_mask(*shape, None, True, groups=(torch.where(few, 1, -1), random(0, 2, keys))),
         "any numbers": torch.stack(
@@ -74,7 +81,7 @@ def outputs_and_gradients(function, inputs, mask, is_causal, grad):
 
 KINDS = (
     *("none", "causal", "right padding", "left padding", "padding and causality", "segments"),
-    *("groups", "groups and causality", "any numbers"),
+    *("packed", "groups", "groups and causality", "any numbers"),
 )
 
 

@@ -64,6 +64,22 @@ class CompiledStepTest(TrainingTestCase):
         self.assert_close(found, gradients_of(trainer, trainer.model, batches))
 
 
+class OutputsTest(TrainingTestCase):
+    @parameterized.parameters({}, {"bf16": True}, {"bf16": True, "residual_dtype": "bfloat16"})
+    def test_neither_training_nor_evaluation_has_logits(self, **arguments):
+        trainer = static_trainer("depth", self.folder, 8, max_steps=1, **arguments)
+        logits, dtypes = [], set()
+        trainer.model.register_forward_hook(lambda module, args, output: logits.append(output.get("logits")))
+        for stack in (trainer.model.encoder, trainer.model.decoder):
+            stack.block[-1].register_forward_hook(lambda module, args, output: dtypes.add(output[0].dtype))
+        trainer.train()
+        metrics = trainer.evaluate(trainer.train_dataset)
+        self.assertGreater(len(logits), 2)
+        self.assertEqual(set(logits), {None})
+        self.assertIn("eval_reconstruction_accuracy", metrics)
+        self.assertEqual(dtypes, {getattr(torch, arguments.get("residual_dtype", "float32"))})
+
+
 class CurveTest(TrainingTestCase):
     def curve(self, batches, implementation: str, bf16: bool = False, **arguments) -> np.ndarray:
         """The losses of 200 steps of AdamW, as means of 10."""

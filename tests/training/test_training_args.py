@@ -71,6 +71,11 @@ class DefaultScheduleTest(parameterized.TestCase):
         args.set_optimizer("adafactor", args="scale_parameter=True,relative_step=True")
         self.assertEqual(schedule(args), (1e-2, "relative_step", 0))
 
+    @parameterized.parameters(({"residual_dtype": "bfloat16"},), ({"residual_dtype": "float16", "bf16": True},))
+    def test_a_residual_stream_in_another_dtype_needs_autocast_to_it(self, arguments):
+        with self.assertRaisesRegex(ValueError, "`residual_dtype` .*float16' with `bf16`"):
+            DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
+
     def test_a_deepspeed_file_is_filled_with_the_learning_rate_from_scratch(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True)
         args.deepspeed = {"optimizer": {"params": {"lr": "auto"}}}

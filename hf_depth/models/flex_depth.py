@@ -1,0 +1,104 @@
+"""
+"depth_flex": attention of T5 and DEPTH by torch's flex_attention, with a compact position bias and a compact mask.
+
+Where "depth_triton" runs it is the better choice: flex_attention adds up the gradient of the bias atomically, one
+number per score, slowly and in an order that varies. On a CPU, torch has no backward pass for it.
+
+Imports only torch, transformers and the files beside it: the Hub ships it with the model's code.
+"""
+
+import torch
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from transformers.integrations.flex_attention import compile_friendly_flex_attention
+
+from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, compact_mask
+
+BLOCK_SIZE = 128  # queries, and keys, of which a block mask says whether they are skipped; torch's default
+
+
+def depth_flex(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor,
+    mask: torch.IntTensor | None,
+    is_causal: bool,
+) -> torch.Tensor:
+    """
+    Attention with a compact position bias and a compact mask; see [`register_attention`].
+
+    Args:
+        query (`torch.Tensor` of shape `(batch_size, heads, queries, head_size)`)
+        key, value (`torch.Tensor` of shape `(batch_size, heads, keys, head_size)`)
+        bias (`torch.Tensor` of shape `(heads, queries + keys - 1)` or `(0,)`)
+        mask (`torch.IntTensor` of shape `(batch_size, 1, 3, queries + keys)`, *optional*)
+        is_causal (`bool`): only without a mask.
+
+    Returns:
+        `torch.Tensor` of shape `(batch_size, heads, queries, head_size)`, of the dtype of `query`.
+    """
+    query_length, key_length = query.shape[2], key.shape[2]
+
+    def add_bias(score, batch_idx, head_idx, q_idx, kv_idx):
+        return score + bias[head_idx, kv_idx - q_idx + query_length - 1]
+
+    if is_causal:
+        mask = compact_mask((len(query), query_length), key_length, query.device, is_causal=True)
+    # Compiled, unless all of the model is: the plain function holds the scores of the whole batch.
+    attend = flex_attention if query.device.type == "cpu" else compile_friendly_flex_attention
+    return attend(
+        query,
+        key,
+        value,
+        score_mod=add_bias if bias.dim() == 2 else None,
+        block_mask=None if mask is None else flex_block_mask(mask, query_length),
+        scale=1.0,
+    )
+
+
+def flex_block_mask(mask: torch.IntTensor, query_length: int) -> BlockMask:
+    """
+    A compact mask as flex_attention wants it. Blocks are left out if their segments and positions say that no query
+    attends to any key; `create_block_mask` would ask for each query and key of the batch.
+
+    Args:
+        mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
+        query_length (`int`): number of queries.
+    """
+    segments, groups, positions = mask[:, 0].unbind(dim=1)  # each (B, Q + K)
+    key_length = mask.shape[-1] - query_length
+
+    def mask_mod(batch_idx, head_idx, q_idx, kv_idx):
+        kv_idx = kv_idx + query_length
+        segment, group = segments[batch_idx, q_idx], groups[batch_idx, q_idx]
+        key_segment = segments[batch_idx, kv_idx]
+        same_segment = (segment == key_segment) | ((segment == ANY_SEGMENT) & (key_segment != PADDING_SEGMENT))
+        same_group = (group == ANY_GROUP) | (group == groups[batch_idx, kv_idx])
+        return same_segment & same_group & (positions[batch_idx, kv_idx] <= positions[batch_idx, q_idx])
+
+    # Of each block of queries (B, blocks, 1) and of each block of keys (B, 1, blocks).
+    lowest = _blocks(segments[:, :query_length], "amin")[..., None]
+    highest = _blocks(segments[:, :query_length], "amax")[..., None]
+    latest = _blocks(positions[:, :query_length], "amax")[..., None]
+    key_segments = segments[:, query_length:]
+    no_padding = torch.where(key_segments == PADDING_SEGMENT, torch.iinfo(torch.int32).max, key_segments)
+    key_lowest = _blocks(no_padding, "amin")[:, None]
+    key_highest = _blocks(key_segments, "amax")[:, None]
+    earliest = _blocks(positions[:, query_length:], "amin")[:, None]
+    possible = (key_highest >= lowest) & ((key_lowest <= highest) | (lowest == ANY_SEGMENT)) & (earliest <= latest)
+    possible = possible[:, None]  # (B, 1, blocks of queries, blocks of keys)
+    return BlockMask.from_kv_blocks(
+        possible.sum(dim=-1, dtype=torch.int32),
+        possible.int().argsort(dim=-1, descending=True, stable=True).int(),
+        BLOCK_SIZE=BLOCK_SIZE,
+        mask_mod=mask_mod,
+        seq_lengths=(query_length, key_length),
+    )
+
+
+def _blocks(values: torch.Tensor, reduction: str) -> torch.Tensor:
+    """The least ("amin") or greatest ("amax") of each block of numbers (B, L): (B, blocks)."""
+    missing = -values.shape[-1] % BLOCK_SIZE
+    if missing:
+        values = torch.cat((values, values[:, -1:].expand(-1, missing)), dim=-1)
+    return getattr(values.unflatten(-1, (-1, BLOCK_SIZE)), reduction)(dim=-1)

@@ -1,0 +1,133 @@
+"""Attention as Triton kernels: equal to the formula by Triton's interpreter, and compiled for GPUs without one."""
+
+import os
+import tempfile
+from unittest import mock
+
+import torch
+import triton
+from absl.testing import parameterized
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import interpreted_attention
+from hf_depth.models import triton_depth
+
+# (mask, queries, keys, head size, has a bias). Tiles are of 16 queries and 32 keys.
+CASES = {
+    "plain": ("none", 33, 33, 16, True),
+    "whole_tiles": ("none", 32, 32, 32, True),
+    "causal": ("causal", 35, 35, 64, True),
+    "padded": ("padded", 13, 13, 24, True),
+    "causal_packed": ("causal packed", 34, 34, 16, True),
+    "packed_sentences": ("packed sentences", 15, 15, 8, True),
+    "cross": ("sentences", 9, 37, 16, False),
+    "cross_without_mask": ("none", 19, 5, 16, False),
+    "biased_cross": ("padded", 18, 9, 16, True),
+    "without_keys": ("causal sentences nothing", 9, 9, 16, True),
+    "wide_heads": ("none", 5, 7, 128, True),
+}
+
+
+class InterpretedKernelsTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.process = interpreted_attention.start_interpreter()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.process.shutdown()
+
+    def run_there(self, function, *arguments):
+        return self.process.submit(function, *arguments).result()
+
+    @parameterized.named_parameters(*((name, *case) for name, case in CASES.items()))
+    def test_output_and_gradients_are_those_of_the_formula(self, kind, queries, keys, head_dim, has_bias):
+        errors, _ = self.run_there(
+            interpreted_attention.errors_of_kernels, kind, queries, keys, head_dim, torch.float32, has_bias
+        )
+        for name, error in errors.items():
+            with self.subTest(name):
+                self.assertLess(error, 2e-6)
+
+    @parameterized.product(dtype=[torch.bfloat16, torch.float16], case=["packed_sentences", "cross"])
+    def test_half_precision_is_as_close_to_the_formula_as_eager(self, dtype, case):
+        kind, queries, keys, head_dim, has_bias = CASES[case]
+        errors, of_eager = self.run_there(
+            interpreted_attention.errors_of_kernels, kind, queries, keys, head_dim, dtype, has_bias
+        )
+        for name, error in errors.items():
+            with self.subTest(name):
+                self.assertLessEqual(error, 2 * of_eager[name])
+
+    def test_queries_without_any_key_get_nothing_and_give_nothing(self):
+        self.assertTrue(all(self.run_there(interpreted_attention.zero_rows)))
+
+    def test_vectors_may_lie_in_any_order_and_results_lie_as_the_model_wants(self):
+        error, has_order = self.run_there(interpreted_attention.strided_inputs)
+        self.assertEqual(error, 0)
+        self.assertEqual(has_order, [True] * 4)
+
+    def test_the_operator_is_one_call_in_a_compiled_graph(self):
+        self.assertEqual(self.run_there(interpreted_attention.operators), 0)
+
+    def test_the_bias_costs_nothing_where_it_needs_no_gradient(self):
+        kernels = self.run_there(interpreted_attention.bias_gradients)
+        others = ["_query_gradient_kernel", "_key_value_gradient_kernel"]
+        self.assertEqual(kernels["trained"], [*others, "_score_gradient_kernel", "_diagonal_sum_kernel"])
+        self.assertEqual(kernels["frozen"], others)
+        self.assertEqual(kernels["none"], others)
+
+    def test_the_gradient_of_the_bias_is_a_sum_over_parts_of_the_batch(self):
+        whole, in_parts = (
+            torch.tensor(self.run_there(interpreted_attention.parts_of_the_batch, programs)) for programs in (1, 6)
+        )
+        torch.testing.assert_close(in_parts, whole)
+
+    def test_the_self_check_finds_right_kernels_right_and_wrong_ones_wrong(self):
+        check = interpreted_attention.self_check
+        self.assertIsNone(self.run_there(check, 16, torch.float16, False))
+        self.assertIn("output", self.run_there(check, 16, torch.float16, True))
+        self.assertIn("up to 128", self.run_there(check, 256, torch.float32, False))
+        self.assertIn("float64", self.run_there(check, 16, torch.float64, False))
+
+    def test_a_model_has_the_gradients_of_eager_attention(self):
+        self.assertLess(self.run_there(interpreted_attention.model_differences), 1e-5)
+
+
+KERNELS = ("_forward_kernel", "_query_gradient_kernel", "_key_value_gradient_kernel", "_score_gradient_kernel")
+HALF_PRECISION = {"query", "key", "value", "out", "out_gradient", "query_gradient", "key_gradient", "value_gradient"}
+FLOAT32 = {"bias", "logsumexp", "delta", "score_gradient"}
+
+
+def compile_kernel(name: str, capability: int, **changes) -> triton.compiler.CompiledKernel:
+    """Compile a kernel of `triton_depth` with its first configuration, for bfloat16, bias and mask, without a GPU."""
+    kernel = getattr(triton_depth, name)
+    config, function = kernel.configs[0], kernel.fn.fn
+    options = {"HAS_BIAS": True, "HAS_MASK": True, "IS_CAUSAL": False, "EVEN_QUERIES": True, "EVEN_KEYS": True}
+    constants = {**options, "HEAD_DIM": 64, "BLOCK_D": 64, "PRECISION": "ieee", **config.kwargs, **changes}
+    signature, attributes = {}, {}
+    for index, argument in enumerate(function.arg_names):
+        kinds = {"constexpr": constants, "*bf16": HALF_PRECISION, "*fp32": FLOAT32, "*i32": {"mask"}}
+        signature[argument] = next((kind for kind, names in kinds.items() if argument in names), "i32")
+        if signature[argument] != "constexpr":
+            attributes[index,] = [["tt.divisibility", 16]]
+    source = ASTSource(function, signature, {name: constants[name] for name in constants}, attributes)
+    settings = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TRITON_CACHE_DIR": folder}):
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=settings)
+
+
+class CompiledKernelsTest(parameterized.TestCase):
+    """What the interpreter does not check: types, layouts, and machine code by the assembler that Triton brings."""
+
+    @parameterized.parameters(*zip(KERNELS, (90, 80, 80, 90), strict=True))
+    def test_kernels_compile_and_fit_into_shared_memory(self, name, capability):
+        compiled = compile_kernel(name, capability)
+        self.assertGreater(len(compiled.asm["cubin"]), 0)
+        self.assertLess(compiled.metadata.shared, 99 * 1024, "of a GPU of capability 8.6, the smallest")
+
+    def test_biases_are_not_copied_to_shared_memory(self):
+        with_bias, without = (compile_kernel("_forward_kernel", 90, HAS_BIAS=has_bias) for has_bias in (True, False))
+        tiles = 128 * 64 * 4  # bytes of the biases of one tile
+        self.assertLess(with_bias.metadata.shared - without.metadata.shared, tiles)
