@@ -1,42 +1,84 @@
 """DEPTH and T5 pre-training and fine-tuning with the Hugging Face Trainer."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from .data.corpus import load_corpus
-from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-from .data.denoisers import Denoiser
-from .data.objectives import (
-    DepthObjective,
-    DepthPrefixLMObjective,
-    MixtureOfDenoisersObjective,
-    Objective,
-    PrefixLMObjective,
-    SpanCorruptionObjective,
-)
-from .data.shards import ShardFolder, prepare_shards
-from .data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
-from .data.vocabulary import train_tokenizer
-from .evaluation.embeddings import sentence_embeddings
-from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
-from .evaluation.prediction import TaskPredictor
 from .models.configuration_depth import DepthConfig
-from .models.loading import load_model
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-from .tasks.config import TaskConfig
-from .tasks.dataset import DataCollatorForTasks, TaskDataset
-from .tasks.loading import load_task
-from .tasks.preprocessing import TaskPreprocessor
-from .tasks.registry import DATASET_VALS, get_task, register_task
-from .tasks.sources import TaskFiles
-from .tasks.spec import TaskSpec
-from .tasks.splits import TaskSplits
-from .training.optimizers import AdamWScale
-from .training.runs import FineTuningRun, PretrainingRun, Run
-from .training.task_trainer import TaskTrainer
-from .training.trainer import DepthTrainer
-from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
+
+if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
+    from .data.corpus import load_corpus
+    from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+    from .data.denoisers import Denoiser
+    from .data.objectives import (
+        DepthObjective,
+        DepthPrefixLMObjective,
+        MixtureOfDenoisersObjective,
+        Objective,
+        PrefixLMObjective,
+        SpanCorruptionObjective,
+    )
+    from .data.shards import ShardFolder, prepare_shards
+    from .data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
+    from .data.vocabulary import train_tokenizer
+    from .evaluation.embeddings import sentence_embeddings
+    from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
+    from .evaluation.prediction import TaskPredictor
+    from .models.loading import load_model
+    from .tasks.config import TaskConfig
+    from .tasks.dataset import DataCollatorForTasks, TaskDataset
+    from .tasks.loading import load_task
+    from .tasks.preprocessing import TaskPreprocessor
+    from .tasks.registry import DATASET_VALS, get_task, register_task
+    from .tasks.sources import TaskFiles
+    from .tasks.spec import TaskSpec
+    from .tasks.splits import TaskSplits
+    from .training.optimizers import AdamWScale
+    from .training.runs import FineTuningRun, PretrainingRun, Run
+    from .training.task_trainer import TaskTrainer
+    from .training.trainer import DepthTrainer
+    from .training.training_args import DepthTrainingArguments, TaskTrainingArguments
 
 __version__ = "0.1.0"
+
+# Where the other public names are. They are imported when they are first used: who loads a model does not wait for the
+# Trainer, datasets and pandas.
+_MODULES = {
+    "data.corpus": ("load_corpus",),
+    "data.data_collator": ("DataCollatorForDepth", "DataCollatorForT5SpanCorruption"),
+    "data.denoisers": ("Denoiser",),
+    "data.objectives": (
+        "DepthObjective",
+        "DepthPrefixLMObjective",
+        "MixtureOfDenoisersObjective",
+        "Objective",
+        "PrefixLMObjective",
+        "SpanCorruptionObjective",
+    ),
+    "data.shards": ("ShardFolder", "prepare_shards"),
+    "data.tokenization": ("add_mode_tokens", "add_sentence_tokens", "load_tokenizer"),
+    "data.vocabulary": ("train_tokenizer",),
+    "evaluation.embeddings": ("sentence_embeddings",),
+    "evaluation.ordering": ("SentenceOrderLogitsProcessor", "order_sentences", "score_sentence_orders"),
+    "evaluation.prediction": ("TaskPredictor",),
+    "models.loading": ("load_model",),
+    "tasks.config": ("TaskConfig",),
+    "tasks.dataset": ("DataCollatorForTasks", "TaskDataset"),
+    "tasks.loading": ("load_task",),
+    "tasks.preprocessing": ("TaskPreprocessor",),
+    "tasks.registry": ("DATASET_VALS", "get_task", "register_task"),
+    "tasks.sources": ("TaskFiles",),
+    "tasks.spec": ("TaskSpec",),
+    "tasks.splits": ("TaskSplits",),
+    "training.optimizers": ("AdamWScale",),
+    "training.runs": ("FineTuningRun", "PretrainingRun", "Run"),
+    "training.task_trainer": ("TaskTrainer",),
+    "training.trainer": ("DepthTrainer",),
+    "training.training_args": ("DepthTrainingArguments", "TaskTrainingArguments"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
 # installed, `save_pretrained` has put the two files into the folder, for `trust_remote_code=True`.
@@ -91,3 +133,15 @@ __all__ = [
     "sentence_embeddings",
     "train_tokenizer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

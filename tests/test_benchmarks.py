@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import logging
 import os
 import runpy
@@ -20,12 +21,14 @@ from hf_depth import DepthForConditionalGeneration, load_model
 from tiny_tasks import as_jsonl, rte_rows
 from tiny_training import save_pretraining
 
-TINY_STEP = "--d_model 16 --d_kv 8 --d_ff 32 --num_heads 2 --num_layers 1 --vocab_size 256 --batch_size 2"
 COMMANDS = {
-    "collators": ("--batch_size 2 --rounds 1", "DEPTH"),
     "crash_resume": (
         "--kills 1 --kinds map --processes 2 --workers 0 --accumulation 2",
         "runs restored after 1 kills",
+    ),
+    "data_pipeline": (
+        "--batch_size 2 --rounds 1 --runs 1 --megabytes 0.01 --num_proc 1 --steps 2 --step_seconds 0.01",
+        "waiting for data, 2 workers",
     ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
     "evaluation_order": (
@@ -45,7 +48,6 @@ COMMANDS = {
         "real tokens per CPU second",
     ),
     "passage_baselines": ("", "bag of words"),
-    "preparation": ("--runs 1 --megabytes 0.01 --num_proc 1", "peak memory"),
     "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
@@ -54,17 +56,22 @@ COMMANDS = {
         "--steps 2 --tiny_steps 2 --warmup_steps 1 --logging_steps 2",
         "| Seq2SeqTrainer |",
     ),
-    "training_step": (TINY_STEP + " --source_length 32 --target_length 16 --steps 1 --warmup_steps 0", "ratio"),
+    "train_step": ("--quick", "First losses agree."),
 }
 
-READS_TEXT = ("masked_tokens", "order_baselines", "packing", "preparation")
+HELPERS = ("checkouts",)  # imported by benchmarks
+READS_TEXT = ("data_pipeline", "masked_tokens", "order_baselines", "packing")
 READS_A_MODEL = ("masked_tokens",)
-FORKS = ("crash_resume", "process_exits")  # a process that has trained, as the one of the tests, is not to be forked
+FORKS = (
+    "crash_resume",
+    "data_pipeline",
+    "process_exits",
+)  # a process that has trained, as the one of the tests, is not to be forked
 
 
 class BenchmarksTest(parameterized.TestCase):
     def test_every_benchmark_is_run(self):
-        self.assertCountEqual(COMMANDS, [path.stem for path in (ROOT / "benchmarks").glob("*.py")])
+        self.assertCountEqual([*COMMANDS, *HELPERS], [path.stem for path in (ROOT / "benchmarks").glob("*.py")])
 
     @parameterized.named_parameters((name, name, *command) for name, command in COMMANDS.items())
     def test_it_prints_its_figures(self, name, flags, expected):
@@ -114,7 +121,8 @@ class BenchmarksTest(parameterized.TestCase):
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         self.addCleanup(logging.disable, logging.NOTSET)
         output = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
-        with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [str(path), *flags]):
+        folder_of_script = mock.patch.object(sys, "path", [str(path.parent), *sys.path])
+        with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [str(path), *flags]), folder_of_script:
             runpy.run_path(str(path), run_name="__main__")
         return output.getvalue()
 
@@ -123,6 +131,79 @@ class BenchmarksTest(parameterized.TestCase):
         result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return result.stdout
+
+
+class TrainStepTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
+            self.script = load_script("benchmarks/train_step.py")
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        self.addCleanup(setattr, torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
+
+    def arguments(self, *flags):
+        with mock.patch.object(sys, "argv", ["train_step.py", "--device", "cpu", *flags]):
+            return self.script.parse_args()
+
+    def side(self, model, seconds=1.0, *, attention="sdpa", is_compiled=False, **fields):
+        side = self.script.Side(model, attention, is_compiled, None, None, {}, [seconds])
+        vars(side).update({"first_loss": 5.0, "peak_bytes": 8, **fields})
+        return side
+
+    def test_a_step_of_t5_base_has_the_flops_of_its_matrix_products(self):
+        args = self.arguments("--size", "base", "--batch_size", "128")
+        self.assertAlmostEqual(self.script.step_flops(args) / 1e12, 54.5, delta=0.05)
+
+    def test_t5_and_depth_do_the_work_of_the_alternatives_also_with_padding(self):
+        sides, _ = self.script.run(self.arguments("--quick", "--padding", "0.5", "--steps", "1"))
+        self.assertEqual([side.error for side in sides], [None] * len(sides))
+        self.assertEmpty(self.script.losses_differ(sides, "fp32"))
+        losses = {side.model: side.first_loss for side in sides}
+        self.assertNotAlmostEqual(losses["our T5"], losses["our DEPTH"], places=3)
+
+    def test_a_side_that_does_other_work_is_named(self):
+        sides = [self.side("stock T5"), self.side("our T5", first_loss=5.1), self.side("our DEPTH", first_loss=6.0)]
+        self.assertEqual(self.script.losses_differ(sides, "fp32"), ["our T5, sdpa, uncompiled"])
+        sides[1].first_loss = float("nan")
+        self.assertEqual(self.script.losses_differ(sides, "fp32"), ["our T5, sdpa, uncompiled"])
+
+    def test_a_side_without_memory_is_reported_and_the_others_are_measured(self):
+        failure = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
+        args = self.arguments("--quick", "--only", "T5, sdpa")
+        with mock.patch.object(self.script, "make_stock", failure), contextlib.redirect_stderr(io.StringIO()):
+            stock, ours = self.script.run(args)[0]
+        self.assertEqual((stock.error, stock.seconds), ("OutOfMemoryError: CUDA out of memory.", []))
+        self.assertLen(ours.seconds, 2)
+        row = self.script.rows_of([stock], args, 1e12)[0]
+        self.assertNotIn("seconds", row)
+
+    @parameterized.parameters((0.8, "met"), (0.9, "not met"))
+    def test_goals_are_compared_with_ratios_of_medians(self, seconds, verdict):
+        sides = [self.side("stock T5"), self.side("our T5", seconds), self.side("our T5", 2.0, attention="eager")]
+        rows = self.script.compare_targets(sides, self.arguments("--size", "256"), {side.name: 0.5 for side in sides})
+        by_text = {row["target"]: row for row in rows}
+        row = by_text["step time, our T5 / stock T5 sdpa, both uncompiled (on a CPU)"]
+        self.assertEqual((row["measured"], row["verdict"]), (seconds, verdict))
+        on_gpu = {row["verdict"] for text, row in by_text.items() if "on a GPU" in text}
+        self.assertEqual(on_gpu, {"not measurable here"})
+
+    def test_the_peak_of_a_step_counts_what_is_alive_at_once(self):
+        def allocate():
+            for _ in range(3):
+                torch.empty(1 << 18, dtype=torch.float32).fill_(0)  # 1 MiB, freed before the next one
+
+        self.assertBetween(self.script.peak_allocation(allocate), 1 << 20, 1.1 * (1 << 20))
+
+    def test_a_report_is_a_table_a_file_and_a_picture(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        flags = ["--quick", "--steps", "1", "--only", "our T5", "--output_dir", str(folder)]
+        with mock.patch.object(sys, "argv", ["train_step.py", "--device", "cpu", *flags]):
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                self.script.main()
+        report = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))
+        self.assertEqual(report["about"]["torch"], torch.__version__)
+        self.assertIn(report["sides"][0]["side"], (folder / "train_step.md").read_text(encoding="utf-8"))
+        self.assertEqual((folder / "train_step.png").read_bytes()[:4], b"\x89PNG")
 
 
 if __name__ == "__main__":

@@ -210,6 +210,8 @@ class _CorruptionCollator:
     def _check_columns(self, examples: Sequence[Mapping]):
         has_metadata = any(METADATA_IDS in example for example in examples)
         columns = (*self._columns, METADATA_IDS) if has_metadata else self._columns
+        if all(issubclass(kind, Mapping) for kind in set(map(type, examples))) and len(set(map(tuple, examples))) == 1:
+            examples = examples[:1]  # the others have the same columns
         for index, example in enumerate(examples):
             is_mapping = isinstance(example, Mapping)
             missing = [name for name in columns if not (is_mapping and name in example)]
@@ -241,7 +243,7 @@ class _CorruptionCollator:
     def _get_token_ids(self, examples: Sequence[Mapping], column: str) -> Ragged:
         token_ids, lengths = _flatten(examples, column)  # (lengths.sum(),), (batch_size,)
         is_wrong = self._is_special.take(token_ids, mode="clip") | (token_ids < 0)
-        if column == "input_ids":
+        if column == "input_ids" and is_wrong.any():
             is_wrong &= ~self._is_separator(token_ids, lengths)
         if is_wrong.any():
             place = int(is_wrong.argmax())

@@ -185,7 +185,8 @@ def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, An
     ([[5], [6, 7]], [2])
     """
     names = [name for name in rows[0] if name.endswith(PER_EXAMPLE)]
-    if any([name for name in row if name.endswith(PER_EXAMPLE)] != names for row in rows):
+    kinds = set(map(tuple, rows))  # of rows, by their columns: mostly one
+    if any([name for name in columns if name.endswith(PER_EXAMPLE)] != names for columns in kinds):
         raise ValueError(
             "Some rows of the batch hold several examples (`input_ids_per_example`) and some do not. Prepare all of "
             "the data with `packing`, or none."

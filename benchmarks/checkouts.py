@@ -1,0 +1,138 @@
+"""
+What the benchmarks compare with and no package index has: parts of checkouts of https://github.com/PiotrNawrot/nanoT5
+and https://github.com/zbambergerNLP/depth, adapted to the installed versions of their libraries.
+"""
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase, T5Config
+
+from hf_depth.data.corruption import t5_input_and_target_lengths
+from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids, sentinel_token_ids
+
+Example = Mapping[str, Any]
+Collator = Callable[[Sequence[Example]], Mapping[str, Any]]
+
+
+def nanot5_model(path: Path, config: T5Config, bf16: bool) -> nn.Module:
+    """
+    `MyT5` of a checkout. Its stacks get back two methods that transformers 5 has dropped.
+
+    Args:
+        path (`Path`): the folder of the checkout.
+        config (`T5Config`): changed, as the model does itself.
+        bf16 (`bool`): whether the model is to run under autocast to bfloat16. It then keeps its residual stream in
+            bfloat16, as its own script has it.
+    """
+    specification = importlib.util.spec_from_file_location("nanot5_model", path / "nanoT5/utils/t5_model.py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module.__name__] = module
+    specification.loader.exec_module(module)
+
+    def additive(mask: torch.Tensor) -> torch.Tensor:
+        return (1.0 - mask.float()) * torch.finfo(torch.float32).min
+
+    def get_extended_attention_mask(self, mask: torch.Tensor, input_shape: torch.Size) -> torch.Tensor:
+        mask = mask[:, None, None, :]  # (B, 1, 1, K)
+        if self.is_decoder:
+            mask = mask * torch.ones(input_shape[1], input_shape[1], device=mask.device).tril()  # (B, 1, Q, K)
+        return additive(mask)
+
+    module.T5Stack.get_extended_attention_mask = get_extended_attention_mask
+    module.T5Stack.invert_attention_mask = lambda self, mask: additive(mask[:, None, None, :])
+    config.tie_word_embeddings = False  # which T5Config of transformers 5 sets to True
+    config.is_bf16 = bf16
+    return module.MyT5(config)
+
+
+def nanot5_optimizer(path: Path, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """`AdamWScale` of a checkout, as its configuration sets it."""
+    return _nanot5_utilities(path, "AdamWScale").AdamWScale(parameters, lr=2e-2)
+
+
+def nanot5_collator(path: Path, tokenizer: PreTrainedTokenizerBase, noise: tuple[float, float], raw: int) -> Collator:
+    """`DataCollatorForT5MLM` of a checkout, for texts of `raw` tokens; `noise`: density and mean length of a span."""
+    input_length, target_length = map(int, t5_input_and_target_lengths(raw, *noise))
+    module = _nanot5_utilities(path, "DataCollatorForT5MLM")
+    return module.DataCollatorForT5MLM(tokenizer, *noise, input_length, target_length, 0)
+
+
+def nanot5_preparation(path: Path, tokenizer: PreTrainedTokenizerBase, raw: int) -> Callable[[Example], Example]:
+    """`tokenize_function` of a checkout: texts to rows of `raw` tokens."""
+    function = _nanot5_utilities(path, "tokenize_function").tokenize_function
+    return lambda batch: function(batch, tokenizer, raw)
+
+
+def _nanot5_utilities(path: Path, name: str) -> ModuleType:
+    """One class or function of `copied_utils.py`, cut out of the file, which fails to import."""
+    tree = ast.parse((path / "nanoT5/utils/copied_utils.py").read_text(encoding="utf-8"))
+    tree.body = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom) or getattr(node, "name", "") == name
+    ]
+    module = ModuleType(f"nanot5_{name}")
+    sys.modules[module.__name__] = module
+    exec(compile(tree, str(path), "exec"), module.__dict__)
+    return module
+
+
+def published_depth_collator(
+    path: Path, tokenizer: PreTrainedTokenizerBase, noise: tuple[float, float], length: int
+) -> Collator:
+    """`DEPTHDataCollator` of a checkout, with a stand-in for its tokenizer, which needs transformers 4."""
+    sys.path.insert(0, str(path))
+    sys.modules["encoder_decoder_utils.tokenizer_utils"] = SimpleNamespace(DepthTokenizer=object)
+    module = importlib.import_module("encoder_decoder_utils.data_collator_utils")
+    sys.modules["encoder_decoder_utils.corruption"].np = NumpyWithNewshape("numpy")
+    sentences, eosen = sentence_token_ids(tokenizer).tolist(), eosen_token_id(tokenizer)
+    sentinels = [f"<extra_id_{number}>" for number in range(len(sentinel_token_ids(tokenizer)))]
+    stand_in = SimpleNamespace(
+        special_tokens_map={"additional_special_tokens": sentinels},
+        convert_tokens_to_ids=tokenizer.convert_tokens_to_ids,
+        all_special_ids=tokenizer.all_special_ids,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        pad_token_type_id=0,
+        end_of_sentence_token_id=eosen,
+        get_sentence_token_ids=lambda: sentences,
+        get_sentence_token_and_eosen_ids=lambda: [*sentences, eosen],
+    )
+    collator = module.DEPTHDataCollator(stand_in, *noise, length, length, 0, 0, sentence_shuffling_probability=0.5)
+
+    def collate(examples: Sequence[Example]) -> Mapping[str, Any]:
+        return collator([published_layout(e, sentences, eosen, tokenizer.eos_token_id, length) for e in examples])
+
+    return collate
+
+
+class NumpyWithNewshape(ModuleType):
+    """numpy with the argument `newshape` of `reshape`, which numpy 2.4 removed."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def reshape(self, array: np.ndarray, newshape: tuple[int, ...]) -> np.ndarray:
+        return np.reshape(array, newshape)
+
+
+def published_layout(example: Example, sentence_tokens: list[int], eosen: int, eos: int, length: int) -> Example:
+    """An example as the published collator expects it: with sentence tokens, sentence numbers and padding."""
+    ids, types = [eosen], [1]
+    sentences = np.split(example["input_ids"], np.cumsum(example["sentence_lengths"])[:-1])
+    for number, (token, sentence) in enumerate(zip(sentence_tokens, sentences, strict=False), start=1):
+        ids += [token, *sentence.tolist(), eosen]
+        types += [number] * (len(sentence) + 2)
+    ids, types = [*ids[: length - 1], eos], [*types[: length - 1], types[-1]]
+    padding = [0] * (length - len(ids))
+    return {"input_ids": np.array(ids + padding), "token_type_ids": np.array(types + padding)}

@@ -1,0 +1,638 @@
+"""
+A training step of T5 and DEPTH beside those of the alternatives: time, tokens, share of the hardware's matmul rate and
+peak memory, in one process and one run, at equal shapes. As a table, a JSON file and a bar chart.
+
+    python benchmarks/train_step.py                                            # on a GPU T5-base, else a small model
+    python benchmarks/train_step.py --nanot5_path ~/nanoT5 --output_dir runs/speed
+    python benchmarks/train_step.py --size base --batch_size 256 --modes compiled --only T5 DEPTH
+
+A step is forward, backward and AdamW (fused), in bf16 autocast on a GPU and in float32 on a CPU. The sides are the
+stock T5 of transformers, our T5, our DEPTH, the naive DEPTH (stock T5, with dense integer masks of the three
+attentions, as the published code has them, made into additive ones on the device) and, with `--nanot5_path`, that of
+https://github.com/PiotrNawrot/nanoT5 with its own optimizer. All have the same weights, a T5 v1.1 without dropout, and
+their first losses must be equal, T5 among themselves and DEPTH among themselves: else they would not do the same work.
+
+The sides take turns, so that other load on the machine affects all of them; times are medians over all steps after
+warm-up. On a GPU it is the time until the device has finished, and a side that waits for its turn leaves the device.
+On a CPU it is CPU time of the process, which other load affects less than wall-clock time (with several threads,
+wall-clock time). Peak memory is everything that a side has on the device, parameters and states of the optimizer
+included: what CUDA's allocator counts, or, on a CPU, what torch's profiler sees being allocated. A side that fails, as
+when memory does not suffice, has its error in the table, and the others go on.
+
+The FLOPs of a step are those of its matrix products (see `benchmarks/run_cost.py`), whatever a side computes again or
+leaves out. The matmul rate is that of products of two large square matrices in the same precision, in the same run.
+"""
+
+import argparse
+import gc
+import json
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from checkouts import nanot5_model, nanot5_optimizer
+from matplotlib.figure import Figure
+from run_cost import SIZES, training_flops
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel, T5Config
+from transformers import T5ForConditionalGeneration as StockT5
+
+from hf_depth import AdamWScale, DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.models.layers_depth import set_residual_dtype
+
+# d_model, d_ff, layers of encoder and of decoder, heads: those of T5 v1.1, and three that a CPU can do.
+SIZES = SIZES | {"384": (384, 1024, 4, 6), "256": (256, 704, 4, 4), "tiny": (16, 32, 1, 2)}
+STEPS_BEFORE_A_TURN = 2  # on a GPU, not timed: memory is allocated anew, and the clocks are raised
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, between first losses
+OURS = ("our T5", "our DEPTH")
+HERE = {"cuda": "on a GPU at the size `base`", "cpu": "on a CPU"}
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--size", choices=list(SIZES), help="Default: base on a GPU, 256 on a CPU.")
+    parser.add_argument("--batch_size", type=int, help="Default: 128 on a GPU, 4 on a CPU.")
+    parser.add_argument("--source_length", type=int, default=512)
+    parser.add_argument("--target_length", type=int, default=114, help="257 at a noise density of 0.3.")
+    parser.add_argument("--padding", type=float, default=0.0, help="Rows lack up to this share of their tokens.")
+    for name in ("d_model", "d_ff", "num_layers", "num_heads"):
+        parser.add_argument(f"--{name}", type=int, help="Instead of that of the size.")
+    parser.add_argument("--d_kv", type=int, default=64)
+    parser.add_argument("--vocab_size", type=int, default=32_128)
+    parser.add_argument("--sentence_length", type=int, default=28, help="Mean number of tokens of a sentence.")
+    parser.add_argument("--nanot5_path", type=Path, help="Folder of a checkout of nanoT5.")
+    parser.add_argument(
+        "--attn_implementation", nargs="+", help="Of our models. Default: sdpa, and depth_sdpa and depth_triton."
+    )
+    parser.add_argument("--modes", nargs="+", choices=["uncompiled", "compiled"], default=["uncompiled", "compiled"])
+    parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")
+    parser.add_argument("--optimizer", choices=["adamw", "adamw_scale"], default="adamw", help="nanoT5 has its own.")
+    parser.add_argument("--precision", choices=["bf16", "fp32"], help="Default: bf16 on a GPU, fp32 on a CPU.")
+    parser.add_argument(
+        "--residual_dtype", choices=["float32", "bfloat16"], default="float32", help="Of our models, in bf16."
+    )
+    parser.add_argument("--num_threads", type=int, default=1, help="On a CPU.")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps_per_turn", type=int, help="Default: 5 on a GPU, 1 on a CPU.")
+    parser.add_argument("--warmup_steps", type=int, default=3)
+    parser.add_argument("--build_minutes", type=float, help="Sides that are not built by then are left out.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output_dir", type=Path, help="Writes train_step.md, train_step.json and train_step.png.")
+    parser.add_argument("--quick", action="store_true", help="Seconds, and figures without a meaning: a test.")
+    return complete(parser.parse_args())
+
+
+def complete(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with the defaults that depend on others."""
+    on_gpu = torch.device(args.device).type == "cuda"
+    quick = {"size": "tiny", "batch_size": 2, "steps": 2, "warmup_steps": 1, "modes": ["uncompiled"]}
+    quick |= {"source_length": 64, "target_length": 32, "vocab_size": 256, "d_kv": 8}
+    vars(args).update(quick if args.quick else {})
+    args.size = args.size or ("base" if on_gpu else "256")
+    args.batch_size = args.batch_size or (128 if on_gpu else 4)
+    args.precision = args.precision or ("bf16" if on_gpu else "fp32")
+    args.steps_per_turn = args.steps_per_turn or (5 if on_gpu else 1)
+    for name, value in zip(("d_model", "d_ff", "num_layers", "num_heads"), SIZES[args.size], strict=True):
+        setattr(args, name, getattr(args, name) or value)
+    if args.attn_implementation is None:
+        wanted = ("sdpa", "depth_sdpa", "depth_triton") if on_gpu else ("sdpa", "depth_sdpa")
+        known = AttentionInterface().valid_keys()
+        args.attn_implementation = [name for name in wanted if name in known]
+    return args
+
+
+class NaiveDepth(nn.Module):
+    """DEPTH on stock T5: dense integer masks in the batch, made into additive ones on the device in each step."""
+
+    def __init__(self, t5: PreTrainedModel):
+        super().__init__()
+        self.t5 = t5
+
+    def forward(self, input_ids, labels, encoder_mask, decoder_mask, cross_mask, use_cache):
+        lowest = torch.finfo(torch.float32).min
+        encoder, decoder, cross = (
+            (1.0 - mask[:, None].float()) * lowest for mask in (encoder_mask, decoder_mask, cross_mask)
+        )
+        return self.t5(
+            encoder_outputs=self.t5.encoder(input_ids=input_ids, attention_mask=encoder),
+            attention_mask=cross,
+            decoder_attention_mask=decoder,
+            labels=labels,
+            use_cache=use_cache,
+        )
+
+
+class WithoutCacheArgument(nn.Module):
+    """nanoT5's model, which has no key/value cache, called as the others are."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, use_cache, **batch):
+        return self.model(**batch)
+
+
+@dataclass
+class Side:
+    """One row of the table: a model and an optimizer, built when they are first needed, and what was measured."""
+
+    model: str
+    attention: str
+    is_compiled: bool
+    make: Callable[[], nn.Module]
+    make_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
+    batch: Mapping[str, torch.Tensor]
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    first_loss: float | None = None
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}, {self.attention}, {'compiled' if self.is_compiled else 'uncompiled'}"
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds) if self.seconds else float("nan")
+
+    def build(self, weights: Mapping[str, torch.Tensor], args: argparse.Namespace) -> None:
+        """Make the model with these weights, compile it, and take the steps of the warm-up."""
+        module = self.make()
+        core = next(iter(module.children())) if isinstance(module, NaiveDepth | WithoutCacheArgument) else module
+        core.load_state_dict(weights)
+        self._module = module.to(args.device).train()
+        self._optimizer = self.make_optimizer(list(self._module.parameters()))
+        self._forward = torch.compile(self._module, dynamic=False) if self.is_compiled else self._module
+        self._autocast = partial(
+            torch.autocast, torch.device(args.device).type, torch.bfloat16, enabled=args.precision == "bf16"
+        )
+        for _ in range(args.warmup_steps):
+            loss = self.step()
+            if self.first_loss is None:
+                self.first_loss = loss.item()
+
+    def step(self) -> torch.Tensor:
+        with self._autocast():
+            loss = self._forward(**self.batch, use_cache=False).loss
+        loss.backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    def take_turn(self, args: argparse.Namespace) -> None:
+        """Time some steps; on a GPU the side enters the device before, and leaves it behind."""
+        on_gpu = torch.device(args.device).type == "cuda"
+        if on_gpu:
+            of_others = torch.cuda.memory_allocated() - sum(tensor.nbytes for tensor in self.batch.values())
+            self._move(args.device)
+            torch.cuda.reset_peak_memory_stats()
+            for _ in range(STEPS_BEFORE_A_TURN):
+                self.step()
+        for _ in range(args.steps_per_turn):
+            started = read_clock(args)
+            self.step()
+            self.seconds.append(read_clock(args) - started)
+        if on_gpu:
+            self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated() - of_others)
+            self.leave_device(args)
+
+    def leave_device(self, args: argparse.Namespace) -> None:
+        if torch.device(args.device).type == "cuda":
+            self._move("cpu")
+            torch.cuda.empty_cache()
+
+    def _move(self, device: str) -> None:
+        """Parameters stay the same objects, so that optimizer and compiled code go on with them."""
+        self._module.to(device)
+        for parameter, state in self._optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[name] = value.to(device)
+
+    def measure_memory(self) -> None:
+        """On a CPU: what a step allocates at its peak, on top of batch, parameters and states of the optimizer."""
+        states = [v for state in self._optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+        resident = {tensor.data_ptr(): tensor.nbytes for tensor in [*self._module.parameters(), *states]}
+        batch = sum(tensor.nbytes for tensor in self.batch.values())
+        self.peak_bytes = sum(resident.values()) + batch + peak_allocation(self.step)
+
+    def release(self) -> None:
+        self._module = self._optimizer = self._forward = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def peak_allocation(function: Callable[[], object]) -> int:
+    """The most bytes on the CPU that a function has allocated and not yet freed."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        function()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return int(np.cumsum(changes).max())
+
+
+def read_clock(args: argparse.Namespace) -> float:
+    """Seconds since some moment: of wall-clock time once a GPU has finished, or of CPU time of a single thread."""
+    if torch.device(args.device).type == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time() if args.num_threads == 1 else time.perf_counter()
+
+
+def matmul_rate(args: argparse.Namespace) -> float:
+    """FLOPs per second of a large matrix product in the precision of the models: the median of ten."""
+    dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
+    size = 8192 if torch.device(args.device).type == "cuda" else 128 if args.quick else 1024
+    left, right = (torch.randn(size, size, device=args.device, dtype=dtype) for _ in range(2))
+    seconds = []
+    for _ in range(13):
+        started = read_clock(args)
+        left @ right
+        seconds.append(read_clock(args) - started)
+    return 2 * size**3 / max(statistics.median(seconds[3:]), 1e-9)
+
+
+def step_flops(args: argparse.Namespace) -> int:
+    """FLOPs of the matrix products of a step, forward and backward."""
+    config = make_config(T5Config, args, "eager")
+    return args.batch_size * training_flops(config, args.source_length, args.target_length)
+
+
+def make_config(config_class: type[T5Config], args: argparse.Namespace, attention: str) -> T5Config:
+    """A T5 v1.1 without dropout."""
+    names = ("vocab_size", "d_model", "d_kv", "d_ff", "num_heads", "num_layers")
+    config = config_class(
+        **{name: getattr(args, name) for name in names},
+        feed_forward_proj="gated-gelu",
+        dropout_rate=0.0,
+        tie_word_embeddings=False,
+        decoder_start_token_id=0,
+    )
+    if isinstance(config, DepthConfig):
+        config.first_sentence_token_id, config.eosen_token_id = args.vocab_size - 28, args.vocab_size - 8
+    config._attn_implementation = attention
+    return config
+
+
+def make_stock(args: argparse.Namespace, attention: str) -> StockT5:
+    """T5 of transformers with an output head of its own, which transformers 5 would tie to the embedding."""
+    model = StockT5(make_config(T5Config, args, attention))
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
+def make_sides(args: argparse.Namespace) -> list[Side]:
+    """All that is asked for, those that others are compared with first."""
+    sources = random_rows(args, args.source_length, args.sentence_length, 0)
+    targets = random_rows(args, args.target_length, max(4, args.sentence_length // 2), 1)
+    t5, depth = (make_batch(source, target, args) for source, target in zip(sources, targets, strict=True))
+    naive = with_dense_masks(depth, args)
+
+    makers = []  # name, attention, what makes the model, its batch
+    if args.nanot5_path:
+        config = partial(make_config, T5Config, args)
+        bf16 = args.precision == "bf16"
+        makers.append(
+            (
+                "nanoT5",
+                "eager",
+                lambda attention: WithoutCacheArgument(nanot5_model(args.nanot5_path, config(attention), bf16)),
+                t5,
+            )
+        )
+    makers += [("stock T5", attention, partial(make_stock, args), t5) for attention in ("sdpa", "eager")]
+    for name, model_class, config_class, batch in (
+        ("our T5", T5ForConditionalGeneration, T5Config, t5),
+        ("our DEPTH", DepthForConditionalGeneration, DepthConfig, depth),
+    ):
+        for attention in args.attn_implementation:
+            makers.append((name, attention, partial(make_ours, model_class, config_class, args), batch))
+    makers += [
+        ("naive DEPTH", name, lambda name: NaiveDepth(make_stock(args, name)), naive) for name in ("sdpa", "eager")
+    ]
+    sides = [
+        Side(name, attention, mode == "compiled", partial(make, attention), optimizer_of(name, args), batch)
+        for name, attention, make, batch in makers
+        for mode in args.modes
+    ]
+    return [side for side in sides if not args.only or any(word in side.name for word in args.only)]
+
+
+def make_ours(model_class: type, config_class: type, args: argparse.Namespace, attention: str) -> PreTrainedModel:
+    model = model_class(make_config(config_class, args, attention))
+    if args.residual_dtype == "bfloat16":
+        set_residual_dtype(model, torch.bfloat16)
+    return model
+
+
+def optimizer_of(name: str, args: argparse.Namespace) -> Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]:
+    if name == "nanoT5":
+        return partial(nanot5_optimizer, args.nanot5_path)
+    if args.optimizer == "adamw_scale":
+        return AdamWScale
+    return partial(torch.optim.AdamW, lr=1e-4, fused=True)
+
+
+def random_rows(
+    args: argparse.Namespace, max_length: int, sentence_length: int, stream: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Rows of sentences as in pre-training, the first of them of full length.
+
+    Returns:
+        Two arrays of shape `(batch_size, max_length)`, -1 for padding: ids for T5; and those for DEPTH, with `<eosen>`
+        and a sentence token before each sentence.
+    """
+    rng = np.random.default_rng([args.seed, stream])
+    config = make_config(DepthConfig, args, "eager")
+    t5 = rng.integers(3, config.first_sentence_token_id, (args.batch_size, max_length))
+    lengths = rng.integers(int((1 - args.padding) * max_length), max_length + 1, args.batch_size)
+    lengths[0] = max_length
+    t5[np.arange(max_length) >= lengths[:, None]] = -1
+    depth = t5.copy()
+    for row, length in zip(depth, lengths, strict=True):
+        number = int(np.clip(length // sentence_length, 1, config.num_sentence_tokens))
+        starts = np.append(0, 3 * np.sort(rng.choice(np.arange(1, (length - 1) // 3), number - 1, replace=False)))
+        row[starts] = config.eosen_token_id
+        row[starts + 1] = config.first_sentence_token_id + rng.permutation(config.num_sentence_tokens)[:number]
+    return t5, depth
+
+
+def make_batch(source: np.ndarray, target: np.ndarray, args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """As collators make it; without padding there is no mask, as nanoT5 has none."""
+    batch = {"input_ids": np.where(source < 0, 0, source), "labels": np.where(target < 0, -100, target)}
+    if args.padding:
+        batch["attention_mask"] = (source >= 0).astype(np.int64)
+    return {name: torch.from_numpy(values).to(args.device) for name, values in batch.items()}
+
+
+def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """The batch for the naive DEPTH: an integer for each pair of query and key of each example."""
+    config = make_config(DepthConfig, args, "eager")
+    first, last = config.first_sentence_token_id, config.first_sentence_token_id + config.num_sentence_tokens
+    source, labels = batch["input_ids"], batch["labels"]
+    encoder = (source >= first) & (source < last)  # (B, S)
+    decoder = ((labels >= first) & (labels < last)).roll(1, dims=1)  # (B, T), of the labels shifted to the right
+    decoder[:, 0] = False
+    number = encoder.cumsum(1).clamp(min=1)  # (B, S): the `<eosen>` in front is part of the first sentence
+    is_key = batch["attention_mask"].bool() if "attention_mask" in batch else torch.ones_like(source, dtype=torch.bool)
+    causal = torch.ones(labels.shape[1], labels.shape[1], dtype=torch.bool, device=labels.device).tril()
+    masks = {
+        "encoder_mask": (~encoder[:, :, None] | (number[:, :, None] == number[:, None])) & is_key[:, None],
+        "decoder_mask": (~decoder[:, :, None] | decoder[:, None]) & causal,
+        "cross_mask": (~decoder[:, :, None] | encoder[:, None]) & is_key[:, None],
+    }
+    return {"input_ids": source, "labels": labels} | {name: mask.long() for name, mask in masks.items()}
+
+
+def run(args: argparse.Namespace) -> tuple[list[Side], float]:
+    """Build all sides, let them take turns, and return them with the matmul rate."""
+    torch.set_num_threads(args.num_threads)
+    torch.manual_seed(args.seed)
+    torch._dynamo.config.recompile_limit = 64  # several models share the code of their classes
+    weights = make_ours(T5ForConditionalGeneration, T5Config, args, "eager").state_dict()
+    sides, began = make_sides(args), time.perf_counter()
+    for side in sides:
+        if args.build_minutes is not None and time.perf_counter() - began > 60 * args.build_minutes:
+            side.error = f"not built within {args.build_minutes:g} minutes"
+            continue
+        attempt(side, partial(side.build, weights, args))
+        attempt(side, partial(side.leave_device, args))
+        print(f"{side.name}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    rates = []
+    for _ in range(-(-args.steps // args.steps_per_turn)):
+        rates.append(matmul_rate(args))
+        for side in sides:
+            attempt(side, partial(side.take_turn, args))
+    for side in sides:
+        if torch.device(args.device).type != "cuda":
+            attempt(side, side.measure_memory)
+        side.release()
+    return sides, statistics.median(rates)
+
+
+def attempt(side: Side, action: Callable[[], None]) -> None:
+    """One side that fails must not cost the others their figures."""
+    if side.error is not None:
+        return
+    try:
+        action()
+    except Exception as error:
+        side.error = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    if side.error is not None:  # only now: the traceback, which is gone, held tensors
+        print(f"{side.name}: {side.error}", file=sys.stderr, flush=True)
+        side.release()
+
+
+def losses_differ(sides: Sequence[Side], precision: str) -> list[str]:
+    """The names of the sides whose first loss is not that of the first side with the same task."""
+    different = []
+    for is_depth in (False, True):
+        losses = {s.name: s.first_loss for s in sides if ("DEPTH" in s.model) == is_depth and s.first_loss is not None}
+        reference = next(iter(losses.values()), 0.0)
+        limit = TOLERANCE[precision] * abs(reference)
+        different += [name for name, loss in losses.items() if not abs(loss - reference) <= limit]
+    return different
+
+
+def best(
+    sides: Sequence[Side], model: str, is_compiled: bool | None = None, attention: str | None = None
+) -> Side | None:
+    """The fastest side of a model, of those that were measured."""
+    matching = [
+        side
+        for side in sides
+        if side.seconds
+        and side.error is None
+        and side.model == model
+        and is_compiled in (None, side.is_compiled)
+        and attention in (None, side.attention)
+    ]
+    return min(matching, key=lambda side: side.median, default=None)
+
+
+def compare_targets(
+    sides: Sequence[Side], args: argparse.Namespace, shares: Mapping[str, float]
+) -> list[dict[str, object]]:
+    """The goals of the project, each with what was measured and whether that meets it."""
+    ours, our_depth = (best(sides, name) for name in OURS)
+    sdpa = {is_compiled: best(sides, "stock T5", is_compiled, "sdpa") for is_compiled in (False, True)}
+    naive = best(sides, "naive DEPTH", False, "sdpa")
+    rows = [
+        ("cuda", "our T5 / nanoT5 compiled", ours, best(sides, "nanoT5", True), 0.60),
+        ("cuda", "our T5 / stock T5 sdpa uncompiled", ours, sdpa[False], 0.55),
+        ("cuda", "our T5 / stock T5 sdpa compiled", ours, sdpa[True], 0.88),
+        ("cuda", "our DEPTH / our T5", our_depth, ours, 1.05),
+        ("cuda", "our DEPTH / naive DEPTH sdpa uncompiled", our_depth, naive, 0.55),
+    ]
+    for is_compiled, mode in ((False, "uncompiled"), (True, "compiled")):
+        t5, depth = (best(sides, name, is_compiled) for name in OURS)
+        rows += [
+            ("cpu", f"our T5 / nanoT5, both {mode}", t5, best(sides, "nanoT5", is_compiled), 0.85),
+            ("cpu", f"our T5 / stock T5 sdpa, both {mode}", t5, sdpa[is_compiled], 0.85),
+            ("cpu", f"our DEPTH / our T5, both {mode}", depth, t5, 1.05),
+        ]
+    targets = [
+        target(kind, f"step time, {text}", None if None in (left, right) else left.median / right.median, goal, args)
+        for kind, text, left, right, goal in rows
+    ]
+    memory = ours.peak_bytes / sdpa[False].peak_bytes if ours and sdpa[False] else None
+    share = max((shares[side.name] for side in (ours, our_depth) if side is not None), default=None)
+    fits = best(sides, "our T5") is not None if args.batch_size >= 256 else None
+    return [
+        *targets,
+        target("cuda", "peak memory, our T5 / stock T5 sdpa uncompiled", memory, 0.5, args),
+        target("cuda", "share of the matmul rate", share, 0.5, args, at_least=True),
+        target("cuda", "batch of 256 without accumulation (1: it runs)", fits, 1, args, at_least=True),
+    ]
+
+
+def target(
+    kind: str, text: str, figure: float | None, goal: float, args: argparse.Namespace, at_least: bool = False
+) -> dict[str, object]:
+    """A row of the table of goals, which hold on one kind of device."""
+    is_here = torch.device(args.device).type == kind and (kind == "cpu" or args.size == "base")
+    verdict = "not measurable here"
+    if is_here and figure is not None:
+        verdict = "met" if (figure >= goal if at_least else figure <= goal) else "not met"
+    return {
+        "target": f"{text} ({HERE[kind]})",
+        "measured": None if figure is None else float(figure),
+        "goal": f"{'≥' if at_least else '≤'} {goal:g}",
+        "verdict": verdict,
+    }
+
+
+def describe(args: argparse.Namespace, rate: float) -> dict[str, object]:
+    """What one has to know to understand and repeat the figures."""
+    on_gpu = torch.device(args.device).type == "cuda"
+    return {
+        "command": shlex.join(["python", "benchmarks/train_step.py", *sys.argv[1:]]),
+        "device": torch.cuda.get_device_name() if on_gpu else f"CPU ({platform.machine()}), {args.num_threads} thread",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "precision": args.precision,
+        "matmul_flops_per_second": rate,
+        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()},
+    }
+
+
+def rows_of(sides: Sequence[Side], args: argparse.Namespace, rate: float) -> list[dict[str, object]]:
+    """The figures of each side."""
+    flops = step_flops(args)
+    tokens = args.batch_size * args.source_length
+    rows = []
+    for side in sides:
+        row = {"side": side.name, "model": side.model, "attention": side.attention, "compiled": side.is_compiled}
+        if side.error is None:
+            row |= {
+                "seconds": side.median,
+                "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
+                "encoder_tokens_per_second": tokens / side.median,
+                "share_of_matmul_rate": flops / rate / side.median,
+                "peak_bytes": side.peak_bytes,
+            }
+        rows.append(row | {"first_loss": side.first_loss, "error": side.error})
+    return rows
+
+
+def as_markdown(report: Mapping) -> str:
+    """The report as three tables."""
+    about, rows = report["about"], report["sides"]
+    settings = about["settings"]
+    shape = f"{settings['batch_size']} x ({settings['source_length']}, {settings['target_length']})"
+    model = ", ".join(f"{name} {settings[name]}" for name in ("d_model", "d_ff", "num_layers", "num_heads"))
+    versions = f"torch {about['torch']}, transformers {about['transformers']}"
+    lines = [
+        f"`{about['command']}`\n",
+        f"{about['device']}, {about['precision']}, {versions}; {model}, batch {shape}; "
+        f"{report['flops_of_a_step'] / 1e12:.3g} TFLOP a step, products of large matrices "
+        f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {settings['steps']} steps\n",
+        "| side | s/step | encoder tokens/s | of the matmul rate | peak memory | first loss |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row["error"] is not None:
+            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | |")
+            continue
+        lines.append(
+            f"| {row['side']} | {row['seconds']:.4g} | {row['encoder_tokens_per_second']:,.0f} | "
+            f"{row['share_of_matmul_rate']:.1%} | {row['peak_bytes'] / 2**20:,.0f} MiB | {row['first_loss']:.4f} |"
+        )
+    measured = [row for row in rows if row["error"] is None]
+    others = [row for row in measured if row["model"] not in OURS]
+    if others:
+        lines += ["", "Step time as a ratio to that of", ""]
+        lines += ["| | " + " | ".join(row["side"] for row in others) + " |", "|---" * (len(others) + 1) + "|"]
+        for row in measured:
+            if row["model"] in OURS:
+                ratios = " | ".join(f"{row['seconds'] / other['seconds']:.2f}" for other in others)
+                lines.append(f"| {row['side']} | {ratios} |")
+    lines += ["", "| goal | measured | to reach | |", "|---|---|---|---|"]
+    for row in report["targets"]:
+        figure = "" if row["measured"] is None else f"{row['measured']:.2f}"
+        lines.append(f"| {row['target']} | {figure} | {row['goal']} | {row['verdict']} |")
+    wrong = report["sides_with_another_loss"]
+    lines += ["", f"NOT THE SAME WORK, other first losses: {', '.join(wrong)}" if wrong else "First losses agree."]
+    return "\n".join(lines)
+
+
+def plot(report: Mapping, path: Path) -> None:
+    """Seconds of a step as bars, one for each side."""
+    rows = [row for row in report["sides"] if row["error"] is None]
+    colors = {"our T5": "C0", "our DEPTH": "C1"}
+    figure = Figure(figsize=(9, 1.2 + 0.35 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.barh(
+        [row["side"] for row in rows],
+        [row["seconds"] for row in rows],
+        color=[colors.get(row["model"], "0.7") for row in rows],
+    )
+    axes.bar_label(bars, [f"{row['seconds']:.3g}" for row in rows], padding=3)
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.set_xlabel("seconds per step")
+    axes.set_title(f"{report['about']['device']}, {report['about']['precision']}", fontsize="medium")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    args = parse_args()
+    transformers.logging.set_verbosity_error()
+    sides, rate = run(args)
+    rows = rows_of(sides, args, rate)
+    shares = {row["side"]: row["share_of_matmul_rate"] for row in rows if row["error"] is None}
+    report = {
+        "about": describe(args, rate),
+        "flops_of_a_step": step_flops(args),
+        "sides": rows,
+        "targets": compare_targets(sides, args, shares),
+        "sides_with_another_loss": losses_differ(sides, args.precision),
+    }
+    markdown = as_markdown(report)
+    print(markdown)
+    if args.output_dir:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        (args.output_dir / "train_step.md").write_text(markdown + "\n", encoding="utf-8")
+        (args.output_dir / "train_step.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+        plot(report, args.output_dir / "train_step.png")
+    if report["sides_with_another_loss"]:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
