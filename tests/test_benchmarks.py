@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -121,6 +122,7 @@ class BenchmarksTest(parameterized.TestCase):
         """What a benchmark prints; a process of its own would take six seconds for its imports."""
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         self.addCleanup(logging.disable, logging.NOTSET)
+        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
         output = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
         folder_of_script = mock.patch.object(sys, "path", [str(path.parent), *sys.path])
         with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [str(path), *flags]), folder_of_script:
