@@ -19,8 +19,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.utils import logging
 
 from .masking_depth import COMPACT_IMPLEMENTATIONS, depth_mask, expand_mask, is_compact
+
+logger = logging.get_logger(__name__)
 
 # Of the implementations below: whether one works on a device, for the automatic choice of `load_model`.
 ATTENTION_CHECKS: dict[str, Callable[[torch.device, int, torch.dtype], str | None]] = {}
@@ -69,6 +72,11 @@ def register_attention(
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         if position_bias is not None and position_bias.dim() < 4:
+            if kwargs.get("output_attentions"):
+                logger.warning_once(
+                    f"`{name}` attention does not support `output_attentions=True`: there are none in the output. "
+                    'Call `model.set_attn_implementation("eager")` to have them.'
+                )
             if dropout == 0.0 and (device_types is None or query.device.type in device_types):
                 is_causal = module.is_causal and attention_mask is None
                 output = function(query, key, value, position_bias, attention_mask, is_causal)

@@ -51,14 +51,19 @@ class _RMSNorm(torch.autograd.Function):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
         ctx.save_for_backward(x, weight, scale)
+        ctx.eps = eps
         return (x * scale).mul_(weight)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is asked for: the same without anything in place
+            scale = (x.square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+            weighted = gradient * weight
+            x_gradient = scale * weighted - scale.pow(3) * x * (weighted * x).mean(-1, keepdim=True)
+            return x_gradient, (gradient * x * scale).reshape(-1, x.shape[-1]).sum(0), None
         product = gradient * x
-        rows, scales = product.view(-1, x.shape[-1]), scale.view(-1)
+        rows, scales = product.reshape(-1, x.shape[-1]), scale.reshape(-1)
         with torch.autocast(x.device.type, enabled=False):  # which would round the products
             weight_gradient = torch.mv(rows.t(), scales) if ctx.needs_input_grad[1] else None
             if not ctx.needs_input_grad[0]:

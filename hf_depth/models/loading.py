@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import eosen_token_id, sentence_token_ids
@@ -174,9 +175,16 @@ def resolve_attention(
         `str`: for `from_pretrained(attn_implementation=...)`, `model.set_attn_implementation(...)` and
         `config._attn_implementation`.
 
+    Raises:
+        `ValueError`: if the name is unknown.
+
     >>> resolve_attention("sdpa"), resolve_attention(device="cpu"), resolve_attention(dropout_rate=0.1)
     ('sdpa', 'depth_sdpa', 'sdpa')
     """
+    # Whatever is registered with transformers may be named, too.
+    if attn_implementation not in {*ATTENTION_IMPLEMENTATIONS, *ALL_ATTENTION_FUNCTIONS}:
+        near = suggestion(attn_implementation, ATTENTION_IMPLEMENTATIONS, "implementations")
+        raise ValueError(f"Unknown `attn_implementation` {attn_implementation!r}.{near}")
     if attn_implementation != "auto":
         return attn_implementation
     if device is None:

@@ -1,18 +1,18 @@
 """
 Cross-entropy of each label, from logits or from the hidden states below them.
 
-Imports only torch: the Hub ships it with the model's code.
+Imports only torch and the files beside it: the Hub ships it with the model's code.
 """
 
 import torch
 from torch import nn
 
+from .attention_depth import operator_name
+
 IGNORED = -100
 # What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
 # softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
 CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
-# Named by its module: the copy that the Hub has of this file, of whatever version, has an operator of its own.
-_OPERATOR = f"hf_depth::linear_cross_entropy_{''.join(c if c.isalnum() else '_' for c in __name__)}"
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -24,11 +24,14 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
         labels (`torch.LongTensor` of shape `(batch_size, target_length)`): -100 is ignored.
 
     Returns:
-        `torch.FloatTensor` of shape `(batch_size, target_length)`: float32, 0 where the label is -100.
+        `torch.FloatTensor` of shape `(batch_size, target_length)`: float32 or float64, 0 where the label is -100.
     """
     labels = labels.to(logits.device)
     losses = nn.functional.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+        logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED,
+        reduction="none",
     )
     return losses.view(labels.shape)
 
@@ -66,12 +69,13 @@ def linear_cross_entropy(
     """
     device = hidden.device
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
+    exact = torch.promote_types(dtype, torch.float32)
     with_gradients = torch.is_grad_enabled()
     loss, token_losses, predictions, *_ = _linear_cross_entropy(
         hidden,
         weight,
         labels.to(device),
-        torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights.to(device, torch.float32),
+        torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights.to(device, exact),
         dtype,
         with_gradients and hidden.requires_grad,
         with_gradients and weight.requires_grad,
@@ -82,7 +86,7 @@ def linear_cross_entropy(
 
 # An operator of its own. A compiled graph of the loop could not leave out rows, and what it keeps between the passes
 # would be up to the partitioner. The gradients, made in the forward pass, are further outputs.
-@torch.library.custom_op(_OPERATOR, mutates_args=())
+@torch.library.custom_op(operator_name("linear_cross_entropy", __name__), mutates_args=())
 def _linear_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -136,7 +140,7 @@ def _fill(
     token_losses, predictions, hidden_gradient, weight_gradient, hidden, weight, labels, is_label, coefficients
 ) -> None:
     """Compute the first four, a chunk of rows at a time. Hidden states and weight have the dtype of the products."""
-    targets = labels.clamp(min=0)[:, None]
+    targets = labels.masked_fill(~is_label, 0)[:, None]  # any other that is no id is an error
     scale = None
     if hidden.dtype == torch.float16 and len(coefficients):  # in which 1 / (number of labels) loses its last bits
         scale = coefficients.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
@@ -205,7 +209,10 @@ def _keep_gradients(ctx, inputs, output):
 
 def _backward(ctx, loss_gradient, token_gradient, *_):
     if torch.is_grad_enabled():
-        raise RuntimeError("The loss has no second derivatives: ask for those of the logits, by `skip_logits=False`.")
+        raise RuntimeError(
+            "The loss has no second derivatives without logits: pass `skip_logits=False` to the model, and call "
+            '`model.set_attn_implementation("eager")`, as only that attention has any.'
+        )
     hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient = ctx.saved_tensors
     row_gradient = 0.0 if loss_gradient is None else loss_gradient * loss_weights
     if token_gradient is not None:

@@ -596,7 +596,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
     T5 in which sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder) and
     only to the encoder's sentence tokens (cross-attention); every other token attends as in T5 (paper, section 3).
 
-    All masks follow from the ids, on the device of the model, for the eager, sdpa and flex_attention implementations.
+    All masks follow from the ids, on the device of the model, for all implementations of attention.
     Without sentence tokens in its input the model is T5. It loads any T5, mT5, UMT5 or ByT5 checkpoint that has
     embedding rows for the sentence tokens; [`load_model`] adds missing ones.
 

@@ -248,10 +248,12 @@ def depth_sdpa(
         query (`torch.Tensor` of shape `(batch_size, heads, queries, head_size)`)
         key, value (`torch.Tensor` of shape `(batch_size, heads, keys, head_size)`)
         bias (`torch.Tensor` of shape `(heads, queries + keys - 1)` or `(0,)`)
-        mask (`torch.IntTensor` of shape `(batch_size, 1, 3, queries + keys)`, *optional*)
+        mask (`torch.IntTensor` of shape `(batch_size or 1, 1, 3, queries + keys)`, *optional*)
         is_causal (`bool`): only without a mask.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, heads, queries, head_size)`, of the dtype of `query`.
     """
+    if mask is not None:
+        mask = mask.expand(len(query), -1, -1, -1)
     return _attend(query, key, value, bias, mask, is_causal)

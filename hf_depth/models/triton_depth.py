@@ -80,8 +80,10 @@ def _fitting_configs(configs, named_args, **kwargs):
     """Of wide heads or float32, the smaller tiles: large ones would not stay in registers and shared memory."""
     row_bytes = kwargs["BLOCK_D"] * named_args["query"].element_size()
     sizes = [(config.kwargs["BLOCK_Q"] + config.kwargs["BLOCK_K"]) * row_bytes for config in configs]
-    limit = max(min(sizes), (128 + 64) * 64 * 2)  # 128 queries and 64 keys, or the reverse, of 64 bfloat16 numbers
-    return [config for config, size in zip(configs, sizes, strict=True) if size <= limit]
+    limit = (128 + 64) * 64 * 2  # 128 queries and 64 keys, or the reverse, of 64 bfloat16 numbers
+    fitting = [config for config, size in zip(configs, sizes, strict=True) if size <= limit]
+    # Wide heads in float32: what any GPU has memory for.
+    return fitting or [triton.Config({"BLOCK_Q": 32, "BLOCK_K": 32}, num_warps=4, num_stages=1)]
 
 
 # Helpers of the kernels. `queries` and `keys` are the indices of a tile's rows and columns, of shapes that broadcast.

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from absl.testing import parameterized
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 
 from hf_depth.models import modeling_depth
 from hf_depth.models.masking_depth import is_compact
@@ -144,8 +145,15 @@ class SwitchingTest(parameterized.TestCase):
         found = model_of("depth", attn_implementation)(**batch, decoder_attention_mask=mask).logits
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
+    def test_whoever_asks_for_attention_weights_is_told_where_they_are(self):
+        logging.get_logger().warning_once.cache_clear()
+        with self.assertLogs("hf_depth", "WARNING") as logs:
+            outputs = model_of("depth", "depth_sdpa")(**batch_of("right"), output_attentions=True)
+        self.assertFalse(outputs.encoder_attentions)
+        self.assertRegex(logs.output[0], '`depth_sdpa`.*set_attn_implementation."eager"')
+
     def test_a_copy_of_the_files_from_the_hub_works_beside_the_package(self):
-        batch, model = batch_of("right"), model_of("depth", "depth_sdpa")
+        batch, model = batch_of("right"), model_of("depth", "depth_sdpa").train()
         expected = gradients(model, batch)
         registered = {name: ALL_ATTENTION_FUNCTIONS[name] for name in (*IMPLEMENTATIONS, *FOR_GPUS)}
         with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +165,7 @@ class SwitchingTest(parameterized.TestCase):
                 copy = importlib.import_module("hub_copy.modeling_depth")
                 other = tiny_model(attn_implementation="depth_sdpa", model_class=copy.DepthForConditionalGeneration)
                 self.assertIsNot(copy.depth_sdpa, modeling_depth.depth_sdpa)
-                for each in (other, model):
+                for each in (other.train(), model):
                     assert_close(gradients(each, batch), expected)
             finally:
                 sys.path.remove(folder)

@@ -59,6 +59,25 @@ class LayerNormTest(parameterized.TestCase):
             found = results(fast, states)
         torch.testing.assert_close(found, results(stock, states), rtol=1e-5, atol=1e-5)
 
+    def test_vectors_may_lie_in_any_order(self):
+        stock, fast = norms()
+        states = torch.randn(5, 3, D_MODEL, generator=torch.Generator().manual_seed(4)).transpose(0, 1)
+        gradient = torch.randn(5, 3, D_MODEL, generator=torch.Generator().manual_seed(5)).transpose(0, 1)
+        found, expected = [], []
+        for norm, result in ((fast, found), (stock, expected)):
+            inputs = (states.detach().requires_grad_(), norm.weight)
+            result += torch.autograd.grad(norm(inputs[0]), inputs, gradient)
+        torch.testing.assert_close(found, expected)
+
+    def test_second_derivatives_are_those_of_t5(self):
+        results = []
+        for norm in norms():
+            states = torch.randn(5, D_MODEL, generator=torch.Generator().manual_seed(6)).requires_grad_()
+            inputs = (states, norm.weight)
+            first = torch.autograd.grad(norm(states).sin().sum(), inputs, create_graph=True)
+            results.append(torch.autograd.grad(sum(each.square().sum() for each in first), inputs))
+        torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
     def test_frozen_weights_and_inputs_have_no_gradient(self):
         _, fast = norms()
         states = torch.randn(5, D_MODEL)

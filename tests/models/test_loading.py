@@ -622,6 +622,10 @@ class AttentionTest(parameterized.TestCase):
     def test_a_name_is_taken_as_it_is(self):
         self.assertEqual(resolve_attention("eager", dropout_rate=0.1, device="cuda"), "eager")
 
+    def test_a_name_that_is_no_implementation_is_refused_with_the_nearest_one(self):
+        with self.assertRaisesRegex(ValueError, "Unknown `attn_implementation` 'depth_sdap'.*'depth_sdpa'"):
+            load_model(None, TOKENIZER, attn_implementation="depth_sdap")
+
     def test_from_pretrained_keeps_the_default_of_transformers(self):
         model = load_model(None, TOKENIZER, **TINY)
         with TemporaryDirectory() as folder:

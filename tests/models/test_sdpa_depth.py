@@ -125,6 +125,17 @@ class FormulaTest(parameterized.TestCase):
         grads = outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, None, True, torch.ones(BATCH_SIZE, HEADS, 9, 4))
         self.assertEqual([grad.dtype for grad in grads[1:]], [tensor.dtype for tensor in inputs])
 
+    @parameterized.parameters(True, False)
+    def test_one_mask_may_be_that_of_all_examples(self, on_cpu):
+        generator = torch.Generator().manual_seed(0)
+        inputs = random_inputs(generator, 9, 9)
+        mask, grad = random_mask("right padding", generator, 9, 9)[0][:1], torch.randn(BATCH_SIZE, HEADS, 9, HEAD_SIZE)
+        with mock.patch.object(sdpa_depth, "_on_cpu", lambda tensor: on_cpu):
+            found = outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, mask, False, grad)
+        expected = outputs_and_gradients(formula, inputs, mask, False, grad)
+        for value, right in zip(found, expected, strict=True):
+            torch.testing.assert_close(value, right.to(value.dtype), rtol=1e-9, atol=1e-9)
+
     def test_torch_accepts_the_operator(self):
         inputs = random_inputs(torch.Generator().manual_seed(0), 6, 6, dtype=torch.float32)
         sentence_mask = torch.rand(BATCH_SIZE, 6, generator=torch.Generator().manual_seed(1)) < 0.4

@@ -96,6 +96,7 @@ class InterpretedKernelsTest(parameterized.TestCase):
 
 
 KERNELS = ("_forward_kernel", "_query_gradient_kernel", "_key_value_gradient_kernel", "_score_gradient_kernel")
+SHARED_MEMORY = 99 * 1024  # bytes, of a GPU of capability 8.6: the least that there are kernels for
 HALF_PRECISION = {"query", "key", "value", "out", "out_gradient", "query_gradient", "key_gradient", "value_gradient"}
 FLOAT32 = {"bias", "logsumexp", "delta", "score_gradient"}
 
@@ -125,7 +126,17 @@ class CompiledKernelsTest(parameterized.TestCase):
     def test_kernels_compile_and_fit_into_shared_memory(self, name, capability):
         compiled = compile_kernel(name, capability)
         self.assertGreater(len(compiled.asm["cubin"]), 0)
-        self.assertLess(compiled.metadata.shared, 99 * 1024, "of a GPU of capability 8.6, the smallest")
+        self.assertLess(compiled.metadata.shared, SHARED_MEMORY)
+
+    @parameterized.product(name=KERNELS, head_dim=(64, 128), dtype=(torch.float32, torch.bfloat16))
+    def test_every_head_size_has_tiles_that_any_gpu_has_memory_for(self, name, head_dim, dtype):
+        query = torch.empty(0, dtype=dtype)
+        configs = triton_depth._fitting_configs(
+            getattr(triton_depth, name).configs, {"query": query}, BLOCK_D=head_dim
+        )
+        # At most two tensors of a tile's queries, and two of its keys, are there in each stage.
+        rows = [2 * (config.kwargs["BLOCK_Q"] + config.kwargs["BLOCK_K"]) * config.num_stages for config in configs]
+        self.assertLess(min(rows) * head_dim * query.element_size(), SHARED_MEMORY)
 
     def test_biases_are_not_copied_to_shared_memory(self):
         with_bias, without = (compile_kernel("_forward_kernel", 90, HAS_BIAS=has_bias) for has_bias in (True, False))
