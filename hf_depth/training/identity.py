@@ -2,7 +2,7 @@
 What makes a run that run: the settings and the data by which a checkpoint is known to be one of it.
 
 All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer. How long
-the run trains, how it is logged, saved and evaluated, on how many workers, by which attention kernels and with how much
+the run trains, how it is logged, saved and evaluated, on how many workers, by which attention kernels and with what
 padding does not.
 """
 
