@@ -411,7 +411,8 @@ class DepthTrainer(GenerationTrainer):
             inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and
                 optionally `num_cut_tokens` (B,) and, of a mixture, `source`, `num_documents`, `num_examples` and
                 `num_tokens` (B,), which are only counted, and `stream_position`, which is noted; for rows of several
-                examples also `decoder_input_ids` (B, T) and the segment ids (B, S) and (B, T).
+                examples also `decoder_input_ids` (B, T) and the segment ids (B, S) and (B, T). A model of this package
+                returns its logits in training with `skip_logits=False`; its `token_losses` have no gradients.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
         """
         inputs = dict(inputs)
@@ -434,7 +435,9 @@ class DepthTrainer(GenerationTrainer):
             loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
         else:
             outputs = model(**inputs, use_cache=False)
-            token_losses = cross_entropy_per_token(outputs["logits"], labels)
+            token_losses = outputs.get("token_losses")
+            if token_losses is None:
+                token_losses = cross_entropy_per_token(outputs["logits"], labels)
             loss = (loss_weights * token_losses).sum()
         predictions = None
         if not model.training:

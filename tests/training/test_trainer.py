@@ -80,6 +80,18 @@ class LossTest(TrainingTestCase):
             )
 
     @parameterized.parameters(*ALL_KINDS)
+    def test_a_model_whose_forward_names_no_arguments_is_trained_alike(self, kind):
+        runs = [trainer(kind, self.folder, sentence_loss_coefficient=3.0) for _ in range(2)]
+        own = type(runs[1].model)
+        forward = {"forward": lambda self, **inputs: own.forward(self, **inputs)}
+        runs[1].model.__class__ = type(f"My{own.__name__}", (own,), forward)
+        for run in runs:
+            run.train()
+        self.assert_close(parameters(runs[1].model), parameters(runs[0].model))
+        losses = [run.evaluate()["eval_loss"] for run in runs]
+        self.assertAlmostEqual(*losses, delta=1e-5)
+
+    @parameterized.parameters(*ALL_KINDS)
     def test_two_processes_are_one(self, kind):
         shape = {"sentence_loss_coefficient": 3.0, "per_device_eval_batch_size": 2}
         if kind == "depth":
