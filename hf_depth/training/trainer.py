@@ -162,8 +162,8 @@ class DepthTrainer(GenerationTrainer):
         )
         if self.is_fsdp_enabled:
             share_embedding(self.model)
-        if self.args.residual_dtype == "bfloat16":
-            set_residual_dtype(self._base_model, torch.bfloat16)
+        # Also undoes what an earlier trainer of the same model has set.
+        set_residual_dtype(self._base_model, torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None)
         self.card = card
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.
