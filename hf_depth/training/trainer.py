@@ -412,7 +412,7 @@ class DepthTrainer(GenerationTrainer):
                 optionally `num_cut_tokens` (B,) and, of a mixture, `source`, `num_documents`, `num_examples` and
                 `num_tokens` (B,), which are only counted, and `stream_position`, which is noted; for rows of several
                 examples also `decoder_input_ids` (B, T) and the segment ids (B, S) and (B, T). A model of this package
-                returns its logits in training with `skip_logits=False`; its `token_losses` have no gradients.
+                returns its logits in training with `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
         """
         inputs = dict(inputs)
@@ -429,7 +429,8 @@ class DepthTrainer(GenerationTrainer):
             check_packed_rows(self._base_model, self.data_collator)
             self._packing_is_checked = True
         loss_weights = self._loss_weights(labels, num_items_in_batch)
-        if self._weights_losses:
+        # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
+        if self._weights_losses and not (return_outputs and model.training):
             outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
             token_losses = outputs["token_losses"]
             loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
