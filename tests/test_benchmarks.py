@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -104,7 +105,8 @@ class BenchmarksTest(parameterized.TestCase):
         model = DepthForConditionalGeneration(config)
         ids, labels = torch.randint(3, 99, (2, 24)), torch.randint(3, 99, (2, 10))
         with FlopCounterMode(display=False) as counter:
-            model(input_ids=ids, labels=labels, use_cache=False).loss.backward()
+            # By logits: the counter does not see the products inside of the loss without them.
+            model(input_ids=ids, labels=labels, use_cache=False, skip_logits=False).loss.backward()
         self.assertEqual(counter.get_total_flops(), 2 * run_cost.training_flops(config, 24, 10))
 
     def test_a_rate_is_measured(self):
@@ -120,6 +122,7 @@ class BenchmarksTest(parameterized.TestCase):
         """What a benchmark prints; a process of its own would take six seconds for its imports."""
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         self.addCleanup(logging.disable, logging.NOTSET)
+        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
         output = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
         folder_of_script = mock.patch.object(sys, "path", [str(path.parent), *sys.path])
         with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [str(path), *flags]), folder_of_script:

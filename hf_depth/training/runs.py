@@ -126,7 +126,10 @@ class Run:
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
             if not self.do_train:
-                model = type(model).from_pretrained(self.best_checkpoint, dtype=torch.float32)
+                attention = model.config._attn_implementation
+                model = type(model).from_pretrained(
+                    self.best_checkpoint, dtype=torch.float32, attn_implementation=attention
+                )
         self._is_restored = True
         logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
         return model
