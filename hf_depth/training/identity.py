@@ -2,7 +2,8 @@
 What makes a run that run: the settings and the data by which a checkpoint is known to be one of it.
 
 All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer. How long
-the run trains, how it is logged, saved and evaluated, on how many workers and by which attention kernels does not.
+the run trains, how it is logged, saved and evaluated, on how many workers, by which attention kernels and with what
+padding does not.
 """
 
 import hashlib
@@ -61,7 +62,7 @@ DATA_SETTINGS = ("train_examples", "train_examples_hash")
 FREE_FLAGS = frozenset(
     ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
     + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
-    + ("preprocessing_only", "shard_megabytes", "check_shard_hashes")
+    + ("preprocessing_only", "shard_megabytes", "check_shard_hashes", "pad_to_max_length")
     # The model has them: `check_same_model`.
     + (*SIZE_FIELDS, *DEPTH_FIELDS)
     # The tasks and the data stand for them.
@@ -184,8 +185,8 @@ def check_same_run(
     """
     Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
 
-    What the checkpoint does not state is not compared: it may be older than the setting. Without `run.json` it was not
-    written by a [`Run`], and passes.
+    What the checkpoint does not state is not compared: it may be older than the setting; nor are `FREE_FLAGS` that it
+    states, since an older release compared them. Without `run.json` it was not written by a [`Run`], and passes.
 
     Args:
         run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`].
@@ -200,7 +201,7 @@ def check_same_run(
         return
     saved = json.loads(path.read_text(encoding="utf-8"))
     run = json.loads(json.dumps(dict(run), default=str))  # as it is read back
-    names = [name for name in saved if (name in DATA_SETTINGS) == (DATA_SETTINGS[0] in run)]
+    names = [name for name in saved if (name in DATA_SETTINGS) == (DATA_SETTINGS[0] in run) and name not in FREE_FLAGS]
     changed = {name: f"{name} {saved[name]} (now {run.get(name)})" for name in names if saved[name] != run.get(name)}
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):

@@ -162,8 +162,8 @@ class DepthTrainer(GenerationTrainer):
         )
         if self.is_fsdp_enabled:
             share_embedding(self.model)
-        if self.args.residual_dtype == "bfloat16":
-            set_residual_dtype(self._base_model, torch.bfloat16)
+        # Also undoes what an earlier trainer of the same model has set.
+        set_residual_dtype(self._base_model, torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None)
         self.card = card
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.
@@ -411,7 +411,8 @@ class DepthTrainer(GenerationTrainer):
             inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and
                 optionally `num_cut_tokens` (B,) and, of a mixture, `source`, `num_documents`, `num_examples` and
                 `num_tokens` (B,), which are only counted, and `stream_position`, which is noted; for rows of several
-                examples also `decoder_input_ids` (B, T) and the segment ids (B, S) and (B, T).
+                examples also `decoder_input_ids` (B, T) and the segment ids (B, S) and (B, T). A model of this package
+                returns its logits in training with `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
         """
         inputs = dict(inputs)
@@ -428,13 +429,16 @@ class DepthTrainer(GenerationTrainer):
             check_packed_rows(self._base_model, self.data_collator)
             self._packing_is_checked = True
         loss_weights = self._loss_weights(labels, num_items_in_batch)
-        if self._weights_losses:
+        # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
+        if self._weights_losses and not (return_outputs and model.training):
             outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
             token_losses = outputs["token_losses"]
             loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
         else:
             outputs = model(**inputs, use_cache=False)
-            token_losses = cross_entropy_per_token(outputs["logits"], labels)
+            token_losses = outputs.get("token_losses")
+            if token_losses is None:
+                token_losses = cross_entropy_per_token(outputs["logits"], labels)
             loss = (loss_weights * token_losses).sum()
         predictions = None
         if not model.training:

@@ -20,11 +20,11 @@ def documents(number: int) -> Dataset:
     return Dataset.from_dict({"text": [" ".join(SENTENCES[i] for i in indices) for indices in chosen]})
 
 
-def static_trainer(kind: str, output_dir: str, number_of_documents: int, **arguments) -> DepthTrainer:
+def static_trainer(kind: str, output_dir: str, number_of_documents: int, model=None, **arguments) -> DepthTrainer:
     """A trainer whose batches all have one shape."""
     objective = OBJECTIVES[kind](tiny_tokenizer(sentence_tokens=True), max_source_length=96, max_target_length=64)
     return DepthTrainer(
-        model=tiny_model(kind),
+        model=tiny_model(kind) if model is None else model,
         args=DepthTrainingArguments(
             output_dir,
             per_device_train_batch_size=4,
@@ -78,6 +78,17 @@ class OutputsTest(TrainingTestCase):
         self.assertEqual(set(logits), {None})
         self.assertIn("eval_reconstruction_accuracy", metrics)
         self.assertEqual(dtypes, {getattr(torch, arguments.get("residual_dtype", "float32"))})
+
+    def test_a_trainer_sets_the_residual_stream_whatever_an_earlier_one_has_set(self):
+        model, dtypes = tiny_model("depth"), []
+        for residual_dtype in ("bfloat16", "float32"):
+            run = static_trainer("depth", self.folder, 8, model=model, bf16=True, residual_dtype=residual_dtype)
+            seen = set()
+            hook = model.encoder.block[-1].register_forward_hook(lambda *call, seen=seen: seen.add(call[2][0].dtype))
+            run.evaluate(run.train_dataset)
+            hook.remove()
+            dtypes.append(seen)
+        self.assertEqual(dtypes, [{torch.bfloat16}, {torch.float32}])
 
 
 class CurveTest(TrainingTestCase):

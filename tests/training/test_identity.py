@@ -139,6 +139,12 @@ class ContinuedRunTest(TrainingTestCase):
         with self.assertRaisesRegex(ValueError, "noise"):
             self.find(describe={"noise": None})
 
+    def test_an_older_checkpoint_that_states_what_is_free_now_is_continued(self):
+        run_file = Path(self.folder, "checkpoint-2", "run.json")
+        run_file.write_text(json.dumps(json.loads(run_file.read_text()) | {"pad_to_max_length": False}))
+        Path(self.folder, "checkpoint-2", "manifest.json").unlink()
+        self.assertTrue(self.find(describe={"pad_to_max_length": None}).do_train)
+
     def test_other_masks_are_another_model(self):
         with self.assertRaisesRegex(ValueError, "hierarchical_encoder_mask True .now False"):
             self.find().restore(tiny_model("depth", hierarchical_encoder_mask=False))
@@ -153,7 +159,7 @@ class DescribeRunTest(TrainingTestCase):
         described = self.describe()
         for name in ("mlm_probability", "max_source_length", "sentence_shuffling_probability", "max_train_samples"):
             self.assertIn(name, described)
-        for name in ("max_eval_samples", "overwrite_cache", "d_model"):
+        for name in ("max_eval_samples", "overwrite_cache", "d_model", "attn_implementation", "pad_to_max_length"):
             self.assertNotIn(name, described)
 
     def test_training_files_are_known_by_their_content_wherever_they_are(self):

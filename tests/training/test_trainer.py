@@ -80,6 +80,41 @@ class LossTest(TrainingTestCase):
             )
 
     @parameterized.parameters(*ALL_KINDS)
+    def test_a_model_whose_forward_names_no_arguments_is_trained_alike(self, kind):
+        runs = [trainer(kind, self.folder, sentence_loss_coefficient=3.0) for _ in range(2)]
+        own = type(runs[1].model)
+        forward = {"forward": lambda self, **inputs: own.forward(self, **inputs)}
+        runs[1].model.__class__ = type(f"My{own.__name__}", (own,), forward)
+        for run in runs:
+            run.train()
+        self.assert_close(parameters(runs[1].model), parameters(runs[0].model))
+        losses = [run.evaluate()["eval_loss"] for run in runs]
+        self.assertAlmostEqual(*losses, delta=1e-5)
+
+    @parameterized.parameters("depth", "t5")
+    def test_a_subclass_adds_terms_of_token_losses_and_logits_with_their_gradients(self, kind):
+        def of_logits(outputs, labels):
+            losses = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum")
+            return losses / 10
+
+        def of_token_losses(outputs, labels):
+            return outputs.token_losses.sum() / 10
+
+        runs = []
+        for term in (of_logits, of_token_losses):
+            run = trainer(kind, self.folder, sentence_loss_coefficient=3.0)
+
+            def compute_loss(model, inputs, return_outputs=False, run=run, term=term, **kwargs):
+                inputs = {**inputs, "skip_logits": False} if term is of_logits else inputs
+                loss, outputs = DepthTrainer.compute_loss(run, model, inputs, return_outputs=True, **kwargs)
+                return loss + term(outputs, inputs["labels"])
+
+            run.compute_loss = compute_loss
+            run.train()
+            runs.append(run)
+        self.assert_close(parameters(runs[1].model), parameters(runs[0].model), 1e-4)
+
+    @parameterized.parameters(*ALL_KINDS)
     def test_two_processes_are_one(self, kind):
         shape = {"sentence_loss_coefficient": 3.0, "per_device_eval_batch_size": 2}
         if kind == "depth":
