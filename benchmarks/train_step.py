@@ -26,6 +26,7 @@ leaves out. The matmul rate is that of products of two large square matrices in 
 import argparse
 import gc
 import json
+import os
 import platform
 import shlex
 import statistics
@@ -150,6 +151,7 @@ class Side:
     make_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
     batch: Mapping[str, torch.Tensor]
     seconds: list[float] = field(default_factory=list)
+    system_seconds: list[float] = field(default_factory=list)  # of those, on a CPU: of the operating system
     peak_bytes: int = 0
     first_loss: float | None = None
     error: str | None = None
@@ -196,9 +198,10 @@ class Side:
             for _ in range(STEPS_BEFORE_A_TURN):
                 self.step()
         for _ in range(args.steps_per_turn):
-            started = read_clock(args)
+            started, system = read_clock(args), os.times().system
             self.step()
             self.seconds.append(read_clock(args) - started)
+            self.system_seconds.append(os.times().system - system)
         if on_gpu:
             self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated() - of_others)
             self.leave_device(args)
@@ -535,6 +538,7 @@ def rows_of(sides: Sequence[Side], args: argparse.Namespace, rate: float) -> lis
             row |= {
                 "seconds": side.median,
                 "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
+                "system_seconds": statistics.mean(side.system_seconds),
                 "encoder_tokens_per_second": tokens / side.median,
                 "share_of_matmul_rate": flops / rate / side.median,
                 "peak_bytes": side.peak_bytes,
@@ -555,15 +559,15 @@ def as_markdown(report: Mapping) -> str:
         f"{about['device']}, {about['precision']}, {versions}; {model}, batch {shape}; "
         f"{report['flops_of_a_step'] / 1e12:.3g} TFLOP a step, products of large matrices "
         f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {settings['steps']} steps\n",
-        "| side | s/step | encoder tokens/s | of the matmul rate | peak memory | first loss |",
-        "|---|---|---|---|---|---|",
+        "| side | s/step | of these in the system | encoder tokens/s | of the matmul rate | peak memory | first loss |",
+        "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row["error"] is not None:
-            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | |")
+            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | | |")
             continue
         lines.append(
-            f"| {row['side']} | {row['seconds']:.4g} | {row['encoder_tokens_per_second']:,.0f} | "
+            f"| {row['side']} | {row['seconds']:.4g} | {row['system_seconds']:.2g} | {row['encoder_tokens_per_second']:,.0f} | "
             f"{row['share_of_matmul_rate']:.1%} | {row['peak_bytes'] / 2**20:,.0f} MiB | {row['first_loss']:.4f} |"
         )
     measured = [row for row in rows if row["error"] is None]
