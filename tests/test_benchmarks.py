@@ -204,6 +204,7 @@ class TrainStepTest(parameterized.TestCase):
         self.assertEqual((row["measured"], row["verdict"]), (seconds, verdict))
         on_gpu = {row["verdict"] for text, row in by_text.items() if "on a GPU" in text}
         self.assertEqual(on_gpu, {"not measurable here"})
+        self.assertEqual(by_text["step time, our T5 / nanoT5, both uncompiled (on a CPU)"]["verdict"], "not measured")
 
     def test_the_peak_of_a_step_counts_what_is_alive_at_once(self):
         def allocate():
