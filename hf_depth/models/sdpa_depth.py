@@ -38,7 +38,8 @@ def _attend(
             query[part, :, rows],
             key[part, :, columns],
             value[part, :, columns],
-            attn_mask=None if added is None else added.to(query.dtype),
+            # Kernels for GPUs take a bias of the dtype of the queries; those for CPUs also one that is not rounded.
+            attn_mask=added if added is None or _on_cpu(query) else added.to(query.dtype),
             scale=1.0,
         )
         output[part, :, rows] = attended if has_no_key is None else attended.masked_fill(has_no_key, 0)

@@ -131,3 +131,16 @@ class CompiledKernelsTest(parameterized.TestCase):
         with_bias, without = (compile_kernel("_forward_kernel", 90, HAS_BIAS=has_bias) for has_bias in (True, False))
         tiles = 128 * 64 * 4  # bytes of the biases of one tile
         self.assertLess(with_bias.metadata.shared - without.metadata.shared, tiles)
+
+    @parameterized.parameters(*KERNELS)
+    def test_float32_and_wide_heads_get_small_tiles(self, name):
+        configs = getattr(triton_depth, name).configs
+
+        def fitting(dtype, block_d):
+            query = torch.zeros(1, dtype=dtype)
+            return triton_depth._fitting_configs(configs, {"query": query}, BLOCK_D=block_d)
+
+        self.assertEqual(fitting(torch.bfloat16, 64), configs)
+        for dtype, block_d in ((torch.float32, 64), (torch.bfloat16, 128), (torch.float32, 128)):
+            tiles = [config.kwargs for config in fitting(dtype, block_d)]
+            self.assertEqual({tile["BLOCK_Q"] + tile["BLOCK_K"] for tile in tiles}, {32 + 64})
