@@ -424,6 +424,8 @@ def run(
 ) -> tuple[list[Side], float]:
     """Build all sides, let them take turns, and return them with the matmul rate; `after_round` gets both as well."""
     torch.set_num_threads(args.num_threads)
+    if torch.device(args.device).type == "cuda":
+        torch.cuda.set_device(torch.device(args.device).index or 0)  # whose clock and memory are read
     torch.manual_seed(args.seed)
     torch._dynamo.config.recompile_limit = 64  # several models share the code of their classes
     weights = make_ours(T5ForConditionalGeneration, T5Config, args, "eager").state_dict()
