@@ -56,7 +56,7 @@ COMMANDS = {
         "--steps 2 --tiny_steps 2 --warmup_steps 1 --logging_steps 2",
         "| Seq2SeqTrainer |",
     ),
-    "train_step": ("--quick", "First losses agree."),
+    "train_step": ("--quick", "First losses and gradients agree."),
 }
 
 HELPERS = ("checkouts",)  # imported by benchmarks
