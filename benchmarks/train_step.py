@@ -583,6 +583,7 @@ def rows_of(sides: Sequence[Side], args: argparse.Namespace, rate: float) -> lis
         row = {"side": side.name, "model": side.model, "attention": side.attention, "compiled": side.is_compiled}
         if side.error is None:
             row |= {
+                "steps": len(side.seconds),
                 "seconds": side.median,
                 "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
                 "share_of_kernel_time": sum(side.kernel_seconds) / sum(side.seconds),
@@ -601,12 +602,13 @@ def as_markdown(report: Mapping) -> str:
     settings = about["settings"]
     shape = f"{settings['batch_size']} x ({settings['source_length']}, {settings['target_length']})"
     model = ", ".join(f"{name} {settings[name]}" for name in ("d_model", "d_ff", "num_layers", "num_heads"))
+    steps = max((row["steps"] for row in rows if row["error"] is None), default=0)
     versions = f"torch {about['torch']}, transformers {about['transformers']}"
     lines = [
         f"`{about['command']}`\n",
         f"{about['device']}, {about['precision']}, {versions}; {model}, batch {shape}; "
         f"{report['flops_of_a_step'] / 1e12:.3g} TFLOP a step, products of large matrices "
-        f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {settings['steps']} steps\n",
+        f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {steps} steps\n",
         "| side | s/step | by the kernel | encoder tokens/s | of the matmul rate | peak memory "
         "| first loss | gradients |",
         "|---|---|---|---|---|---|---|---|",

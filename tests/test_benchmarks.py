@@ -195,6 +195,8 @@ class TrainStepTest(parameterized.TestCase):
                 self.script.main()
         (row,) = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))["sides"]
         self.assertGreater(row["seconds"], 0)
+        self.assertEqual(row["steps"], 1)
+        self.assertIn("medians of 1 steps", (folder / "train_step.md").read_text(encoding="utf-8"))
 
     @parameterized.parameters((0.8, "met"), (0.9, "not met"))
     def test_goals_are_compared_with_ratios_of_medians(self, seconds, verdict):
