@@ -84,7 +84,7 @@ def uneven_examples(number: int, vocab_size: int) -> Dataset:
 
 def compare(trainer: DepthTrainer, rounds: int) -> tuple[list[tuple[float, float]], tuple[float, float]]:
     """Seconds of each round, by length and in the order of the data, and both losses."""
-    clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+    clock = time.perf_counter if trainer.args.device.type == "cuda" else time.process_time
     in_order = mock.patch.object(DepthTrainer, "_get_eval_sampler", lambda self, data: SequentialSampler(data))
     seconds: list[tuple[float, float]] = []
     for number in range(rounds + 1):  # the first one does not count

@@ -10,14 +10,19 @@ A step is forward, backward and AdamW (fused), in bf16 autocast on a GPU and in 
 stock T5 of transformers, our T5, our DEPTH, the naive DEPTH (stock T5, with dense integer masks of the three
 attentions, as the published code has them, made into additive ones on the device) and, with `--nanot5_path`, that of
 https://github.com/PiotrNawrot/nanoT5 with its own optimizer. All have the same weights, a T5 v1.1 without dropout, and
-their first losses must be equal, T5 among themselves and DEPTH among themselves: else they would not do the same work.
+their first losses and gradients must be equal, T5 among themselves and DEPTH among themselves: else they would not do
+the same work. (Norms of gradients are compared, parameter by parameter; the table has the largest difference.)
 
 The sides take turns, so that other load on the machine affects all of them; times are medians over all steps after
 warm-up. On a GPU it is the time until the device has finished, and a side that waits for its turn leaves the device.
 On a CPU it is CPU time of the process, which other load affects less than wall-clock time (with several threads,
-wall-clock time). Peak memory is everything that a side has on the device, parameters and states of the optimizer
-included: what CUDA's allocator counts, or, on a CPU, what torch's profiler sees being allocated. A side that fails, as
-when memory does not suffice, has its error in the table, and the others go on.
+wall-clock time). "By the kernel" is the share of CPU time in the operating system: above all, of giving the process
+pages of memory that the allocator of the C library had returned, which large tensors cost it in each step. Other
+allocators, and `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000` in the environment, keep the pages. Peak
+memory is everything that a side has on the device, parameters and states of the optimizer included: what CUDA's
+allocator counts, or, on a CPU, what torch's profiler sees being allocated. A side that fails, as when memory does not
+suffice, has its error in the table, and the others go on. The files are written after each round, so that a run that
+is ended early leaves what it has.
 
 The FLOPs of a step are those of its matrix products (see `benchmarks/run_cost.py`), whatever a side computes again or
 leaves out. The matmul rate is that of products of two large square matrices in the same precision, in the same run.
@@ -26,6 +31,7 @@ leaves out. The matmul rate is that of products of two large square matrices in 
 import argparse
 import gc
 import json
+import os
 import platform
 import shlex
 import statistics
@@ -52,7 +58,9 @@ from hf_depth.models.layers_depth import set_residual_dtype
 # d_model, d_ff, layers of encoder and of decoder, heads: those of T5 v1.1, and three that a CPU can do.
 SIZES = SIZES | {"384": (384, 1024, 4, 6), "256": (256, 704, 4, 4), "tiny": (16, 32, 1, 2)}
 STEPS_BEFORE_A_TURN = 2  # on a GPU, not timed: memory is allocated anew, and the clocks are raised
-TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, between first losses
+# Relative, between first losses and between the norms of each parameter's first gradient.
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-3}
+GRADIENT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
 OURS = ("our T5", "our DEPTH")
 HERE = {"cuda": "on a GPU at the size `base`", "cpu": "on a CPU"}
 
@@ -154,8 +162,12 @@ class Side:
     make_optimizer: Callable[[Sequence[nn.Parameter]], torch.optim.Optimizer]
     batch: Mapping[str, torch.Tensor]
     seconds: list[float] = field(default_factory=list)
+    kernel_seconds: list[float] = field(
+        default_factory=list
+    )  # CPU time in the operating system, page faults above all
     peak_bytes: int = 0
     first_loss: float | None = None
+    first_gradients: dict[str, float] = field(default_factory=dict)  # their norms, by the names of parameters
     error: str | None = None
 
     @property
@@ -177,18 +189,25 @@ class Side:
         self._autocast = partial(
             torch.autocast, torch.device(args.device).type, torch.bfloat16, enabled=args.precision == "bf16"
         )
-        for _ in range(args.warmup_steps):
-            loss = self.step()
-            if self.first_loss is None:
-                self.first_loss = loss.item()
+        self.first_loss = self._compute_gradients().item()
+        self.first_gradients = {name: p.grad.float().norm().item() for name, p in core.named_parameters()}
+        self._update()
+        for _ in range(args.warmup_steps - 1):
+            self.step()
 
-    def step(self) -> torch.Tensor:
+    def step(self) -> None:
+        self._compute_gradients()
+        self._update()
+
+    def _compute_gradients(self) -> torch.Tensor:
         with self._autocast():
             loss = self._forward(**self.batch, use_cache=False).loss
         loss.backward()
+        return loss.detach()
+
+    def _update(self) -> None:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
 
     def take_turn(self, args: argparse.Namespace) -> None:
         """Time some steps; on a GPU the side enters the device before, and leaves it behind."""
@@ -200,9 +219,10 @@ class Side:
             for _ in range(STEPS_BEFORE_A_TURN):
                 self.step()
         for _ in range(args.steps_per_turn):
-            started = read_clock(args)
+            started, in_kernel = read_clock(args), os.times().system
             self.step()
             self.seconds.append(read_clock(args) - started)
+            self.kernel_seconds.append(os.times().system - in_kernel)
         if on_gpu:
             self.peak_bytes = max(self.peak_bytes, torch.cuda.max_memory_allocated() - of_others)
             self.leave_device(args)
@@ -295,7 +315,7 @@ def make_stock(args: argparse.Namespace, attention: str) -> StockT5:
 
 
 def make_sides(args: argparse.Namespace) -> list[Side]:
-    """All that is asked for, those that others are compared with first."""
+    """All that is asked for, first what the goals are about: time may run out while they are built."""
     sources = random_rows(args, args.source_length, args.sentence_length, 0)
     targets = random_rows(args, args.target_length, max(4, args.sentence_length // 2), 1)
     t5, depth = (make_batch(source, target, args) for source, target in zip(sources, targets, strict=True))
@@ -313,13 +333,14 @@ def make_sides(args: argparse.Namespace) -> list[Side]:
                 t5,
             )
         )
-    makers += [("stock T5", attention, partial(make_stock, args), t5) for attention in ("sdpa", "eager")]
+    makers.append(("stock T5", "sdpa", partial(make_stock, args), t5))
     for name, model_class, config_class, batch in (
         ("our T5", T5ForConditionalGeneration, T5Config, t5),
         ("our DEPTH", DepthForConditionalGeneration, DepthConfig, depth),
     ):
         for attention in args.attn_implementation:
             makers.append((name, attention, partial(make_ours, model_class, config_class, args), batch))
+    makers.append(("stock T5", "eager", partial(make_stock, args), t5))
     makers += [
         ("naive DEPTH", name, lambda name: NaiveDepth(make_stock(args, name)), naive) for name in ("sdpa", "eager")
     ]
@@ -398,9 +419,13 @@ def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace
     return {"input_ids": source, "labels": labels} | {name: mask.long() for name, mask in masks.items()}
 
 
-def run(args: argparse.Namespace) -> tuple[list[Side], float]:
-    """Build all sides, let them take turns, and return them with the matmul rate."""
+def run(
+    args: argparse.Namespace, after_round: Callable[[Sequence[Side], float], None] = lambda sides, rate: None
+) -> tuple[list[Side], float]:
+    """Build all sides, let them take turns, and return them with the matmul rate; `after_round` gets both as well."""
     torch.set_num_threads(args.num_threads)
+    if torch.device(args.device).type == "cuda":
+        torch.cuda.set_device(torch.device(args.device).index or 0)  # whose clock and memory are read
     torch.manual_seed(args.seed)
     torch._dynamo.config.recompile_limit = 64  # several models share the code of their classes
     weights = make_ours(T5ForConditionalGeneration, T5Config, args, "eager").state_dict()
@@ -411,15 +436,16 @@ def run(args: argparse.Namespace) -> tuple[list[Side], float]:
             continue
         attempt(side, partial(side.build, weights, args))
         attempt(side, partial(side.leave_device, args))
+        if torch.device(args.device).type != "cuda":
+            attempt(side, side.measure_memory)
         print(f"{side.name}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     rates = []
     for _ in range(-(-args.steps // args.steps_per_turn)):
         rates.append(matmul_rate(args))
         for side in sides:
             attempt(side, partial(side.take_turn, args))
+        after_round(sides, statistics.median(rates))
     for side in sides:
-        if torch.device(args.device).type != "cuda":
-            attempt(side, side.measure_memory)
         side.release()
     return sides, statistics.median(rates)
 
@@ -437,14 +463,31 @@ def attempt(side: Side, action: Callable[[], None]) -> None:
         side.release()
 
 
-def losses_differ(sides: Sequence[Side], precision: str) -> list[str]:
-    """The names of the sides whose first loss is not that of the first side with the same task."""
+def references(sides: Sequence[Side]) -> list[Side | None]:
+    """For each side the first one with the same task."""
+    first = {}
+    for side in sides:
+        if side.first_loss is not None:
+            first.setdefault("DEPTH" in side.model, side)
+    return [first.get("DEPTH" in side.model) for side in sides]
+
+
+def gradient_difference(side: Side, reference: Side) -> float:
+    """The largest difference between norms of gradients of a parameter, as a share of that of the reference."""
+    norms = reference.first_gradients
+    shares = [abs(side.first_gradients[name] - norm) / max(norm, 1e-12) for name, norm in norms.items()]
+    return float(np.max(shares, initial=0.0))  # not a number if one of them is not
+
+
+def do_other_work(sides: Sequence[Side], precision: str) -> list[str]:
+    """The names of the sides whose first loss or gradients are not those of the first side with the same task."""
     different = []
-    for is_depth in (False, True):
-        losses = {s.name: s.first_loss for s in sides if ("DEPTH" in s.model) == is_depth and s.first_loss is not None}
-        reference = next(iter(losses.values()), 0.0)
-        limit = TOLERANCE[precision] * abs(reference)
-        different += [name for name, loss in losses.items() if not abs(loss - reference) <= limit]
+    for side, reference in zip(sides, references(sides), strict=True):
+        if side.first_loss is None:
+            continue
+        is_near = abs(side.first_loss - reference.first_loss) <= TOLERANCE[precision] * abs(reference.first_loss)
+        if not (is_near and gradient_difference(side, reference) <= GRADIENT_TOLERANCE[precision]):
+            different.append(side.name)
     return different
 
 
@@ -505,7 +548,7 @@ def target(
 ) -> dict[str, object]:
     """A row of the table of goals, which hold on one kind of device."""
     is_here = torch.device(args.device).type == kind and (kind == "cpu" or args.size == "base")
-    verdict = "not measurable here"
+    verdict = "not measured" if is_here else "not measurable here"
     if is_here and figure is not None:
         verdict = "met" if (figure >= goal if at_least else figure <= goal) else "not met"
     return {
@@ -536,15 +579,18 @@ def rows_of(sides: Sequence[Side], args: argparse.Namespace, rate: float) -> lis
     flops = step_flops(args)
     tokens = args.batch_size * args.source_length
     rows = []
-    for side in sides:
+    for side, reference in zip(sides, references(sides), strict=True):
         row = {"side": side.name, "model": side.model, "attention": side.attention, "compiled": side.is_compiled}
         if side.error is None:
             row |= {
+                "steps": len(side.seconds),
                 "seconds": side.median,
                 "fastest_and_slowest": [min(side.seconds), max(side.seconds)],
+                "share_of_kernel_time": sum(side.kernel_seconds) / sum(side.seconds),
                 "encoder_tokens_per_second": tokens / side.median,
                 "share_of_matmul_rate": flops / rate / side.median,
                 "peak_bytes": side.peak_bytes,
+                "gradient_difference": gradient_difference(side, reference),
             }
         rows.append(row | {"first_loss": side.first_loss, "error": side.error})
     return rows
@@ -556,22 +602,25 @@ def as_markdown(report: Mapping) -> str:
     settings = about["settings"]
     shape = f"{settings['batch_size']} x ({settings['source_length']}, {settings['target_length']})"
     model = ", ".join(f"{name} {settings[name]}" for name in ("d_model", "d_ff", "num_layers", "num_heads"))
+    steps = max((row["steps"] for row in rows if row["error"] is None), default=0)
     versions = f"torch {about['torch']}, transformers {about['transformers']}"
     lines = [
         f"`{about['command']}`\n",
         f"{about['device']}, {about['precision']}, {versions}; {model}, batch {shape}; "
         f"{report['flops_of_a_step'] / 1e12:.3g} TFLOP a step, products of large matrices "
-        f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {settings['steps']} steps\n",
-        "| side | s/step | encoder tokens/s | of the matmul rate | peak memory | first loss |",
-        "|---|---|---|---|---|---|",
+        f"{about['matmul_flops_per_second'] / 1e12:.3g} TFLOP/s; medians of {steps} steps\n",
+        "| side | s/step | by the kernel | encoder tokens/s | of the matmul rate | peak memory "
+        "| first loss | gradients |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if row["error"] is not None:
-            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | |")
+            lines.append(f"| {row['side']} | {row['error'].replace('|', ' ')} | | | | | | |")
             continue
         lines.append(
-            f"| {row['side']} | {row['seconds']:.4g} | {row['encoder_tokens_per_second']:,.0f} | "
-            f"{row['share_of_matmul_rate']:.1%} | {row['peak_bytes'] / 2**20:,.0f} MiB | {row['first_loss']:.4f} |"
+            f"| {row['side']} | {row['seconds']:.4g} | {row['share_of_kernel_time']:.0%} | "
+            f"{row['encoder_tokens_per_second']:,.0f} | {row['share_of_matmul_rate']:.1%} | "
+            f"{row['peak_bytes'] / 2**20:,.0f} MiB | {row['first_loss']:.4f} | {row['gradient_difference']:.1g} |"
         )
     measured = [row for row in rows if row["error"] is None]
     others = [row for row in measured if row["model"] not in OURS]
@@ -586,8 +635,8 @@ def as_markdown(report: Mapping) -> str:
     for row in report["targets"]:
         figure = "" if row["measured"] is None else f"{row['measured']:.2f}"
         lines.append(f"| {row['target']} | {figure} | {row['goal']} | {row['verdict']} |")
-    wrong = report["sides_with_another_loss"]
-    lines += ["", f"NOT THE SAME WORK, other first losses: {', '.join(wrong)}" if wrong else "First losses agree."]
+    wrong = report["sides_with_other_work"]
+    lines += ["", f"NOT THE SAME WORK: {', '.join(wrong)}" if wrong else "First losses and gradients agree."]
     return "\n".join(lines)
 
 
@@ -610,27 +659,39 @@ def plot(report: Mapping, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def main() -> None:
-    args = parse_args()
-    transformers.logging.set_verbosity_error()
-    sides, rate = run(args)
+def make_report(args: argparse.Namespace, sides: Sequence[Side], rate: float) -> dict[str, object]:
+    """All that the files hold."""
     rows = rows_of(sides, args, rate)
     shares = {row["side"]: row["share_of_matmul_rate"] for row in rows if row["error"] is None}
-    report = {
+    return {
         "about": describe(args, rate),
         "flops_of_a_step": step_flops(args),
         "sides": rows,
         "targets": compare_targets(sides, args, shares),
-        "sides_with_another_loss": losses_differ(sides, args.precision),
+        "sides_with_other_work": do_other_work(sides, args.precision),
     }
-    markdown = as_markdown(report)
-    print(markdown)
-    if args.output_dir:
-        args.output_dir.mkdir(parents=True, exist_ok=True)
-        (args.output_dir / "train_step.md").write_text(markdown + "\n", encoding="utf-8")
-        (args.output_dir / "train_step.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
-        plot(report, args.output_dir / "train_step.png")
-    if report["sides_with_another_loss"]:
+
+
+def write(report: Mapping, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train_step.md").write_text(as_markdown(report) + "\n", encoding="utf-8")
+    (folder / "train_step.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    plot(report, folder / "train_step.png")
+
+
+def main() -> None:
+    args = parse_args()
+    transformers.logging.set_verbosity_error()
+
+    def write_so_far(sides: Sequence[Side], rate: float) -> None:
+        if args.output_dir:
+            write(make_report(args, sides, rate), args.output_dir)
+
+    sides, rate = run(args, write_so_far)
+    write_so_far(sides, rate)
+    report = make_report(args, sides, rate)
+    print(as_markdown(report))
+    if report["sides_with_other_work"]:
         sys.exit(1)
 
 

@@ -70,14 +70,14 @@ class BareLoop:
         self.model = model.to(args.device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, fused=True, weight_decay=0.0)
         self.schedule = get_cosine_schedule_with_warmup(self.optimizer, 0, args.warmup_steps + args.steps)
-        loader = DataLoader(data, args.batch_size, collate_fn=ModelInputs(collator), drop_last=True)
-        self.batches = iter(loader)
         self.device, self.bf16 = torch.device(args.device), args.bf16
+        settings = {"drop_last": True, "pin_memory": self.device.type == "cuda"}  # as the trainers copy batches
+        self.batches = iter(DataLoader(data, args.batch_size, collate_fn=ModelInputs(collator), **settings))
         self.forward = torch.compile(self.model) if args.torch_compile else self.model
 
     def step(self) -> None:
         """Make one step."""
-        batch = {name: tensor.to(self.device) for name, tensor in next(self.batches).items()}
+        batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in next(self.batches).items()}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.forward(**batch, use_cache=False).loss
         loss.backward()

@@ -57,7 +57,7 @@ COMMANDS = {
         "--steps 2 --tiny_steps 2 --warmup_steps 1 --logging_steps 2",
         "| Seq2SeqTrainer |",
     ),
-    "train_step": ("--quick", "First losses agree."),
+    "train_step": ("--quick", "First losses and gradients agree."),
 }
 
 HELPERS = ("checkouts",)  # imported by benchmarks
@@ -160,15 +160,23 @@ class TrainStepTest(parameterized.TestCase):
     def test_t5_and_depth_do_the_work_of_the_alternatives_also_with_padding(self):
         sides, _ = self.script.run(self.arguments("--quick", "--padding", "0.5", "--steps", "1"))
         self.assertEqual([side.error for side in sides], [None] * len(sides))
-        self.assertEmpty(self.script.losses_differ(sides, "fp32"))
+        self.assertEmpty(self.script.do_other_work(sides, "fp32"))
         losses = {side.model: side.first_loss for side in sides}
         self.assertNotAlmostEqual(losses["our T5"], losses["our DEPTH"], places=3)
 
     def test_a_side_that_does_other_work_is_named(self):
         sides = [self.side("stock T5"), self.side("our T5", first_loss=5.1), self.side("our DEPTH", first_loss=6.0)]
-        self.assertEqual(self.script.losses_differ(sides, "fp32"), ["our T5, sdpa, uncompiled"])
+        self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
         sides[1].first_loss = float("nan")
-        self.assertEqual(self.script.losses_differ(sides, "fp32"), ["our T5, sdpa, uncompiled"])
+        self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
+
+    @parameterized.parameters(1.1, float("nan"))
+    def test_a_side_with_another_gradient_of_one_parameter_is_named(self, norm):
+        right, wrong = {"lm_head.weight": 9.0, "bias": 1.0}, {"lm_head.weight": 9.0, "bias": norm}
+        sides = [self.side("stock T5", first_gradients=right), self.side("our T5", first_gradients=right)]
+        self.assertEmpty(self.script.do_other_work(sides, "fp32"))
+        sides[1].first_gradients = wrong
+        self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
 
     def test_a_side_without_memory_is_reported_and_the_others_are_measured(self):
         failure = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
@@ -180,6 +188,18 @@ class TrainStepTest(parameterized.TestCase):
         row = self.script.rows_of([stock], args, 1e12)[0]
         self.assertNotIn("seconds", row)
 
+    def test_a_run_that_ends_early_leaves_what_it_has(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        flags = ["--device", "cpu", "--quick", "--only", "our T5, sdpa", "--output_dir", str(folder)]
+        ended = mock.patch.object(self.script, "matmul_rate", side_effect=[1e12, KeyboardInterrupt])
+        with mock.patch.object(sys, "argv", ["train_step.py", *flags]), contextlib.redirect_stderr(io.StringIO()):
+            with ended, self.assertRaises(KeyboardInterrupt):
+                self.script.main()
+        (row,) = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))["sides"]
+        self.assertGreater(row["seconds"], 0)
+        self.assertEqual(row["steps"], 1)
+        self.assertIn("medians of 1 steps", (folder / "train_step.md").read_text(encoding="utf-8"))
+
     @parameterized.parameters((0.8, "met"), (0.9, "not met"))
     def test_goals_are_compared_with_ratios_of_medians(self, seconds, verdict):
         sides = [self.side("stock T5"), self.side("our T5", seconds), self.side("our T5", 2.0, attention="eager")]
@@ -189,6 +209,7 @@ class TrainStepTest(parameterized.TestCase):
         self.assertEqual((row["measured"], row["verdict"]), (seconds, verdict))
         on_gpu = {row["verdict"] for text, row in by_text.items() if "on a GPU" in text}
         self.assertEqual(on_gpu, {"not measurable here"})
+        self.assertEqual(by_text["step time, our T5 / nanoT5, both uncompiled (on a CPU)"]["verdict"], "not measured")
 
     def test_the_peak_of_a_step_counts_what_is_alive_at_once(self):
         def allocate():
