@@ -142,6 +142,7 @@ class TrainStepTest(parameterized.TestCase):
         with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
             self.script = load_script("benchmarks/train_step.py")
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
         self.addCleanup(setattr, torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
 
     def arguments(self, *flags):
