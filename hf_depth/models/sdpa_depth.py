@@ -3,8 +3,9 @@
 
 The forward pass is torch's own, on parts of the batch. The backward pass computes the weights anew from queries and
 keys, so that nothing of (B, H, Q, K) is saved, and sums the gradient of the position bias over the batch as it goes:
-torch would need a bias, and a gradient of it, for each example. On a CPU a part is one example, whose scores (H, Q, K)
-stay in the cache, or one segment of a packed row; padding at the ends of a row is left out.
+torch would need a bias, and a gradient of it, for each example. On a CPU a part is as many examples as have scores
+(H, Q, K) that stay in the cache; a long example is a part by itself, or each segment of it if it is a packed row, and
+padding at its ends is left out.
 
 Imports only torch and the files beside it: the Hub ships it with the model's code.
 """
@@ -19,6 +20,8 @@ from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, expand_mask
 
 # Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
 MAX_SCORES = 2**26
+# The same on a CPU, where they should stay in the cache: 2 MiB. Longer examples come one by one.
+MAX_CPU_SCORES = 2**19
 # On a CPU, queries are taken segment by segment, unless there are more of them in a row.
 MAX_BLOCKS = 16
 
@@ -165,10 +168,11 @@ def _parts(
     if is_causal:
         behind = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1)
         added = added.masked_fill(behind, -torch.inf)
-    if mask is not None and on_cpu:
+    size = (MAX_CPU_SCORES if on_cpu else MAX_SCORES) // max(1, heads * queries * keys)
+    if on_cpu and mask is not None and size < 2:
         yield from _blocks_of_examples(queries, added, mask, is_causal)
         return
-    size = 1 if on_cpu else max(1, MAX_SCORES // max(1, heads * queries * keys))
+    size = max(1, size)
     for start in range(0, batch_size, size):
         part = slice(start, start + size)
         masked = (added, None) if mask is None else _masked(added, mask[part], queries)
@@ -184,8 +188,9 @@ def _masked(added, mask, queries):
 
 def _blocks_of_examples(queries, added, mask, is_causal):
     """
-    The parts on a CPU: the queries of one segment, and its keys. Padding at either end is left out, and of `added`,
-    which has causality already, only the queries that the mask restricts further are changed, and changed back.
+    The parts of long examples on a CPU: the queries of one segment, and its keys. Padding at either end is left out,
+    and of `added`, which has causality already, only the queries that the mask restricts further are changed, and
+    changed back.
     """
     changed = None
     for index in range(len(mask)):

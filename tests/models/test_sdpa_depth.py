@@ -88,8 +88,15 @@ KINDS = (
 class FormulaTest(parameterized.TestCase):
     @parameterized.product(kind=KINDS, on_cpu=(True, False), has_bias=(True, False))
     def test_output_and_gradients_equal_the_formula(self, kind, on_cpu, has_bias):
+        self.check_formula(kind, on_cpu, has_bias, examples_at_once=2)
+
+    @parameterized.product(kind=KINDS, has_bias=(True, False))
+    def test_so_do_those_of_examples_that_are_taken_one_by_one(self, kind, has_bias):
+        self.check_formula(kind, True, has_bias, examples_at_once=1)
+
+    def check_formula(self, kind, on_cpu, has_bias, examples_at_once):
         generator = torch.Generator().manual_seed(0)
-        # Other devices than a CPU get several examples at a time, and nothing looks at the values of a mask.
+        # On other devices than a CPU, nothing looks at the values of a mask.
         place = mock.patch.object(sdpa_depth, "_on_cpu", lambda tensor: on_cpu)
         for queries, keys in ((1, 1), (7, 7), (1, 5), (33, 12), (12, 33)):
             if "causal" in kind and queries != keys:
@@ -98,8 +105,9 @@ class FormulaTest(parameterized.TestCase):
             inputs = random_inputs(generator, queries, keys, has_bias)
             grad = torch.randn(inputs[0].shape, generator=generator)
             expected = outputs_and_gradients(formula, inputs, mask, is_causal, grad)
-            two_examples = mock.patch.object(sdpa_depth, "MAX_SCORES", 2 * HEADS * queries * keys)
-            with self.subTest(f"{queries} x {keys}"), place, two_examples:
+            name = "MAX_CPU_SCORES" if on_cpu else "MAX_SCORES"
+            limit = mock.patch.object(sdpa_depth, name, examples_at_once * HEADS * queries * keys)
+            with self.subTest(f"{queries} x {keys}"), place, limit:
                 found = outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, mask, is_causal, grad)
                 for value, right in zip(found, expected, strict=True):
                     torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-9)
