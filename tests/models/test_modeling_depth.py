@@ -98,7 +98,7 @@ class MaskTest(parameterized.TestCase):
     @parameterized.parameters(*IMPLEMENTATIONS)
     def test_masks_equal_the_dense_oracle_in_every_layer_and_are_built_once(self, attn_implementation):
         model = tiny_model(attn_implementation=attn_implementation)
-        for seed in range(2 * 7 * 8):  # each kind of padding with each kind of row, twice
+        for seed in range(200):
             with self.subTest(seed=seed):
                 self.check_against_the_oracle(model, seed)
 
