@@ -4,7 +4,7 @@ Who attends to whom in DEPTH and in rows of several examples: rules as numbers p
 Imports only torch, transformers and the configuration beside it: the Hub ships it with the model's code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -331,21 +331,33 @@ def is_compact(mask: torch.Tensor | BlockMask | None) -> bool:
     return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[2] == 3
 
 
-def expand_mask(mask: torch.IntTensor, query_length: int) -> torch.BoolTensor:
+def expand_mask(
+    mask: torch.IntTensor, query_length: int, channels: Sequence[int] = (0, 1, 2)
+) -> torch.BoolTensor | None:
     """
     A compact mask as booleans: what every implementation must agree with.
 
     Args:
         mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
         query_length (`int`): number of queries.
+        channels (`Sequence[int]`): which channels count. Those that forbid nothing take time all the same.
 
     Returns:
-        `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend.
+        `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend. `None` if there
+        are no channels.
     """
     query, key = mask[..., :query_length, None], mask[..., None, query_length:]  # (B, 1, 3, Q, 1), (B, 1, 3, 1, K)
-    segment = (query[:, :, 0] == key[:, :, 0]) | ((query[:, :, 0] == ANY_SEGMENT) & (key[:, :, 0] != PADDING_SEGMENT))
-    group = (query[:, :, 1] == key[:, :, 1]) | (query[:, :, 1] == ANY_GROUP)
-    return segment & group & (key[:, :, 2] <= query[:, :, 2])
+    allowed = None
+    for channel in channels:
+        of_query, of_key = query[:, :, channel], key[:, :, channel]
+        if channel == 0:
+            rule = (of_query == of_key) | ((of_query == ANY_SEGMENT) & (of_key != PADDING_SEGMENT))
+        elif channel == 1:
+            rule = (of_query == of_key) | (of_query == ANY_GROUP)
+        else:
+            rule = of_key <= of_query
+        allowed = rule if allowed is None else allowed & rule
+    return allowed
 
 
 def depth_mask(

@@ -168,35 +168,48 @@ def _parts(
     if is_causal:
         behind = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1)
         added = added.masked_fill(behind, -torch.inf)
+    channels = () if mask is None else _channels(mask, queries)
     size = (MAX_CPU_SCORES if on_cpu else MAX_SCORES) // max(1, heads * queries * keys)
-    if on_cpu and mask is not None and size < 2:
-        yield from _blocks_of_examples(queries, added, mask, is_causal)
+    if on_cpu and channels and size < 2:
+        yield from _blocks_of_examples(queries, added, mask, channels, is_causal)
         return
     size = max(1, size)
     for start in range(0, batch_size, size):
         part = slice(start, start + size)
-        masked = (added, None) if mask is None else _masked(added, mask[part], queries)
+        masked = _masked(added, mask[part], queries, channels) if channels else (added, None)
         yield part, slice(0, queries), slice(0, keys), *masked
 
 
-def _masked(added, mask, queries):
-    """`added` with -inf where a compact mask forbids, and which queries have no key."""
-    allowed = expand_mask(mask, queries)
+def _channels(mask, queries):
+    """The channels of a compact mask that keep any query from a key; all of them where values are not looked at."""
+    if not _on_cpu(mask):
+        return (0, 1, 2)
+    of_queries, of_keys = mask[:, 0, :, :queries], mask[:, 0, :, queries:]
+    forbids = (
+        (of_queries[:, 0] != ANY_SEGMENT).any() or (of_keys[:, 0] == PADDING_SEGMENT).any(),
+        (of_queries[:, 1] != ANY_GROUP).any(),
+        of_queries[:, 2].amin() < of_keys[:, 2].amax(),
+    )
+    return tuple(channel for channel, does_forbid in enumerate(forbids) if does_forbid)
+
+
+def _masked(added, mask, queries, channels):
+    """`added` with -inf where a compact mask forbids, and which queries have no key, `None` if each is known to."""
+    allowed = expand_mask(mask, queries, channels)
     has_no_key = ~allowed.any(dim=-1, keepdim=True)
     # A mask of one head, added to the biases of all: to fill those takes much longer.
-    masked = added + torch.zeros_like(allowed, dtype=added.dtype).masked_fill_(~allowed, -torch.inf)
-    if not _on_cpu(mask) or has_no_key.any():
-        masked.masked_fill_(has_no_key, 0)
-    return masked, has_no_key
+    masked = added + torch.where(allowed, 0.0, added.new_full((), -torch.inf))
+    if _on_cpu(mask) and not has_no_key.any():
+        return masked, None
+    return masked.masked_fill_(has_no_key, 0), has_no_key
 
 
-def _blocks_of_examples(queries, added, mask, is_causal):
+def _blocks_of_examples(queries, added, mask, channels, is_causal):
     """
     The parts of long examples on a CPU: the queries of one segment, and its keys. Padding at either end is left out,
     and of `added`, which has causality already, only the queries that the mask restricts further are changed, and
     changed back.
     """
-    changed = None
     for index in range(len(mask)):
         part, of_queries, of_keys = slice(index, index + 1), mask[index, 0, :, :queries], mask[index, 0, :, queries:]
         for rows, columns, is_restricted in _blocks(of_queries, of_keys, is_causal):
@@ -209,17 +222,16 @@ def _blocks_of_examples(queries, added, mask, is_causal):
             chosen = chosen if is_few else rows
             before = added[..., chosen, columns]
             block_mask = torch.cat((of_queries[:, chosen], of_keys[:, columns]), dim=1)[None, None]
-            after, has_no_key = _masked(before, block_mask, before.shape[2])
-            if is_few:
-                changed = added.clone(memory_format=torch.contiguous_format) if changed is None else changed
-                changed[..., chosen, columns] = after
-                has_no_key = has_no_key.new_zeros(1, 1, len(is_restricted), 1).index_copy_(
-                    2, chosen - rows.start, has_no_key
-                )
-                after = changed[..., rows, columns]
-            yield part, rows, columns, after, has_no_key if has_no_key.any() else None
-            if is_few:
-                changed[..., chosen, columns] = before
+            after, has_no_key = _masked(before, block_mask, before.shape[2], channels)
+            if not is_few:
+                yield part, rows, columns, after, has_no_key
+                continue
+            if has_no_key is not None:
+                everywhere = has_no_key.new_zeros(1, 1, len(is_restricted), 1)
+                has_no_key = everywhere.index_copy_(2, chosen - rows.start, has_no_key)
+            added[..., chosen, columns] = after
+            yield part, rows, columns, block, has_no_key
+            added[..., chosen, columns] = before
 
 
 def _blocks(of_queries, of_keys, is_causal):
