@@ -426,7 +426,11 @@ def _query_gradient_kernel(
     EVEN_QUERIES: tl.constexpr,
     EVEN_KEYS: tl.constexpr,
 ):
-    """Also stores `delta`, the product of each output with its gradient, for the kernels that run after it."""
+    """
+    Also stores `delta`, the product of each output with its gradient, for the kernels that run after it: as the sum of
+    the products of weights and their gradients, which are not rounded. The error of rounded outputs would be the same
+    for all keys of a query, and double that of the gradient of the bias.
+    """
     num_blocks = tl.cdiv(query_length, BLOCK_Q)
     start = tl.program_id(0) % num_blocks * BLOCK_Q
     example = tl.cast(tl.program_id(0) // num_blocks // num_heads, tl.int64)
@@ -447,7 +451,7 @@ def _query_gradient_kernel(
     o = _load_rows(out, start, query_length, out_stride, HEAD_DIM, BLOCK_Q, BLOCK_D, EVEN_QUERIES)
     do = _load_rows(out_gradient, start, query_length, out_gradient_stride, HEAD_DIM, BLOCK_Q, BLOCK_D, EVEN_QUERIES)
     deltas = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
-    tl.store(delta + row, deltas, mask=row < query_length)
+    exact_deltas = tl.zeros([BLOCK_Q], tl.float32)
     log_total = tl.load(logsumexp + row, mask=row < query_length, other=float("inf"))
     q = _load_rows(query, start, query_length, query_stride, HEAD_DIM, BLOCK_Q, BLOCK_D, EVEN_QUERIES)
     query_codes = _query_codes(mask, queries, query_length, key_length, HAS_MASK)
@@ -475,9 +479,11 @@ def _query_gradient_kernel(
         scores = _exclude(scores, queries, keys, query_codes, key_codes, key_length, HAS_MASK, IS_CAUSAL, EVEN_KEYS)
         weights = tl.exp2(tl.fma(scores, LOG2_E, -log_total[:, None]))
         weight_gradient = tl.dot(do, tl.trans(v), input_precision=PRECISION)
+        exact_deltas += tl.sum(weights * weight_gradient, 1)
         score_gradient = weights * (weight_gradient - deltas[:, None])
         dq = tl.dot(score_gradient.to(k.dtype), k, dq, input_precision=PRECISION)
 
+    tl.store(delta + row, exact_deltas, mask=row < query_length)
     _store_rows(query_gradient, dq, start, query_length, query_gradient_stride, HEAD_DIM, BLOCK_Q, BLOCK_D)
 
 

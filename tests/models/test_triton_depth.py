@@ -57,8 +57,10 @@ class InterpretedKernelsTest(parameterized.TestCase):
             interpreted_attention.errors_of_kernels, kind, queries, keys, head_dim, dtype, has_bias
         )
         for name, error in errors.items():
+            # The kernel of the gradient of the queries takes the products of rounded outputs and their gradients.
+            bound = 1.3 if name == "query" else 1.1
             with self.subTest(name):
-                self.assertLessEqual(error, 2 * of_eager[name])
+                self.assertLessEqual(error, bound * of_eager[name])
 
     def test_queries_without_any_key_get_nothing_and_give_nothing(self):
         self.assertTrue(all(self.run_there(interpreted_attention.zero_rows)))
