@@ -5,6 +5,7 @@ Imports only torch, transformers and the configuration beside it: the Hub ships 
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -331,33 +332,29 @@ def is_compact(mask: torch.Tensor | BlockMask | None) -> bool:
     return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[2] == 3
 
 
-def expand_mask(
-    mask: torch.IntTensor, query_length: int, channels: Sequence[int] = (0, 1, 2)
-) -> torch.BoolTensor | None:
+def expand_mask(mask: torch.IntTensor, query_length: int, channels: Sequence[int] = (0, 1, 2)) -> torch.BoolTensor:
     """
     A compact mask as booleans: what every implementation must agree with.
 
     Args:
         mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
         query_length (`int`): number of queries.
-        channels (`Sequence[int]`): which channels count. Those that forbid nothing take time all the same.
+        channels (`Sequence[int]`): which channels count, at least one. One that forbids nothing takes its time.
 
     Returns:
-        `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend. `None` if there
-        are no channels.
+        `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend.
     """
     query, key = mask[..., :query_length, None], mask[..., None, query_length:]  # (B, 1, 3, Q, 1), (B, 1, 3, 1, K)
-    allowed = None
-    for channel in channels:
+
+    def allowed_by(channel):
         of_query, of_key = query[:, :, channel], key[:, :, channel]
         if channel == 0:
-            rule = (of_query == of_key) | ((of_query == ANY_SEGMENT) & (of_key != PADDING_SEGMENT))
-        elif channel == 1:
-            rule = (of_query == of_key) | (of_query == ANY_GROUP)
-        else:
-            rule = of_key <= of_query
-        allowed = rule if allowed is None else allowed & rule
-    return allowed
+            return (of_query == of_key) | ((of_query == ANY_SEGMENT) & (of_key != PADDING_SEGMENT))
+        if channel == 1:
+            return (of_query == of_key) | (of_query == ANY_GROUP)
+        return of_key <= of_query
+
+    return reduce(torch.logical_and, map(allowed_by, channels))
 
 
 def depth_mask(
