@@ -36,15 +36,34 @@ def run_in_two_processes(function: Callable, *arguments: str):
     Call a function in two processes with the environment that `torchrun` gives them. They are forks of a process that
     has imported the package, which takes longer than all that a tiny model does.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        _run_forks(2, _call_in_process, function, arguments, f"{folder}/store")
+
+
+def run_in_a_process(function: Callable, *arguments: str):
+    """Call a function in a process that has imported the package, and has done nothing else: a fork as those above."""
+    _run_forks(1, _call_alone, function, arguments)
+
+
+def run_example(path: str, *flags: str):
+    """Call `main()` of a script of examples/; for processes that are forks."""
+    load_script(path).main(flags)
+
+
+def _run_forks(number: int, target: Callable, function: Callable, *arguments):
     torch.multiprocessing.set_forkserver_preload(["hf_depth", "tiny_tasks"])
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, process_environment()):
+    with mock.patch.dict(os.environ, process_environment()):
         processes = torch.multiprocessing.start_processes(
-            _call_in_process, (function, arguments, f"{folder}/store"), 2, join=False, start_method="forkserver"
+            target, (function, *arguments), number, join=False, start_method="forkserver"
         )
         if not processes.join(timeout=300) and not processes.join(timeout=300):  # one may end before the other
             for process in processes.processes:
                 process.kill()
-            raise AssertionError(f"{function} did not end in two processes.")
+            raise AssertionError(f"{function} did not end in {number} processes.")
+
+
+def _call_alone(rank: int, function: Callable, arguments: tuple[str, ...]):
+    function(*arguments)
 
 
 def _call_in_process(rank: int, function: Callable, arguments: tuple[str, ...], store: str):

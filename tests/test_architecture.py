@@ -78,7 +78,8 @@ class ImportsTest(parameterized.TestCase):
         before, after = (set(modules.split()) for modules in result.stdout.split("|"))
         later = {"datasets", "pandas", "pyarrow", "nupunkt", "transformers.trainer", "hf_depth.training.trainer"}
         self.assertContainsSubset(later, after)
-        self.assertEmpty(later & before)
+        libraries_of_metrics = {"evaluate", "scipy.stats", "nltk"}
+        self.assertEmpty((later | libraries_of_metrics) & before)
 
     def test_names_for_type_checkers_are_those_that_are_imported_later(self):
         tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))

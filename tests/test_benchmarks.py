@@ -17,7 +17,7 @@ import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers import ROOT, SENTENCES, load_script, process_environment, tiny_tokenizer
+from helpers import ROOT, SENTENCES, load_script, process_environment, run_in_a_process, tiny_tokenizer
 from hf_depth import DepthForConditionalGeneration, load_model
 from tiny_tasks import as_jsonl, rte_rows
 from tiny_training import save_pretraining
@@ -63,11 +63,17 @@ COMMANDS = {
 HELPERS = ("checkouts",)  # imported by benchmarks
 READS_TEXT = ("data_pipeline", "masked_tokens", "order_baselines", "packing")
 READS_A_MODEL = ("masked_tokens",)
-FORKS = (
-    "crash_resume",
-    "data_pipeline",
-    "process_exits",
-)  # a process that has trained, as the one of the tests, is not to be forked
+# They fork, which a process that has trained, as the one of the tests, is not made for.
+FORKS = ("crash_resume", "data_pipeline")
+EXITS = ("process_exits",)  # it is about how the interpreter ends
+
+
+def print_to_file(path: str, file: str, *flags: str):
+    """Run a benchmark as a script, with its own folder among those of modules, and what it prints in a file."""
+    folder_of_script = mock.patch.object(sys, "path", [str(Path(path).parent), *sys.path])
+    with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [path, *flags]), folder_of_script:
+        with open(file, "w", encoding="utf-8") as output, contextlib.redirect_stdout(output):
+            runpy.run_path(path, run_name="__main__")
 
 
 class BenchmarksTest(parameterized.TestCase):
@@ -93,8 +99,8 @@ class BenchmarksTest(parameterized.TestCase):
             for split in ("train", "validation", "test"):
                 (folder / f"{split}.jsonl").write_text(as_jsonl(rte_rows(12).to_list()), encoding="utf-8")
             flags = f"{flags} --runs depth={folder}/run --dataset_dir {folder} --output {folder}/probes.jsonl"
-        run = self.run_in_a_process if name in FORKS else self.run_here
-        self.assertIn(expected, run(ROOT / f"benchmarks/{name}.py", flags.split()))
+        run = self.run_in_an_interpreter if name in EXITS else self.run_in_a_fork if name in FORKS else self.run_here
+        self.assertIn(expected, run(str(ROOT / f"benchmarks/{name}.py"), flags.split()))
 
     def test_the_flops_of_a_run_are_those_that_torch_counts(self):
         run_cost = load_script("benchmarks/run_cost.py")
@@ -123,14 +129,17 @@ class BenchmarksTest(parameterized.TestCase):
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         self.addCleanup(logging.disable, logging.NOTSET)
         self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
-        output = self.enterContext(contextlib.redirect_stdout(io.StringIO()))
-        folder_of_script = mock.patch.object(sys, "path", [str(path.parent), *sys.path])
-        with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [str(path), *flags]), folder_of_script:
-            runpy.run_path(str(path), run_name="__main__")
-        return output.getvalue()
+        file = Path(self.enterContext(tempfile.TemporaryDirectory()), "output.txt")
+        print_to_file(path, str(file), *flags)
+        return file.read_text(encoding="utf-8")
 
-    def run_in_a_process(self, path, flags):
-        command = [sys.executable, str(path), *flags]
+    def run_in_a_fork(self, path, flags):
+        file = Path(self.enterContext(tempfile.TemporaryDirectory()), "output.txt")
+        run_in_a_process(print_to_file, path, str(file), *flags)
+        return file.read_text(encoding="utf-8")
+
+    def run_in_an_interpreter(self, path, flags):
+        command = [sys.executable, path, *flags]
         result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return result.stdout

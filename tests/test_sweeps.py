@@ -339,7 +339,8 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567_46\n")
 
     def test_fine_tuning_is_requeued_before_its_time_limit(self):
-        srun = 'trap "exit 85" USR1\nkill -USR1 "$PPID"\nsleep 20 &\nwait $!'  # as a run does that saves a checkpoint
+        # As a run does that saves a checkpoint. A process that it left behind would keep the output of the job open.
+        srun = "trap 'kill $!; exit 85' USR1\nkill -USR1 \"$PPID\"\nsleep 60 &\nwait $!"
         _, record = self.run_script("fine_tune.sbatch", "recipe.yaml", srun=srun)
         self.assertEqual(record.with_suffix(".requeue").read_text(encoding="utf-8"), "requeue 1234567\n")
 

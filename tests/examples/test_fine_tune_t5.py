@@ -2,8 +2,6 @@ import contextlib
 import io
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -15,15 +13,12 @@ from datasets import Dataset
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from helpers import ROOT, SENTENCES, load_script, process_environment, tiny_tokenizer
+from helpers import SENTENCES, load_script, run_example, run_in_two_processes, tiny_tokenizer
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, TaskConfig
 from hf_depth.tasks import splits
 from hf_depth.training.checkpoints import best_checkpoint
 from tiny_tasks import SHORT_SENTENCES, rte_rows, write_natural_instructions
 from tiny_training import tiny_model
-
-SCRIPT = ROOT / "examples" / "fine_tune_t5.py"
-LAUNCH_TWO = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
 
 TINY = {
     "benchmark": "glue",
@@ -161,11 +156,13 @@ class OneTaskTest(ScriptTest):
         self.assertNotIn(trainer.processing_class.unk_token_id, read)
 
     def test_where_there_is_a_checkpoint_the_sizes_do_not_matter(self):
-        trainer = self.script.main(self.flags(**SIZE | {"d_model": 64}, train_from_scratch_if_missing=True))
+        flags = SIZE | {"d_model": 64, "do_eval": None, "max_steps": 1}
+        trainer = self.script.main(self.flags(**flags, train_from_scratch_if_missing=True))
         self.assertEqual(trainer.model.config.d_model, 16)
 
     def test_a_t5_is_fine_tuned_as_depth(self):
-        trainer = self.script.main(self.flags(model_name_or_path=self.save_model("t5"), model_type="depth"))
+        flags = {"model_name_or_path": self.save_model("t5"), "model_type": "depth", "do_eval": None, "max_steps": 1}
+        trainer = self.script.main(self.flags(**flags))
         self.assertIsInstance(trainer.model, DepthForConditionalGeneration)
 
     def test_the_same_seed_gives_the_same_subsets_and_scores(self):
@@ -226,6 +223,7 @@ class OneTaskTest(ScriptTest):
     def test_another_task_or_base_model_does_not_resume_a_run(self):
         other = self.model.rename(self.folder / "other")
         flags = {"model_name_or_path": self.save_model("depth"), "save_strategy": "steps", "save_steps": 1}
+        flags["do_eval"] = None
         self.script.main(self.flags(**flags, max_steps=1))
         for changes, message in (
             ({"dataset_name": "wnli"}, "tasks .*glue/rte version 1.* .now .*glue/wnli version 1"),
@@ -246,10 +244,7 @@ class OneTaskTest(ScriptTest):
     def test_two_processes_predict_each_example_once(self):
         test_file = self.unlabeled_test_file(7)
         flags = self.flags(learning_rate=0.0, do_predict=True, test_file=test_file, prediction_mode="score_labels")
-        environment = process_environment()
-        command = [sys.executable, *LAUNCH_TWO, str(SCRIPT), *flags]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        run_in_two_processes(run_example, "examples/fine_tune_t5.py", *flags)
         together = self.lines("predictions_rte_test.jsonl")
         submission = (self.output_dir / "submission" / "RTE.tsv").read_text()
         self.assertLen(submission.splitlines(), 8)
