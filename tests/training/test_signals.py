@@ -2,20 +2,21 @@ import contextlib
 import io
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import TrainerCallback
 
 from helpers import process_environment
 from hf_depth.training import signals
 from hf_depth.training.runs import Run
 from hf_depth.training.signals import REQUEUE_STATUS, Interrupted, end_on_signals
-from tiny_training import TrainingTestCase, parameters, trainer
+from tiny_training import RunTestCase, parameters, trainer
 
 ARGUMENTS = {
     "do_train": True,
@@ -54,10 +55,9 @@ class Kill(TrainerCallback):
         self.evaluations += 1
 
 
-class SignalTestCase(TrainingTestCase):
+class SignalTestCase(RunTestCase):
     def setUp(self):
         super().setUp()
-        self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))  # takes longer than these runs
         # A shell has SIGINT ignored by what it runs in the background, such as these tests.
         self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
@@ -91,28 +91,27 @@ class SignalTestCase(TrainingTestCase):
 
 class StopOnSignalsTest(SignalTestCase):
     @parameterized.parameters(
-        ("steps", 2),
-        ("steps", 3),
+        ("steps", 2, 3),
         ("every_step", 3),
-        ("epochs", 1),
-        ("epochs", 2),
+        ("epochs", 1, 2),
         ("evaluated_epochs", 2),
-        ("best", 2),
-        ("best", 3),
+        ("best", 2, 3),
         ("worst", 3),
         ("stream", 2),
     )
-    def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, step):
+    def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, *steps):
         whole = self.execute(**STRATEGIES[strategy])
-        self.folder += "/other"
-        kill = Kill("on_pre_optimizer_step", step - 1)
-        with self.assertRaises(Interrupted) as caught:
-            self.execute(kill, **STRATEGIES[strategy])
-        self.assertEqual(caught.exception.code, REQUEUE_STATUS)
-        self.assertRegex(caught.exception.message, f"SIGTERM at step {step}. .*continues from .*checkpoint-{step}")
-        self.assertIn(f"checkpoint-{step}", self.checkpoints())
-        self.assertFalse(Path(self.folder, "model.safetensors").exists())
-        self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
+        for step in steps:
+            self.folder += f"/{step}"
+            kill = Kill("on_pre_optimizer_step", step - 1)
+            with self.assertRaises(Interrupted) as caught:
+                self.execute(kill, **STRATEGIES[strategy])
+            self.assertEqual(caught.exception.code, REQUEUE_STATUS)
+            message = f"SIGTERM at step {step}. .*continues from .*checkpoint-{step}"
+            self.assertRegex(caught.exception.message, message)
+            self.assertIn(f"checkpoint-{step}", self.checkpoints())
+            self.assertFalse(Path(self.folder, "model.safetensors").exists())
+            self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
 
     def test_it_is_not_evaluated_unless_that_is_due(self):
         kill = Kill("on_pre_optimizer_step", 0)
@@ -243,24 +242,38 @@ class EndOnSignalsTest(SignalTestCase):
 
 
 class SeveralProcessesTest(SignalTestCase):
+    def launch(self, function):
+        """What `torchrun` does with a script, with a function in two forks of a process that has the package."""
+        torch.multiprocessing.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # which the launcher takes for itself
+            self.addCleanup(signal.signal, signum, signal.getsignal(signum))
+        self.enterContext(mock.patch.dict(os.environ, process_environment()))
+        settings = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=2,
+            run_id="signals",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+            start_method="forkserver",
+            logs_specs=DefaultLogsSpecs(f"{self.folder}/logs", Std.ALL),
+        )
+        elastic_launch(settings, function)(self.folder)
+
     def test_one_process_that_gets_a_signal_stops_all_of_them(self):
-        launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
-        command = [sys.executable, *launcher, __file__, self.folder]
-        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
-        self.assertEqual(result.returncode, 1)  # of the launcher
-        self.assertRegex(result.stderr, f"exitcode *: {REQUEUE_STATUS}")
-        self.assertEqual(result.stderr.count("SIGUSR1 at step 2. Run the same command again"), 1)
+        with self.assertRaises(ChildFailedError) as caught:
+            self.launch(main)
+        self.assertEqual({failure.exitcode for failure in caught.exception.failures.values()}, {REQUEUE_STATUS})
+        errors = "".join(path.read_text() for path in Path(self.folder, "logs").rglob("stderr.log"))
+        self.assertEqual(errors.count("SIGUSR1 at step 2. Run the same command again"), 1)
         self.assertEqual(self.checkpoints(), ["checkpoint-2"])
 
 
 def main(folder: str):
     """One of two processes, of which the second gets a signal."""
-    run_trainer = trainer("depth", folder, **ARGUMENTS)
-    if run_trainer.args.process_index == 1:
-        run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
-    Run.find(run_trainer.args, {}).execute(run_trainer)
-
-
-if __name__ == "__main__":
     with end_on_signals():
-        main(sys.argv[1])
+        run_trainer = trainer("depth", folder, **ARGUMENTS)
+        if run_trainer.args.process_index == 1:
+            run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
+        Run.find(run_trainer.args, {}).execute(run_trainer)
