@@ -273,7 +273,7 @@ class SeveralProcessesTest(SignalTestCase):
 def main(folder: str):
     """One of two processes, of which the second gets a signal."""
     with end_on_signals():
-        run_trainer = trainer("depth", folder, **ARGUMENTS)
+        run_trainer = trainer("depth", folder, ddp_timeout=300, **ARGUMENTS)
         if run_trainer.args.process_index == 1:
             run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
         Run.find(run_trainer.args, {}).execute(run_trainer)
