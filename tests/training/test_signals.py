@@ -2,14 +2,13 @@ import contextlib
 import io
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import TrainerCallback
 
 from helpers import process_environment
@@ -242,38 +241,24 @@ class EndOnSignalsTest(SignalTestCase):
 
 
 class SeveralProcessesTest(SignalTestCase):
-    def launch(self, function):
-        """What `torchrun` does with a script, with a function in two forks of a process that has the package."""
-        torch.multiprocessing.set_forkserver_preload(["hf_depth", "tiny_tasks"])
-        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # which the launcher takes for itself
-            self.addCleanup(signal.signal, signum, signal.getsignal(signum))
-        self.enterContext(mock.patch.dict(os.environ, process_environment()))
-        settings = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=2,
-            run_id="signals",
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            max_restarts=0,
-            start_method="forkserver",
-            logs_specs=DefaultLogsSpecs(f"{self.folder}/logs", Std.ALL),
-        )
-        elastic_launch(settings, function)(self.folder)
-
     def test_one_process_that_gets_a_signal_stops_all_of_them(self):
-        with self.assertRaises(ChildFailedError) as caught:
-            self.launch(main)
-        self.assertEqual({failure.exitcode for failure in caught.exception.failures.values()}, {REQUEUE_STATUS})
-        errors = "".join(path.read_text() for path in Path(self.folder, "logs").rglob("stderr.log"))
-        self.assertEqual(errors.count("SIGUSR1 at step 2. Run the same command again"), 1)
+        launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
+        command = [sys.executable, *launcher, __file__, self.folder]
+        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
+        self.assertEqual(result.returncode, 1)  # of the launcher
+        self.assertRegex(result.stderr, f"exitcode *: {REQUEUE_STATUS}")
+        self.assertEqual(result.stderr.count("SIGUSR1 at step 2. Run the same command again"), 1)
         self.assertEqual(self.checkpoints(), ["checkpoint-2"])
 
 
 def main(folder: str):
     """One of two processes, of which the second gets a signal."""
+    run_trainer = trainer("depth", folder, **ARGUMENTS)
+    if run_trainer.args.process_index == 1:
+        run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
+    Run.find(run_trainer.args, {}).execute(run_trainer)
+
+
+if __name__ == "__main__":
     with end_on_signals():
-        run_trainer = trainer("depth", folder, ddp_timeout=300, **ARGUMENTS)
-        if run_trainer.args.process_index == 1:
-            run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
-        Run.find(run_trainer.args, {}).execute(run_trainer)
+        main(sys.argv[1])
