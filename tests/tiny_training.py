@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from hf_depth import (
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureDataset, MixtureSource, MixtureStream
 from hf_depth.data.streams import ExampleStream
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
+from hf_depth.evaluation.plots import plot_losses
 
 
 class TrainingTestCase(parameterized.TestCase):
@@ -43,6 +45,17 @@ class TrainingTestCase(parameterized.TestCase):
         self.assertEqual(actual.keys(), expected.keys())
         for name, value in actual.items():
             self.assertLess((value - expected[name]).abs().max().item(), tolerance, name)
+
+
+class RunTestCase(TrainingTestCase):
+    """Its runs draw their losses only where a test asks for it: that takes longer than all else that they do."""
+
+    def setUp(self):
+        super().setUp()
+        self.plot_losses = self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))
+
+    def draw_losses(self):
+        self.plot_losses.side_effect = plot_losses
 
 
 def rows(number: int) -> list[dict]:

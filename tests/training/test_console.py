@@ -14,7 +14,7 @@ import tiny_tasks
 from hf_depth.training.console import LogLines, ProgressBar, files_table, log_line
 from hf_depth.training.previews import before_and_after
 from hf_depth.training.runs import FineTuningRun, PretrainingRun
-from tiny_training import TrainingTestCase, trainer
+from tiny_training import RunTestCase, TrainingTestCase, trainer
 
 
 class Terminal(io.StringIO):
@@ -113,7 +113,7 @@ class ConsoleTest(TrainingTestCase):
             resumed._issue_warnings_after_load(result)  # the weights themselves
 
 
-class SummaryTest(TrainingTestCase):
+class SummaryTest(RunTestCase):
     def table(self, **arguments):
         """The table of metrics that a pre-training run prints, as a list of cells for each line."""
         arguments = {"do_train": True, "do_eval": True, "save_strategy": "steps", "save_steps": 1} | arguments
@@ -156,6 +156,7 @@ class SummaryTest(TrainingTestCase):
         self.assertIn("Kendall's tau none: no generated text orders its sentences", note)
 
     def test_a_run_lists_the_files_that_it_left_and_no_other(self):
+        self.draw_losses()
         _, text = self.table(max_steps=2)
         listed = [line.split()[0] for line in text[text.index(f"The run is in {self.folder}:") :].splitlines()[1:]]
         expected = ["model.safetensors", "README.md", "all_results.json", "trainer_state.json", "losses.png"]
@@ -169,6 +170,7 @@ class SummaryTest(TrainingTestCase):
         self.assertRegex(files_table(self.folder), r"\n  predictions\*\.jsonl  .* \(4 files\)$")
 
     def test_fine_tuning_prints_its_scores_once_and_keeps_every_figure_in_the_files(self):
+        self.draw_losses()
         with captured() as (out, _):
             made = tiny_tasks.trainer("t5", self.folder, tiny_tasks.rte_rows(8), do_eval=True)
             run = FineTuningRun.find(made.args, {"task": "tests"})

@@ -12,14 +12,14 @@ import tiny_tasks
 from helpers import tiny_tokenizer
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
-from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
+from tiny_training import RunTestCase, parameters, tiny_model, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
 
 BEST = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "save_strategy": "steps", "save_steps": 1}
 
 
-class RunTest(TrainingTestCase):
+class RunTest(RunTestCase):
     def run_once(self, kind="depth", describe=None, execute=True, **changes):
         """A run of a tiny model and its trainer, executed unless told otherwise."""
         run_trainer = trainer(kind, self.folder, number_of_rows=8, **ARGUMENTS | changes)
@@ -34,6 +34,7 @@ class RunTest(TrainingTestCase):
 
     @parameterized.parameters("depth", "t5")
     def test_a_run_saves_model_metrics_state_plot_and_card(self, kind):
+        self.draw_losses()
         _, run_trainer = self.run_once(kind, max_steps=2, do_predict=True)
         files = {path.name for path in Path(self.folder).iterdir()}
         self.assertContainsSubset(
@@ -113,6 +114,7 @@ class RunTest(TrainingTestCase):
 
     @parameterized.parameters("manifest.json", "model.safetensors", "config.json")
     def test_a_run_that_was_killed_in_its_final_save_writes_the_model_again(self, spoiled):
+        self.draw_losses()
         _, first = self.run_once(max_steps=2)
         expected = {
             name: Path(self.folder, name).read_bytes() for name in ("model.safetensors", "config.json", "README.md")

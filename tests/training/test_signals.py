@@ -15,7 +15,7 @@ from helpers import process_environment
 from hf_depth.training import signals
 from hf_depth.training.runs import Run
 from hf_depth.training.signals import REQUEUE_STATUS, Interrupted, end_on_signals
-from tiny_training import TrainingTestCase, parameters, trainer
+from tiny_training import RunTestCase, parameters, trainer
 
 ARGUMENTS = {
     "do_train": True,
@@ -54,10 +54,9 @@ class Kill(TrainerCallback):
         self.evaluations += 1
 
 
-class SignalTestCase(TrainingTestCase):
+class SignalTestCase(RunTestCase):
     def setUp(self):
         super().setUp()
-        self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))  # takes longer than these runs
         # A shell has SIGINT ignored by what it runs in the background, such as these tests.
         self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
 
@@ -91,28 +90,27 @@ class SignalTestCase(TrainingTestCase):
 
 class StopOnSignalsTest(SignalTestCase):
     @parameterized.parameters(
-        ("steps", 2),
-        ("steps", 3),
+        ("steps", 2, 3),
         ("every_step", 3),
-        ("epochs", 1),
-        ("epochs", 2),
+        ("epochs", 1, 2),
         ("evaluated_epochs", 2),
-        ("best", 2),
-        ("best", 3),
+        ("best", 2, 3),
         ("worst", 3),
         ("stream", 2),
     )
-    def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, step):
+    def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, *steps):
         whole = self.execute(**STRATEGIES[strategy])
-        self.folder += "/other"
-        kill = Kill("on_pre_optimizer_step", step - 1)
-        with self.assertRaises(Interrupted) as caught:
-            self.execute(kill, **STRATEGIES[strategy])
-        self.assertEqual(caught.exception.code, REQUEUE_STATUS)
-        self.assertRegex(caught.exception.message, f"SIGTERM at step {step}. .*continues from .*checkpoint-{step}")
-        self.assertIn(f"checkpoint-{step}", self.checkpoints())
-        self.assertFalse(Path(self.folder, "model.safetensors").exists())
-        self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
+        for step in steps:
+            self.folder += f"/{step}"
+            kill = Kill("on_pre_optimizer_step", step - 1)
+            with self.assertRaises(Interrupted) as caught:
+                self.execute(kill, **STRATEGIES[strategy])
+            self.assertEqual(caught.exception.code, REQUEUE_STATUS)
+            message = f"SIGTERM at step {step}. .*continues from .*checkpoint-{step}"
+            self.assertRegex(caught.exception.message, message)
+            self.assertIn(f"checkpoint-{step}", self.checkpoints())
+            self.assertFalse(Path(self.folder, "model.safetensors").exists())
+            self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
 
     def test_it_is_not_evaluated_unless_that_is_due(self):
         kill = Kill("on_pre_optimizer_step", 0)

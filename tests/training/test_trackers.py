@@ -20,7 +20,7 @@ from hf_depth.training.trackers import (
     Outputs,
     run_name,
 )
-from tiny_training import TrainingTestCase, trainer
+from tiny_training import RunTestCase, trainer
 
 DESCRIPTION = {"objective": "span_corruption", "model_type": "t5", "max_source_length": 96, "seed": 42}
 NAME = "t5 from scratch, span_corruption on Python's documentation, 96 tokens, seed 42"
@@ -40,7 +40,7 @@ def fake_wandb():
     return wandb
 
 
-class TrackersTestCase(TrainingTestCase):
+class TrackersTestCase(RunTestCase):
     def setUp(self):
         super().setUp()
         self.enterContext(mock.patch.dict(os.environ))
@@ -142,6 +142,7 @@ class WandbTest(TrackersTestCase):
         self.assertEqual(tracker.identity, "own")
 
     def test_plots_predictions_and_test_metrics_are_logged_at_the_end(self):
+        self.draw_losses()
         Path(self.folder, "predictions_rte_test.jsonl").write_text('{"input": "a", "scores": {"yes": 1.0}}\n' * 200)
         wandb = self.wandb_run()
         wandb.Image.assert_called_once_with(f"{self.folder}/losses.png")
@@ -199,6 +200,7 @@ class TrackioTest(TrackersTestCase):
         self.assertEqual(self.trackio_run(run_name="mine").init.call_args.kwargs["name"], "mine")
 
     def test_the_run_is_described_and_its_plots_are_logged(self):
+        self.draw_losses()
         trackio = self.trackio_run()
         updates = [call.args[0] for call in trackio.config.update.call_args_list]
         self.assertTrue(any(update.get("objective") == "span_corruption" for update in updates))
@@ -229,6 +231,7 @@ class TensorBoardTest(TrackersTestCase):
         self.assertStartsWith(folder, f"{self.folder}/runs/")
 
     def test_the_run_is_described_and_its_plots_are_logged(self):
+        self.draw_losses()
         writers = self.tensorboard_run()
         texts = {call.args[0]: call.args[1] for writer in writers for call in writer.add_text.call_args_list}
         self.assertIn("| objective | span_corruption |", texts["run"])
