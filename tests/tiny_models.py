@@ -145,8 +145,9 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
 def uncompiled_flex_attention(attend=flex_attention):
     """
     Flex attention by torch's own reference instead of a kernel from inductor, which needs a C++ compiler and has no
-    backward on a CPU; torch refuses the gradient of the reference there too, without need. Each kind of mask is traced
-    at its first use within one such context, which takes far longer than what is computed.
+    backward on a CPU; torch refuses the gradient of the reference there too, without need. Each kind and shape of mask
+    is traced at its first use within such a context, which takes far longer than what is computed: one context should
+    serve as many models as possible.
     """
 
     def call(query, key, value, training=False, **kwargs):
@@ -157,7 +158,7 @@ def uncompiled_flex_attention(attend=flex_attention):
 
     torch._dynamo.reset()  # otherwise a few shapes of other tests exhaust the limit of recompilations
     with (
-        torch._dynamo.config.patch(recompile_limit=32),
+        torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False),
         mock.patch.object(transformers_flex, "compile_friendly_flex_attention", call),
         mock.patch.object(masking_utils, "create_block_mask", uncompiled_block_mask),
         mock.patch.object(torch_flex, "_validate_device", lambda *tensors: None),
