@@ -112,7 +112,8 @@ def random_rows(seed, source_length, target_length, without_sentences) -> tuple[
 @functools.cache
 def random_masked_batch(seeds: range) -> tuple[torch.Tensor, ...]:
     """The rows of several seeds with one place of padding in a batch, all of one source and one target length."""
-    generator = torch.Generator().manual_seed(seeds[0])
+    # Numbers other than those of the rows; with these, there is a batch of each length from 1 to 12.
+    generator = torch.Generator().manual_seed(1100 + seeds[0])
     lengths = torch.randint(1, 13, (2,), generator=generator).tolist()
     # In some batches no source has a sentence token, but the targets have.
     parts = [random_rows(seed, *lengths, without_sentences=seeds[0] % 7 == 6) for seed in seeds]
