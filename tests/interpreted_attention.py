@@ -71,10 +71,12 @@ def masks(kind: str, batch_size: int, queries: int, keys: int) -> tuple[torch.Te
     return compact_mask((batch_size, queries), keys, "cpu", is_causal="causal" in kind, **settings), False
 
 
-def inputs(queries: int, keys: int, head_dim: int, dtype: torch.dtype, has_bias: bool) -> list[torch.Tensor]:
-    """Query, key, value and bias of two rows, and a gradient of the output."""
+def inputs(
+    queries: int, keys: int, head_dim: int, dtype: torch.dtype, has_bias: bool, batch_size: int = 2
+) -> list[torch.Tensor]:
+    """Query, key, value and bias, and a gradient of the output."""
     generator = torch.Generator().manual_seed(queries + keys)
-    shapes = [(2, length, HEADS, head_dim) for length in (queries, keys, keys, queries)]
+    shapes = [(batch_size, length, HEADS, head_dim) for length in (queries, keys, keys, queries)]
     query, key, value, gradient = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
     bias = torch.randn(HEADS, queries + keys - 1, generator=generator) if has_bias else torch.zeros(0)
     return [
@@ -148,8 +150,8 @@ def strided_inputs() -> tuple[float, list[bool]]:
 
 def operators() -> float:
     """Check the operators as torch wants them; the error of a graph in one piece against eager mode."""
-    *arguments, gradient = inputs(8, 8, 16, torch.float32, True)
-    mask, is_causal = masks("causal packed", 2, 8, 8)
+    *arguments, gradient = inputs(8, 8, 16, torch.float32, True, batch_size=1)
+    mask, is_causal = masks("causal packed", 1, 8, 8)
     leaves = [tensor.requires_grad_() for tensor in arguments]
     torch.library.opcheck(triton_depth._attend, (*leaves, mask, is_causal))
     eagerly = results(triton_depth.depth_triton, *arguments, gradient, mask, is_causal)
@@ -162,7 +164,7 @@ def bias_gradients() -> dict[str, list[str]]:
     """Which kernels ran in the backward pass of a bias with a gradient, of one without, and of none."""
     names = {}
     for name, has_bias, needs_gradient in (("trained", True, True), ("frozen", True, False), ("none", False, True)):
-        query, key, value, bias, gradient = inputs(5, 5, 16, torch.float32, has_bias)
+        query, key, value, bias, gradient = inputs(5, 5, 16, torch.float32, has_bias, batch_size=1)
         query.requires_grad_()
         output = triton_depth.depth_triton(query, key, value, bias.requires_grad_(needs_gradient), None, False)
         launch = triton_depth._launch
@@ -174,11 +176,8 @@ def bias_gradients() -> dict[str, list[str]]:
 
 
 def parts_of_the_batch(programs: int) -> torch.Tensor:
-    """The gradient of the bias, of a batch of 5, with as many programs as that wants."""
-    arguments = [
-        tensor.repeat(3, 1, 1, 1)[:5] if tensor.dim() == 4 else tensor
-        for tensor in inputs(9, 9, 16, torch.float32, True)
-    ]
+    """The gradient of the bias, of a batch of 3, with as many programs as that wants."""
+    arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
     with mock.patch.object(triton_depth, "BIAS_GRADIENT_PROGRAMS", programs):
         return results(triton_depth.depth_triton, *arguments, None, False)[-1].tolist()
 

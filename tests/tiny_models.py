@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 import torch.nn.attention.flex_attention as torch_flex
 import transformers.integrations.flex_attention as transformers_flex
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import T5Config, UMT5Config, masking_utils
 
 from hf_depth.models.configuration_depth import DepthConfig
@@ -93,11 +93,17 @@ def checkpoints_gradients(model) -> bool:
     return all(block.gradient_checkpointing for stack in (model.encoder, model.decoder) for block in stack.block)
 
 
+def outputs_and_gradients(model, batch: dict, **kwargs):
+    """What the model returns, and the gradient of the loss for each parameter."""
+    model.zero_grad()
+    outputs = model(**batch, **kwargs)
+    outputs.loss.backward()
+    return outputs, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
 def gradients(model, batch: dict, **kwargs) -> dict[str, torch.Tensor]:
     """The gradient of the loss for each parameter."""
-    model.zero_grad()
-    model(**batch, **kwargs).loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return outputs_and_gradients(model, batch, **kwargs)[1]
 
 
 @contextlib.contextmanager
@@ -126,7 +132,8 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
         full = torch.ones(query_length, key_length, dtype=torch.bool)
         mask = (full.tril() if kind == "decoder" else full)[None, None]
     elif isinstance(mask, BlockMask):
-        mask = create_mask(mask.mask_mod, batch_size, 1, query_length, key_length, device="cpu")
+        rows, queries, keys = (torch.arange(number) for number in (batch_size, query_length, key_length))
+        mask = mask.mask_mod(rows[:, None, None, None], torch.tensor(0), queries[:, None], keys)
     elif is_compact(mask):
         mask = expand_mask(mask, query_length)
     elif mask.dtype != torch.bool:
@@ -138,7 +145,9 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
 def uncompiled_flex_attention(attend=flex_attention):
     """
     Flex attention by torch's own reference instead of a kernel from inductor, which needs a C++ compiler and has no
-    backward on a CPU; torch refuses the gradient of the reference there too, without need.
+    backward on a CPU; torch refuses the gradient of the reference there too, without need. Each kind and shape of mask
+    is traced at its first use within such a context, which takes far longer than what is computed: one context should
+    serve as many models as possible.
     """
 
     def call(query, key, value, training=False, **kwargs):
@@ -149,6 +158,7 @@ def uncompiled_flex_attention(attend=flex_attention):
 
     torch._dynamo.reset()  # otherwise a few shapes of other tests exhaust the limit of recompilations
     with (
+        torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False),
         mock.patch.object(transformers_flex, "compile_friendly_flex_attention", call),
         mock.patch.object(masking_utils, "create_block_mask", uncompiled_block_mask),
         mock.patch.object(torch_flex, "_validate_device", lambda *tensors: None),

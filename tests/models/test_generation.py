@@ -178,7 +178,7 @@ class GenerationTest(parameterized.TestCase):
 
     def test_a_static_cache_compiles_one_graph_for_all_steps(self):
         torch._dynamo.reset()
-        model, inputs = generating_model(), sources(6)
+        model, inputs = generating_model(num_layers=1), sources(6)  # each layer is traced
         graphs = []
 
         def backend(graph, example_inputs):
@@ -253,30 +253,34 @@ class OtherWaysTest(parameterized.TestCase):
 
 
 class FilledCacheTest(parameterized.TestCase):
-    @parameterized.product(
-        kind=("dynamic", "static"), attn_implementation=("eager", "sdpa", "flex_attention", "depth_sdpa")
-    )
-    def test_a_filled_cache_needs_the_sentence_mask_of_all_ids(self, kind, attn_implementation):
+    @parameterized.parameters("eager", "sdpa", "flex_attention", "depth_sdpa")
+    def test_a_filled_cache_needs_the_sentence_mask_of_all_ids(self, attn_implementation):
+        model = generating_model(attn_implementation, d_kv=16)
+        caches = {
+            "dynamic": EncoderDecoderCache(DynamicCache(), DynamicCache()),
+            "static": EncoderDecoderCache(StaticCache(model.config, 8), StaticCache(model.config, 12)),
+        }
+        flex = attn_implementation == "flex_attention"
+        with torch.no_grad(), uncompiled_flex_attention() if flex else contextlib.nullcontext():
+            for kind, cache in caches.items():
+                with self.subTest(kind):
+                    self.check_filled_cache(model, kind, cache)
+
+    def check_filled_cache(self, model, kind, cache):
         inputs = sources(7)
         ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
         expected = generating_model("eager", d_kv=16)(**inputs, decoder_input_ids=ids).logits
-        model = generating_model(attn_implementation, d_kv=16)
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        if kind == "static":
-            cache = EncoderDecoderCache(StaticCache(model.config, 8), StaticCache(model.config, 12))
-        flex = attn_implementation == "flex_attention"
-        with torch.no_grad(), uncompiled_flex_attention() if flex else contextlib.nullcontext():
-            first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
-            torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
-            rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
-            with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
-                model(**inputs, **rest)
-            sentence_mask = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
-            if kind == "dynamic":
-                with self.assertRaisesRegex(ValueError, "is missing or does not cover them"):
-                    model(**inputs, **rest, decoder_sentence_mask=sentence_mask[:, 4:])
-            second = model(**inputs, **rest, decoder_sentence_mask=sentence_mask)
-            torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
+        first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
+        torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
+        rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
+        with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
+            model(**inputs, **rest)
+        sentence_mask = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
+        if kind == "dynamic":
+            with self.assertRaisesRegex(ValueError, "is missing or does not cover them"):
+                model(**inputs, **rest, decoder_sentence_mask=sentence_mask[:, 4:])
+        second = model(**inputs, **rest, decoder_sentence_mask=sentence_mask)
+        torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
     def test_without_the_mask_of_the_decoder_a_filled_cache_needs_no_sentence_mask(self):
         model, inputs = generating_model(hierarchical_decoder_mask=False), sources(8)

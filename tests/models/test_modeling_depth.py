@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import inspect
 import itertools
 import pickle
@@ -40,6 +41,7 @@ from tiny_models import (
     dense_mask,
     gradients,
     no_flex_attention,
+    outputs_and_gradients,
     random_batch,
     random_ids,
     random_padding,
@@ -94,29 +96,54 @@ def dense_oracle(config, input_ids, source_is_real, decoder_ids, target_is_real)
     return {kind: torch.tensor(mask) for kind, mask in masks.items()}
 
 
+def random_rows(seed, source_length, target_length, without_sentences) -> tuple[torch.Tensor, ...]:
+    """Ids and padding masks of up to twelve sources, and those of their targets."""
+    generator = torch.Generator().manual_seed(seed)
+    number = torch.randint(1, 13, (), generator=generator).item()
+    # Half of the seeds have no padding in the source, half none in the target; half of the rest is at the left.
+    source_is_real = random_padding(generator, number, source_length, left=seed % 4 == 3) | (seed % 2 == 0)
+    target_is_real = random_padding(generator, number, target_length, left=seed % 8 > 5) | (seed % 4 < 2)
+    # A row is without any sentence token often enough.
+    input_ids = random_ids(generator, number, source_length, 0.0 if without_sentences else 0.3) * source_is_real
+    decoder_ids = random_ids(generator, number, target_length) * target_is_real
+    return input_ids, source_is_real, decoder_ids, target_is_real
+
+
+@functools.cache
+def random_masked_batch(seeds: range) -> tuple[torch.Tensor, ...]:
+    """The rows of several seeds with one place of padding in a batch, all of one source and one target length."""
+    # Numbers other than those of the rows; with these, there is a batch of each length from 1 to 12.
+    generator = torch.Generator().manual_seed(1100 + seeds[0])
+    lengths = torch.randint(1, 13, (2,), generator=generator).tolist()
+    # In some batches no source has a sentence token, but the targets have.
+    parts = [random_rows(seed, *lengths, without_sentences=seeds[0] % 7 == 6) for seed in seeds]
+    return tuple(map(torch.cat, zip(*parts, strict=True)))
+
+
+@functools.cache
+def cached_oracle(seeds: range, **switches) -> dict[str, torch.Tensor]:
+    return dense_oracle(tiny_config(**switches), *random_masked_batch(seeds))
+
+
 class MaskTest(parameterized.TestCase):
     @parameterized.parameters(*IMPLEMENTATIONS)
     def test_masks_equal_the_dense_oracle_in_every_layer_and_are_built_once(self, attn_implementation):
         model = tiny_model(attn_implementation=attn_implementation)
-        for seed in range(200):
-            with self.subTest(seed=seed):
-                self.check_against_the_oracle(model, seed)
+        # Where padding is depends on a seed modulo 8. Some seeds are a batch by themselves, too; one of a single row.
+        batches = [range(first, 200, 40) for first in range(40)] + [range(seed, seed + 1) for seed in range(8)]
+        for seeds in batches:
+            with self.subTest(seeds=seeds):
+                self.check_against_the_oracle(model, seeds)
 
     @parameterized.parameters(*itertools.product(IMPLEMENTATIONS, SWITCHES))
     def test_each_mask_can_be_switched_off_by_itself(self, attn_implementation, switch):
         model = tiny_model(attn_implementation=attn_implementation, **{switch: False})
-        for seed in range(5):
-            self.check_against_the_oracle(model, seed)
+        for first in range(5):
+            self.check_against_the_oracle(model, range(first, 200, 40), **{switch: False})
 
-    def check_against_the_oracle(self, model, seed):
-        generator = torch.Generator().manual_seed(seed)
-        batch_size, source_length, target_length = torch.randint(1, 13, (3,), generator=generator).tolist()
-        # Half of the seeds have no padding in the source, half none in the target; half of the rest is at the left.
-        # A row is without any sentence token often enough; every seventh seed all sources are, but not the targets.
-        source_is_real = random_padding(generator, batch_size, source_length, left=seed % 4 == 3) | (seed % 2 == 0)
-        target_is_real = random_padding(generator, batch_size, target_length, left=seed % 8 > 5) | (seed % 4 < 2)
-        input_ids = random_ids(generator, batch_size, source_length, 0.0 if seed % 7 == 6 else 0.3) * source_is_real
-        decoder_ids = random_ids(generator, batch_size, target_length) * target_is_real
+    @torch.no_grad()
+    def check_against_the_oracle(self, model, seeds, **switches):
+        input_ids, source_is_real, decoder_ids, target_is_real = random_masked_batch(seeds)
         flex = model.config._attn_implementation == "flex_attention"
         with no_flex_attention() if flex else contextlib.nullcontext(), captured_masks(model) as masks:
             model(
@@ -125,8 +152,7 @@ class MaskTest(parameterized.TestCase):
                 decoder_input_ids=decoder_ids,
                 decoder_attention_mask=None if target_is_real.all() else target_is_real.long(),
             )
-        oracle = dense_oracle(model.config, input_ids, source_is_real, decoder_ids, target_is_real)
-        for kind, expected in oracle.items():
+        for kind, expected in cached_oracle(seeds, **switches).items():
             self.assertTrue(all(mask is masks[kind][0] for mask in masks[kind]), kind)
             self.assertLen(masks[kind], 2)
             torch.testing.assert_close(dense_mask(masks[kind][0], kind, *expected.shape), expected, rtol=0, atol=0)
@@ -229,65 +255,55 @@ class PaddingTest(parameterized.TestCase):
             torch.testing.assert_close(alone[0], together[row], rtol=1e-5, atol=1e-5)
 
 
+def equality_cases() -> dict[str, tuple]:
+    """Models with all masks, without one of them, without any; each with a batch, padded or not."""
+    none = {switch: False for switch in SWITCHES}
+    size = {"d_kv": 16}  # 8 is below what flex attention takes
+    changes = {"all masks": {}, **{f"no {switch}": {switch: False} for switch in SWITCHES}, "padding alone": none}
+    batch, plain = random_batch(5), random_batch(5, sentence_tokens=0.0)
+    cases = {
+        case: (DepthForConditionalGeneration, tiny_config(**size, **switches), batch)
+        for case, switches in changes.items()
+    }
+    cases |= {
+        "T5": (T5ForConditionalGeneration, tiny_t5_config(**size, **V1_0), plain),
+        "UMT5": (UMT5ForConditionalGeneration, tiny_umt5_config(**size), plain),
+    }
+    for case in ("padding alone", "T5", "UMT5"):
+        *model, batch = cases[case]
+        cases[f"{case}, no padding"] = (*model, batch | {"attention_mask": None})
+    return cases
+
+
 class ImplementationTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ({},), *(({switch: False},) for switch in SWITCHES), ({switch: False for switch in SWITCHES},)
-    )
-    def test_eager_sdpa_and_flex_have_equal_logits_and_gradients(self, switches):
-        batch = random_batch(5)
-        # A key/value width of 8 is below what flex attention takes.
-        reference = tiny_model(attn_implementation="eager", d_kv=16, **switches)
-        logits, expected = reference(**batch).logits, gradients(reference, batch)
-        for attn_implementation in ("sdpa", "flex_attention"):
-            model = tiny_model(attn_implementation=attn_implementation, d_kv=16, **switches)
-            flex = attn_implementation == "flex_attention"
-            with (
-                self.subTest(attn_implementation),
-                uncompiled_flex_attention() if flex else contextlib.nullcontext(),
-            ):
-                torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
-                for name, gradient in gradients(model, batch).items():
-                    torch.testing.assert_close(
-                        gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
-                    )
-
-    @parameterized.product(bias_in_every_layer=(False, True), masked=(False, True))
-    def test_flex_attention_of_t5_and_umt5_equals_eager(self, bias_in_every_layer, masked):
-        batch = random_batch(5, sentence_tokens=0.0)
-        if not masked:
-            batch["attention_mask"] = None
-        models = []
-        for attn_implementation in ("eager", "flex_attention"):
-            config = tiny_t5_config(d_kv=16, **V1_0)
-            model_class = T5ForConditionalGeneration
-            if bias_in_every_layer:
-                config, model_class = tiny_umt5_config(d_kv=16), UMT5ForConditionalGeneration
-            models.append(tiny_model(config, attn_implementation, model_class=model_class))
-        reference, model = models
-        logits, expected = reference(**batch).logits, gradients(reference, batch)
-        with uncompiled_flex_attention():
-            torch.testing.assert_close(model(**batch).logits, logits, rtol=1e-4, atol=1e-5)
-            found = gradients(model, batch)
-        for name, gradient in found.items():
+    def assert_equal(self, model, reference, batch):
+        (expected, expected_gradients), (found, found_gradients) = (
+            outputs_and_gradients(one, batch) for one in (reference, model)
+        )
+        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        for name, gradient in found_gradients.items():
             torch.testing.assert_close(
-                gradient, expected[name], rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+                gradient,
+                expected_gradients[name],
+                rtol=1e-3,
+                atol=1e-5,
+                msg=lambda text, name=name: f"{name}: {text}",
             )
+        return found_gradients
 
-    def test_flex_attention_takes_a_batch_without_masks(self):
-        batch = random_batch(5) | {"attention_mask": None}
-        switches = {switch: False for switch in SWITCHES}
-        expected = tiny_model(attn_implementation="eager", d_kv=16, **switches)(**batch).logits
-        model = tiny_model(attn_implementation="flex_attention", d_kv=16, **switches)
+    @parameterized.parameters("sdpa", "flex_attention")
+    def test_logits_and_gradients_are_those_of_eager(self, attn_implementation):
         with uncompiled_flex_attention():
-            torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-4, atol=1e-5)
-
-    def test_flex_attention_trains_the_relative_bias(self):
-        model = tiny_model(attn_implementation="flex_attention", d_kv=16)
-        with uncompiled_flex_attention():
-            expected = gradients(model, random_batch(5))
-        for stack in ("encoder", "decoder"):
-            bias = expected[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
-            self.assertGreater(bias.abs().sum().item(), 1e-3)
+            for case, (model_class, config, batch) in equality_cases().items():
+                models = (
+                    tiny_model(copy.deepcopy(config), name, model_class=model_class)
+                    for name in (attn_implementation, "eager")
+                )
+                with self.subTest(case):
+                    found = self.assert_equal(*models, batch)
+                    for stack in ("encoder", "decoder"):
+                        bias = found[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+                        self.assertGreater(bias.abs().sum().item(), 1e-3, "the relative bias is not trained")
 
 
 def stock_twin(model, config, attn_implementation):
@@ -641,16 +657,15 @@ class TrainingTest(parameterized.TestCase):
             self.assertTrue(flat.isfinite().all())
             self.assertGreater(torch.cosine_similarity(flat, flat_expected, dim=0).item(), 0.99)
 
-    @parameterized.parameters(("eager", "eager"), ("sdpa", "aot_eager"))
-    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation, backend):
+    @parameterized.parameters(("eager", "eager", 2), ("sdpa", "aot_eager", 1))
+    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation, backend, layers):
         torch._dynamo.reset()
-        model = tiny_model(attn_implementation=attn_implementation).train()
+        model = tiny_model(attn_implementation=attn_implementation, num_layers=layers).train()
         batch = random_batch(16)
-        expected = gradients(model, batch)
-        loss = model(**batch).loss
+        outputs, expected = outputs_and_gradients(model, batch)
         compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
-        torch.testing.assert_close(compiled(**batch, use_cache=False).loss, loss)
-        found = gradients(compiled, batch, use_cache=False)
+        compiled_outputs, found = outputs_and_gradients(compiled, batch, use_cache=False)
+        torch.testing.assert_close(compiled_outputs.loss, outputs.loss)
         self.assert_close({name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}, expected)
 
     def test_copies_and_pickles_are_the_same_model(self):

@@ -1,5 +1,6 @@
 """Attention as Triton kernels: equal to the formula by Triton's interpreter, and compiled for GPUs without one."""
 
+import functools
 import os
 import tempfile
 from unittest import mock
@@ -15,7 +16,7 @@ from hf_depth.models import triton_depth
 
 # (mask, queries, keys, head size, has a bias). Tiles are of 16 queries and 32 keys.
 CASES = {
-    "plain": ("none", 33, 33, 16, True),
+    "plain": ("none", 17, 33, 16, True),
     "whole_tiles": ("none", 32, 32, 32, True),
     "causal": ("causal", 35, 35, 64, True),
     "padded": ("padded", 13, 13, 24, True),
@@ -82,7 +83,7 @@ class InterpretedKernelsTest(parameterized.TestCase):
 
     def test_the_gradient_of_the_bias_is_a_sum_over_parts_of_the_batch(self):
         whole, in_parts = (
-            torch.tensor(self.run_there(interpreted_attention.parts_of_the_batch, programs)) for programs in (1, 6)
+            torch.tensor(self.run_there(interpreted_attention.parts_of_the_batch, programs)) for programs in (1, 4)
         )
         torch.testing.assert_close(in_parts, whole)
 
@@ -103,6 +104,7 @@ HALF_PRECISION = {"query", "key", "value", "out", "out_gradient", "query_gradien
 FLOAT32 = {"bias", "logsumexp", "delta", "score_gradient"}
 
 
+@functools.cache
 def compile_kernel(name: str, capability: int, **changes) -> triton.compiler.CompiledKernel:
     """Compile a kernel of `triton_depth` with its first configuration, for bfloat16, bias and mask, without a GPU."""
     kernel = getattr(triton_depth, name)
