@@ -93,12 +93,12 @@ class OutputsTest(TrainingTestCase):
 
 class CurveTest(TrainingTestCase):
     def curve(self, batches, implementation: str, bf16: bool = False, **arguments) -> np.ndarray:
-        """The losses of 100 steps of AdamW, as means of 10."""
+        """The losses of 200 steps of AdamW, as means of 10."""
         model = tiny_model("depth").train()
         model.set_attn_implementation(implementation)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         losses = []
-        for step in range(100):
+        for step in range(200):
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 loss = model(**batches[step % len(batches)], **arguments).loss
             loss.backward()
@@ -106,7 +106,7 @@ class CurveTest(TrainingTestCase):
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-        return np.array(losses).reshape(10, 10).mean(1)
+        return np.array(losses).reshape(20, 10).mean(1)
 
     def test_the_fast_path_learns_like_the_eager_one(self):
         batches = list(static_trainer("depth", self.folder, 60).get_train_dataloader())
@@ -114,8 +114,8 @@ class CurveTest(TrainingTestCase):
         batches = [{name: batch[name] for name in names} for batch in batches]
         eager = self.curve(batches, "eager", skip_logits=False)
         self.assertLess(eager[-1], eager[0] - 1.0)
-        # In nats; with other initial weights the means are up to 0.13 apart. Measured: 3e-7 and 0.0006.
+        # In nats; with other initial weights the means are up to 0.13 apart. Measured: 2e-6 and 0.011.
         fast = self.curve(batches, "depth_sdpa")
-        np.testing.assert_allclose(fast, eager, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(fast, eager, rtol=0, atol=1e-4)
         half = self.curve(batches, "depth_sdpa", bf16=True)
-        np.testing.assert_allclose(half, eager, rtol=0, atol=0.005)
+        np.testing.assert_allclose(half, eager, rtol=0, atol=0.05)
