@@ -4,13 +4,17 @@ import functools
 import gzip
 import importlib.util
 import io
+import multiprocessing
 import os
 import pydoc_data.topics
 import string
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import sentencepiece
@@ -31,12 +35,25 @@ def process_environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
+def fork_server() -> BaseContext:
+    """
+    Makes processes that share no memory with this one. They are forks of a process that has imported the package,
+    which takes longer than all that a tiny model does.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    return context
+
+
+def call_in_another_process(function: Callable, *arguments: Any) -> Any:
+    """What a function returns in a process of its own, see `fork_server`."""
+    with mock.patch.dict(os.environ, process_environment()), ProcessPoolExecutor(1, fork_server()) as pool:
+        return pool.submit(function, *arguments).result(timeout=300)
+
+
 def run_in_two_processes(function: Callable, *arguments: str):
-    """
-    Call a function in two processes with the environment that `torchrun` gives them. They are forks of a process that
-    has imported the package, which takes longer than all that a tiny model does.
-    """
-    torch.multiprocessing.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    """Call a function in two processes with the environment that `torchrun` gives them, see `fork_server`."""
+    fork_server()
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, process_environment()):
         processes = torch.multiprocessing.start_processes(
             _call_in_process, (function, arguments, f"{folder}/store"), 2, join=False, start_method="forkserver"
