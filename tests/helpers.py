@@ -11,6 +11,7 @@ import string
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
@@ -42,19 +43,21 @@ def fork_server() -> BaseContext:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    with mock.patch.dict(os.environ, process_environment()):
+        forkserver.ensure_running()
     return context
 
 
 def call_in_another_process(function: Callable, *arguments: Any) -> Any:
     """What a function returns in a process of its own, see `fork_server`."""
-    with mock.patch.dict(os.environ, process_environment()), ProcessPoolExecutor(1, fork_server()) as pool:
+    with ProcessPoolExecutor(1, fork_server()) as pool:
         return pool.submit(function, *arguments).result(timeout=300)
 
 
 def run_in_two_processes(function: Callable, *arguments: str):
     """Call a function in two processes with the environment that `torchrun` gives them, see `fork_server`."""
     fork_server()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, process_environment()):
+    with tempfile.TemporaryDirectory() as folder:
         processes = torch.multiprocessing.start_processes(
             _call_in_process, (function, arguments, f"{folder}/store"), 2, join=False, start_method="forkserver"
         )
