@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 
+import pytest
 from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise each attempt to reach the Hub waits for half a minute
@@ -21,6 +22,15 @@ settings.register_profile("hf_depth", deadline=None, derandomize=True)
 settings.load_profile("hf_depth")
 
 
-def pytest_collection_finish():
-    """What is imported by now stays: the collections of garbage, with which each training begins, pass over it."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """
+    What is imported by now stays: no collection of garbage looks at it while it is imported, nor later, as at the
+    beginning of each training.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()

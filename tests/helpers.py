@@ -4,13 +4,18 @@ import functools
 import gzip
 import importlib.util
 import io
+import multiprocessing
 import os
 import pydoc_data.topics
 import string
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import sentencepiece
@@ -31,39 +36,35 @@ def process_environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | more
 
 
-def run_in_two_processes(function: Callable, *arguments: str):
+def fork_server() -> BaseContext:
     """
-    Call a function in two processes with the environment that `torchrun` gives them. They are forks of a process that
-    has imported the package, which takes longer than all that a tiny model does.
+    Makes processes that share no memory with this one. They are forks of a process that has imported the package,
+    which takes longer than all that a tiny model does.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        _run_forks(2, _call_in_process, function, arguments, f"{folder}/store")
-
-
-def run_in_a_process(function: Callable, *arguments: str):
-    """Call a function in a process that has imported the package, and has done nothing else: a fork as those above."""
-    _run_forks(1, _call_alone, function, arguments)
-
-
-def run_example(path: str, *flags: str):
-    """Call `main()` of a script of examples/; for processes that are forks."""
-    load_script(path).main(flags)
-
-
-def _run_forks(number: int, target: Callable, function: Callable, *arguments):
-    torch.multiprocessing.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hf_depth", "tiny_tasks"])
     with mock.patch.dict(os.environ, process_environment()):
+        forkserver.ensure_running()
+    return context
+
+
+def call_in_another_process(function: Callable, *arguments: Any) -> Any:
+    """What a function returns in a process of its own, see `fork_server`."""
+    with ProcessPoolExecutor(1, fork_server()) as pool:
+        return pool.submit(function, *arguments).result(timeout=600)
+
+
+def run_in_two_processes(function: Callable, *arguments: str):
+    """Call a function in two processes with the environment that `torchrun` gives them, see `fork_server`."""
+    fork_server()
+    with tempfile.TemporaryDirectory() as folder:
         processes = torch.multiprocessing.start_processes(
-            target, (function, *arguments), number, join=False, start_method="forkserver"
+            _call_in_process, (function, arguments, f"{folder}/store"), 2, join=False, start_method="forkserver"
         )
         if not processes.join(timeout=300) and not processes.join(timeout=300):  # one may end before the other
             for process in processes.processes:
                 process.kill()
-            raise AssertionError(f"{function} did not end in {number} processes.")
-
-
-def _call_alone(rank: int, function: Callable, arguments: tuple[str, ...]):
-    function(*arguments)
+            raise AssertionError(f"{function} did not end in two processes.")
 
 
 def _call_in_process(rank: int, function: Callable, arguments: tuple[str, ...], store: str):
@@ -79,6 +80,11 @@ def load_script(path: str) -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def run_example(path: str, *flags: str):
+    """Call `main()` of a script of examples/; for processes that are forks."""
+    load_script(path).main(flags)
 
 
 @functools.cache

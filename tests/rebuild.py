@@ -17,19 +17,20 @@ def rebuild_depth(inputs, targets, sentinels, sentence_tokens, eosen, eos):
     inputs_of = _sentences(inputs[1:-1], set(sentence_tokens), eosen)
     targets_of = _sentences(targets[:-1], set(sentence_tokens), eosen)
     assert inputs_of.keys() == targets_of.keys()
-    sentences = []
+    sentences, all_sentinels = [], set(sentinels)
     for token, target in targets_of.items():
-        spans = _masked_spans(target, set(sentinels))
+        spans = _masked_spans(target, all_sentinels)
         sentences.append(_fill(inputs_of[token], spans))
         assert not spans, "every span of the target has its sentinel in the same sentence of the input"
-    used = [token for sentence in targets_of.values() for token in sentence if token in set(sentinels)]
+    used = [token for sentence in targets_of.values() for token in sentence if token in all_sentinels]
     assert len(used) == len(set(used)), "no sentinel is used twice"
     return sentences
 
 
 def sentence_order(ids, sentence_tokens):
     """The sentence tokens of an input or target, as they come."""
-    return [token for token in ids if token in set(sentence_tokens)]
+    sentence_tokens = set(sentence_tokens)
+    return [token for token in ids if token in sentence_tokens]
 
 
 def _sentences(ids, sentence_tokens, eosen):

@@ -17,7 +17,7 @@ import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers import ROOT, SENTENCES, load_script, process_environment, run_in_a_process, tiny_tokenizer
+from helpers import ROOT, SENTENCES, call_in_another_process, load_script, process_environment, tiny_tokenizer
 from hf_depth import DepthForConditionalGeneration, load_model
 from tiny_tasks import as_jsonl, rte_rows
 from tiny_training import save_pretraining
@@ -135,7 +135,7 @@ class BenchmarksTest(parameterized.TestCase):
 
     def run_in_a_fork(self, path, flags):
         file = Path(self.enterContext(tempfile.TemporaryDirectory()), "output.txt")
-        run_in_a_process(print_to_file, path, str(file), *flags)
+        call_in_another_process(print_to_file, path, str(file), *flags)
         return file.read_text(encoding="utf-8")
 
     def run_in_an_interpreter(self, path, flags):

@@ -66,7 +66,9 @@ trainer.save_model()
 
 # Runs snippets one after the other, each with its own names, and prints the predictions of the first that has some.
 RUNNER = """
-import json, runpy, sys
+import gc, json, runpy, sys
+import hf_depth
+gc.freeze()  # each training begins with a collection of garbage, which passes over what was imported before
 predictions = None
 for path in sys.argv[1:]:
     names = runpy.run_path(path)

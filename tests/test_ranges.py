@@ -25,12 +25,12 @@ OTHERS |= {name for loader in LOADERS.values() for name in loader.option_names} 
 UNLIMITED = ("max_steps", "local_rank")  # -1 stands for "not given"
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 CLASSES = list(dict.fromkeys(kind for script in SCRIPTS for kind in script_arguments(script)))
+TYPES = {kind: get_type_hints(kind) for kind in CLASSES}
 NUMBERS = [
     (kind, item.name)
     for kind in CLASSES
     for item in fields(kind)
-    if item.name not in UNLIMITED
-    and {int, float} & {get_type_hints(kind)[item.name], *get_args(get_type_hints(kind)[item.name])}
+    if item.name not in UNLIMITED and {int, float} & {TYPES[kind][item.name], *get_args(TYPES[kind][item.name])}
 ]
 
 
@@ -69,7 +69,7 @@ class FlagsTest(parameterized.TestCase):
     def test_each_number_is_checked(self, kind, name):
         allowed = RANGES.get(name)
         self.assertTrue(allowed is not None or name in OTHERS, "a flag without a range")
-        bad = [-1e9, math.nan, math.inf] if get_type_hints(kind)[name] in (float, float | None) else [-(10**9)]
+        bad = [-1e9, math.nan, math.inf] if TYPES[kind][name] in (float, float | None) else [-(10**9)]
         for value in bad:
             with self.subTest(value), self.assertRaisesRegex(ValueError, f"`(--)?{name}` must .*got {value}"):
                 self.arguments(kind, **{name: value})

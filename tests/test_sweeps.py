@@ -12,7 +12,6 @@ from unittest import mock
 import yaml
 from absl.testing import parameterized
 from accelerate.commands.launch import launch_command_parser
-from wandb import wandb_agent
 
 import tiny_training
 from helpers import ROOT, load_script, script_arguments, tiny_tokenizer
@@ -46,6 +45,8 @@ def choices(parameter):
 
 def agent_command(sweep, **values):
     """The command of the installed agent for values of the parameters; all others have their first value."""
+    from wandb import wandb_agent  # takes a second to import
+
     parameters = {name: {"value": choices(parameter)[0]} for name, parameter in sweep["parameters"].items()}
     parameters |= {name: {"value": value} for name, value in values.items()}
     with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@ Text to token ids: the tokens that DEPTH adds to a T5 vocabulary, and an encodin
 text can become a special token.
 """
 
+import functools
 import json
 import os
 import re
@@ -321,9 +322,13 @@ class TextEncoder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.tokenizer = _without_special_tokens(tokenizer.backend_tokenizer) if tokenizer.is_fast else tokenizer
+        backend, keeps_words = tokenizer, False
+        if tokenizer.is_fast:
+            state, keeps_words = _without_special_tokens(tokenizer.backend_tokenizer.to_str())
+            backend = Tokenizer.from_str(state)
+        self.tokenizer = backend
         self.version = tokenizers.__version__
-        self.keeps_words = tokenizer.is_fast and _encodes_words(self.tokenizer)
+        self.keeps_words = keeps_words
         self._forget_words()
 
     def _forget_words(self) -> None:
@@ -415,9 +420,8 @@ def layout_document(
     return [*ids, eosen_token_id, eos_token_id]
 
 
-def _encodes_words(backend: Tokenizer) -> bool:
+def _encodes_words(state: dict[str, Any]) -> bool:
     """Whether the ids of a text are those of its words, between white space: as T5's own tokenizers are made."""
-    state = json.loads(backend.to_str())
     splitters = (state["pre_tokenizer"] or {}).get("pretokenizers", [])
     return (
         state["model"]["type"] == "Unigram"
@@ -428,15 +432,16 @@ def _encodes_words(backend: Tokenizer) -> bool:
     )
 
 
-def _without_special_tokens(backend: Tokenizer) -> Tokenizer:
+@functools.lru_cache(maxsize=4)  # each task has an encoder; as a rule all of them are of one tokenizer
+def _without_special_tokens(serialized: str) -> tuple[str, bool]:
     """
-    A copy of a tokenizer's backend that has the same ids, but finds no special token in text.
+    A tokenizer's backend that has the same ids, but finds no special token in text; and whether it encodes words.
 
     `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
     vocabulary, where the unigram model finds them. Here they get names with a space: text is cut at its spaces before
     the model sees it, so that no piece of text has one.
     """
-    state = json.loads(backend.to_str())
+    state = json.loads(serialized)
     vocabulary = state["model"]["vocab"]
     added = {token["id"]: token["content"] for token in state["added_tokens"]}
     special = {token["content"] for token in state["added_tokens"] if token["special"]}
@@ -447,4 +452,4 @@ def _without_special_tokens(backend: Tokenizer) -> Tokenizer:
         vocabulary.update({piece: index for index, piece in added.items()})
     state["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
     state.update(post_processor=None, truncation=None, padding=None)
-    return Tokenizer.from_str(json.dumps(state))
+    return json.dumps(state), _encodes_words(state)

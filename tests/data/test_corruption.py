@@ -1,7 +1,8 @@
 """Laws of the noise functions: nothing is lost or repeated, noise is as requested, no example depends on another."""
 
+import functools
 import math
-from itertools import permutations
+from itertools import chain, permutations
 
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -99,9 +100,9 @@ def spans_of(target):
 
 def sentences_of(ids):
     """`<sent_a> tokens <eosen> <sent_b> tokens <eosen>` -> {a: tokens, b: tokens}."""
-    sentences = {}
+    sentences, sentence_tokens = {}, set(SENTENCE_TOKENS.tolist())
     for token in ids:
-        if token in SENTENCE_TOKENS:
+        if token in sentence_tokens:
             assert token not in sentences
             current = sentences[token] = []
         elif token != EOSEN:
@@ -118,6 +119,18 @@ def random_sentences(rng, mean_length=25, most=20, most_tokens=640):
     lengths = np.maximum(1, rng.gamma(2.2, mean_length / 2.2, rng.integers(1, most + 1)).astype(int))
     lengths = lengths[: max(1, int(np.searchsorted(np.cumsum(lengths), most_tokens)))]
     return [random_document(rng, length) for length in lengths]
+
+
+@functools.cache
+def many_documents() -> list[list[int]]:
+    rng = np.random.default_rng(0)
+    return [random_document(rng, length) for length in rng.integers(100, 640, 2000)]
+
+
+@functools.cache
+def many_stories() -> list[list[list[int]]]:
+    rng = np.random.default_rng(0)
+    return [random_sentences(rng) for _ in range(2000)]
 
 
 any_documents = st.lists(st.lists(st.integers(2, 31_999), min_size=2, max_size=300), min_size=1, max_size=6)
@@ -217,17 +230,15 @@ class SeparatorsTest(parameterized.TestCase):
 class NoiseTest(parameterized.TestCase):
     @parameterized.product(density=DENSITIES, mean=(2.0, 3.0, 5.0))
     def test_t5_masks_the_requested_share_in_spans_of_the_requested_length(self, density, mean):
-        rng = np.random.default_rng(0)
-        batch = [random_document(rng, length) for length in rng.integers(100, 640, 2000)]
-        spans = np.concatenate([spans_of(target) for _, target in t5(batch, density, mean)])
+        batch = many_documents()
+        spans = spans_of(list(chain.from_iterable(target for _, target in t5(batch, density, mean))))
         self.assertAlmostEqual(spans.sum() / sum(map(len, batch)), density, delta=0.01)
         self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)
 
     @parameterized.product(density=(0.15, 0.3, 0.5), mean=(2.0, 3.0, 5.0))
     def test_depth_does_so_although_spans_end_with_their_sentence(self, density, mean):
-        rng = np.random.default_rng(0)
-        batch = [random_sentences(rng) for _ in range(2000)]
-        spans = np.concatenate([spans_of(target) for _, target in depth(batch, density, mean)])
+        batch = many_stories()
+        spans = spans_of(list(chain.from_iterable(target for _, target in depth(batch, density, mean))))
         num_tokens = sum(len(sentence) for document in batch for sentence in document)
         self.assertAlmostEqual(spans.sum() / num_tokens, density, delta=0.01)
         self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)

@@ -11,7 +11,7 @@ import torch
 from absl.testing import absltest, parameterized
 from torch.utils.data import DataLoader, DistributedSampler
 
-from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer
+from helpers import DOCUMENTS, SENTENCES, fork_server, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration
 from hf_depth.data.corruption import depth_input_and_target_lengths, t5_raw_length
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -277,11 +277,10 @@ class ReproducibilityTest(parameterized.TestCase):
             collator.set_epoch(epoch)
             self.assertEqual(pairs_of(loader), pairs_of(DataLoader(examples, 4, collate_fn=collator)))
 
-    def test_so_does_a_worker_that_shares_no_memory_by_forking(self):
+    def test_so_does_a_worker_that_shares_no_memory_with_this_process(self):
         collator, examples = DataCollatorForDepth(TOKENIZER), random_examples(8)
-        loader = DataLoader(
-            examples, 4, collate_fn=collator, num_workers=1, persistent_workers=True, multiprocessing_context="spawn"
-        )
+        settings = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": fork_server()}
+        loader = DataLoader(examples, 4, collate_fn=collator, **settings)
         for epoch in (0, 1):
             collator.set_epoch(epoch)
             self.assertEqual(pairs_of(loader), pairs_of([collator(examples)]))

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -9,7 +7,7 @@ from datasets import Dataset, DatasetDict, IterableDataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import DOCUMENTS, SENTENCES, process_environment, tiny_tokenizer
+from helpers import DOCUMENTS, SENTENCES, call_in_another_process, tiny_tokenizer
 from hf_depth.data.corruption import depth_input_and_target_lengths
 from hf_depth.data.preprocessing import (
     DepthPreprocessor,
@@ -31,6 +29,11 @@ documents = st.lists(st.lists(st.sampled_from(SENTENCES), max_size=30).map(" ".j
 
 def depth_preprocessor(max_source_length=64, max_target_length=64, max_sentences=20, **arguments):
     return DepthPreprocessor(TOKENIZER, max_source_length, max_target_length, *NOISE, max_sentences, **arguments)
+
+
+def prepared_file(folder: str) -> str:
+    """Where the examples of a saved data set are kept."""
+    return prepare_dataset(Dataset.load_from_disk(folder), depth_preprocessor()).cache_files[0]["filename"]
 
 
 def text_of(number: int) -> str:
@@ -254,18 +257,12 @@ class PrepareDatasetTest(parameterized.TestCase):
         self.assertEqual(flat(prepared["input_ids"]), ENCODER(SENTENCES[:1])[0])
 
     def test_a_later_process_finds_the_examples_in_the_cache(self):
-        program = (
-            "import sys; from tests.data.test_preprocessing import Dataset, depth_preprocessor, prepare_dataset;"
-            "examples = prepare_dataset(Dataset.load_from_disk(sys.argv[1]), depth_preprocessor());"
-            "print(examples.cache_files[0]['filename'])"
-        )
         with tempfile.TemporaryDirectory() as folder:
             self.dataset().save_to_disk(folder)
-            files = prepare_dataset(Dataset.load_from_disk(folder), depth_preprocessor()).cache_files
-            written = os.stat(files[0]["filename"]).st_mtime_ns
-            command = [sys.executable, "-c", program, folder]
-            used = subprocess.check_output(command, env=process_environment(), text=True).splitlines()[-1]
-            self.assertEqual(used, files[0]["filename"])
+            file = prepared_file(folder)
+            written = os.stat(file).st_mtime_ns
+            used = call_in_another_process(prepared_file, folder)
+            self.assertEqual(used, file)
             self.assertEqual(os.stat(used).st_mtime_ns, written)
             prepare_dataset(Dataset.load_from_disk(folder), depth_preprocessor(), overwrite_cache=True)
             self.assertGreater(os.stat(used).st_mtime_ns, written)

@@ -23,10 +23,14 @@ def small_tokenizer() -> T5Tokenizer:
     return train_tokenizer(SENTENCES, 300)
 
 
-class TrainTokenizerTest(CorpusTestCase):
-    TEXTS = [document["text"] for document in python_reference_documents()]
+@functools.cache
+def long_texts() -> list[str]:
+    return [document["text"] for document in python_reference_documents()[:60]]
 
-    def train(self, texts=TEXTS, vocab_size=1000, **arguments) -> T5Tokenizer:
+
+class TrainTokenizerTest(CorpusTestCase):
+    def train(self, texts: list[str] | None = None, vocab_size=1000, **arguments) -> T5Tokenizer:
+        texts = long_texts() if texts is None else texts
         return train_tokenizer(texts, vocab_size, self.path("tokenizer"), **arguments)
 
     def test_ids_are_those_of_t5(self):
@@ -45,10 +49,11 @@ class TrainTokenizerTest(CorpusTestCase):
         self.assertEqual(self.train().backend_tokenizer.to_str(), tokenizer.backend_tokenizer.to_str())
 
     def test_ids_are_those_of_sentencepiece_and_decode_to_the_text(self):
-        ids = self.train()(self.TEXTS, add_special_tokens=False)["input_ids"]
+        texts = long_texts()
+        ids = self.train()(texts, add_special_tokens=False)["input_ids"]
         model = sentencepiece.SentencePieceProcessor(model_file=self.path("tokenizer/spiece.model"))
-        self.assertEqual(ids, model.encode(self.TEXTS))
-        for text, decoded in zip(self.TEXTS, model.decode(ids), strict=True):
+        self.assertEqual(ids, model.encode(texts))
+        for text, decoded in zip(texts, model.decode(ids), strict=True):
             self.assertEqual(decoded, unicodedata.normalize("NFKC", " ".join(text.split())))
 
     def test_a_tokenizer_that_is_not_saved_is_the_same_and_can_be_saved_later(self):

@@ -5,7 +5,6 @@ import random
 import evaluate
 import numpy as np
 from absl.testing import parameterized
-from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
@@ -100,6 +99,8 @@ class MetricsTest(parameterized.TestCase):
     def test_rouge_l_is_that_of_rouge_score_against_the_best_reference(self, seed):
         texts = random_texts(seed)
         references = [random_texts(1000 * seed + number, 1 + number % 3) for number in range(len(texts))]
+        from rouge_score.rouge_scorer import RougeScorer  # brings nltk, which takes a moment to import
+
         scorer = RougeScorer(["rougeL"], use_stemmer=True)
         expected = [
             max(scorer.score(reference, answer)["rougeL"].fmeasure for reference in allowed)

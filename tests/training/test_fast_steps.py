@@ -4,7 +4,6 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from datasets import Dataset
-from torch._dynamo.testing import CompileCounterWithBackend
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments, SpanCorruptionObjective
@@ -50,6 +49,8 @@ def gradients_of(trainer: DepthTrainer, model: torch.nn.Module, batches: list[di
 class CompiledStepTest(TrainingTestCase):
     @parameterized.parameters(("depth", "sdpa", False), ("depth", "depth_sdpa", True), ("t5", "depth_sdpa", False))
     def test_twenty_batches_of_the_collator_compile_once_without_a_break(self, kind, implementation, checkpointing):
+        from torch._dynamo.testing import CompileCounterWithBackend  # takes a second to import
+
         trainer = static_trainer(kind, self.folder, 60, sentence_loss_coefficient=2.0)
         trainer.model.train().set_attn_implementation(implementation)
         if checkpointing:

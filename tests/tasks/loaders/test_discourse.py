@@ -2,8 +2,6 @@ import functools
 import gzip
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter, defaultdict
 from unittest import mock
@@ -12,7 +10,7 @@ import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset
 
-from helpers import tiny_tokenizer
+from helpers import call_in_another_process, tiny_tokenizer
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.tasks.loaders import discourse as discourse_tasks
@@ -39,7 +37,9 @@ def texts_of(row: dict) -> list[str]:
     return [row[name] for name in sorted(row) if name.startswith("sentence_")]
 
 
-CACHE = tempfile.TemporaryDirectory()  # of what is made of the default documents
+CACHE = tempfile.TemporaryDirectory()  # of the default documents, which take seconds to read, and what is made of them
+
+DEFAULT_FILES = TaskFiles(cache_dir=CACHE.name)
 
 
 def tearDownModule():
@@ -48,7 +48,7 @@ def tearDownModule():
 
 @functools.cache
 def default_splits(kind: str) -> dict[str, Dataset]:
-    return load(get_task(kind), TaskFiles(cache_dir=CACHE.name), DiscourseOptions())
+    return load(get_task(kind), DEFAULT_FILES, DiscourseOptions())
 
 
 class DiscourseTestCase(parameterized.TestCase):
@@ -228,7 +228,7 @@ class SplitsTest(DiscourseTestCase):
         self.assertEqual({name: len(set(rows["document"])) for name, rows in splits.items()}, expected)
 
     def test_it_is_what_the_registry_loads(self):
-        splits = load_task(get_task("sentence_position"), cache_dir=self.folder)
+        splits = load_task(get_task("sentence_position"), cache_dir=CACHE.name)
         for name, rows in default_splits("sentence_position").items():
             self.assertEqual(splits[name].to_list(), rows.to_list())
 
@@ -284,7 +284,8 @@ class CacheTest(DiscourseTestCase):
         """As a run does: everything is made anew."""
         preprocessor = TaskPreprocessor(tiny_tokenizer(True), get_task(kind), sentence_tokens=True)
         file = os.path.join(self.folder, "train.jsonl") if source == "file" else None
-        splits = load_task(get_task(kind), train_file=file, cache_dir=self.folder, options=options)
+        cache = self.folder if source == "file" else CACHE.name
+        splits = load_task(get_task(kind), train_file=file, cache_dir=cache, options=options)
         return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
 
     @parameterized.product(kind=["sentence_ordering", "discourse_coherence"], source=["file", "default"])
@@ -302,14 +303,14 @@ class CacheTest(DiscourseTestCase):
             self.assertEqual(again[split].cache_files, rows.cache_files)
 
     def test_another_process_finds_the_rows(self):
-        program = (
-            "from hf_depth import load_task; import sys; "
-            "print([rows._fingerprint for rows in load_task(sys.argv[1], cache_dir=sys.argv[2]).values()])"
-        )
-        command = [sys.executable, "-c", program, "sentence_ordering", self.folder]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        rows = load_task("sentence_ordering", cache_dir=self.folder).values()
-        self.assertEqual(output.splitlines()[-1], str([split._fingerprint for split in rows]))
+        splits = default_splits("sentence_ordering")
+        written = [os.stat(file["filename"]).st_mtime_ns for file in splits["train"].cache_files]
+        found = call_in_another_process(load, get_task("sentence_ordering"), DEFAULT_FILES, DiscourseOptions())
+        for split, rows in splits.items():
+            self.assertNotEmpty(rows.cache_files)
+            self.assertEqual(found[split].cache_files, rows.cache_files)
+            self.assertEqual(found[split]._fingerprint, rows._fingerprint)
+        self.assertEqual([os.stat(file["filename"]).st_mtime_ns for file in found["train"].cache_files], written)
 
     def test_changed_documents_options_and_seeds_are_read_anew(self):
         before = self.load("sentence_ordering", max_examples_per_document=2)["train"].to_list()
@@ -440,7 +441,8 @@ class ErrorTest(DiscourseTestCase):
             config_name="sentence_ordering",
         )
         options = DiscourseOptions(max_examples_per_document=2)
-        row = load(spec, TaskFiles(cache_dir=self.folder), options)["train"][0]
+        file = self.write("train.jsonl", [document(index) for index in range(30)])
+        row = load(spec, TaskFiles(train_file=file, cache_dir=self.folder), options)["train"][0]
         self.assertEqual(list(row), ["left", "right", "order", "document"])
         self.assertEqual(spec.targets(row), ["kept"])
 
