@@ -73,7 +73,11 @@ def print_to_file(path: str, file: str, *flags: str):
     folder_of_script = mock.patch.object(sys, "path", [str(Path(path).parent), *sys.path])
     with mock.patch.dict(os.environ), mock.patch.object(sys, "argv", [path, *flags]), folder_of_script:
         with open(file, "w", encoding="utf-8") as output, contextlib.redirect_stdout(output):
-            runpy.run_path(path, run_name="__main__")
+            try:
+                runpy.run_path(path, run_name="__main__")
+            except SystemExit as exit:
+                if exit.code:
+                    raise
 
 
 class BenchmarksTest(parameterized.TestCase):
