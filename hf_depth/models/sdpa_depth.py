@@ -213,25 +213,26 @@ def _blocks_of_examples(queries, added, mask, channels, is_causal):
     for index in range(len(mask)):
         part, of_queries, of_keys = slice(index, index + 1), mask[index, 0, :, :queries], mask[index, 0, :, queries:]
         for rows, columns, is_restricted in _blocks(of_queries, of_keys, is_causal):
-            chosen = is_restricted.nonzero()[:, 0] + rows.start
-            block = added[..., rows, columns]
+            chosen = is_restricted.nonzero()[:, 0]
+            block, of_rows = added[..., rows, columns], of_queries[:, rows]
             if len(chosen) == 0:
                 yield part, rows, columns, block, None
                 continue
             is_few = 2 * len(chosen) < len(is_restricted)
-            chosen = chosen if is_few else rows
-            before = added[..., chosen, columns]
-            block_mask = torch.cat((of_queries[:, chosen], of_keys[:, columns]), dim=1)[None, None]
+            before = block
+            if is_few:
+                before, of_rows = block.index_select(2, chosen), of_rows[:, chosen]
+            block_mask = torch.cat((of_rows, of_keys[:, columns]), dim=1)[None, None]
             after, has_no_key = _masked(before, block_mask, before.shape[2], channels)
             if not is_few:
                 yield part, rows, columns, after, has_no_key
                 continue
             if has_no_key is not None:
                 everywhere = has_no_key.new_zeros(1, 1, len(is_restricted), 1)
-                has_no_key = everywhere.index_copy_(2, chosen - rows.start, has_no_key)
-            added[..., chosen, columns] = after
+                has_no_key = everywhere.index_copy_(2, chosen, has_no_key)
+            block.index_copy_(2, chosen, after)
             yield part, rows, columns, block, has_no_key
-            added[..., chosen, columns] = before
+            block.index_copy_(2, chosen, before)
 
 
 def _blocks(of_queries, of_keys, is_causal):
