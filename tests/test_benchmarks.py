@@ -49,6 +49,11 @@ COMMANDS = {
         "real tokens per CPU second",
     ),
     "passage_baselines": ("", "bag of words"),
+    "precision": (
+        "--seeds 1 --steps 1 --batch_size 2 --eval_samples 4 --vocab_size 300 --d_model 16 --d_kv 8 --d_ff 32 "
+        "--num_layers 1 --num_heads 2",
+        "| bfloat16, residual stream too |",
+    ),
     "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
