@@ -50,7 +50,7 @@ COMMANDS = {
     ),
     "passage_baselines": ("", "bag of words"),
     "precision": (
-        "--seeds 1 --steps 1 --batch_size 2 --eval_samples 4 --vocab_size 300 --d_model 16 --d_kv 8 --d_ff 32 "
+        "--seeds 1 --steps 1 --eval_samples 4 --vocab_size 300 --d_model 16 --d_kv 8 --d_ff 32 "
         "--num_layers 1 --num_heads 2",
         "| bfloat16, residual stream too |",
     ),
