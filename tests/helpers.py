@@ -7,7 +7,9 @@ import io
 import multiprocessing
 import os
 import pydoc_data.topics
+import runpy
 import string
+import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -51,7 +53,13 @@ def fork_server() -> BaseContext:
 def call_in_another_process(function: Callable, *arguments: Any) -> Any:
     """What a function returns in a process of its own, see `fork_server`."""
     with ProcessPoolExecutor(1, fork_server()) as pool:
-        return pool.submit(function, *arguments).result(timeout=600)
+        future = pool.submit(function, *arguments)
+        try:
+            return future.result(timeout=600)
+        except TimeoutError:  # the pool would wait for it
+            for process in pool._processes.values():
+                process.kill()
+            raise
 
 
 def run_in_two_processes(function: Callable, *arguments: str):
@@ -83,8 +91,9 @@ def load_script(path: str) -> ModuleType:
 
 
 def run_example(path: str, *flags: str):
-    """Call `main()` of a script of examples/; for processes that are forks."""
-    load_script(path).main(flags)
+    """Run a script of examples/ in this process."""
+    with mock.patch.object(sys, "argv", [path, *flags]):
+        runpy.run_path(str(ROOT / path), run_name="__main__")
 
 
 @functools.cache

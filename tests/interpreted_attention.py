@@ -150,8 +150,8 @@ def strided_inputs() -> tuple[float, list[bool]]:
 
 def operators() -> float:
     """Check the operators as torch wants them; the error of a graph in one piece against eager mode."""
-    *arguments, gradient = inputs(8, 8, 16, torch.float32, True, batch_size=1)
-    mask, is_causal = masks("causal packed", 1, 8, 8)
+    *arguments, gradient = inputs(8, 8, 16, torch.float32, True)
+    mask, is_causal = masks("causal packed", 2, 8, 8)
     leaves = [tensor.requires_grad_() for tensor in arguments]
     torch.library.opcheck(triton_depth._attend, (*leaves, mask, is_causal))
     eagerly = results(triton_depth.depth_triton, *arguments, gradient, mask, is_causal)

@@ -80,8 +80,8 @@ def print_to_file(path: str, file: str, *flags: str):
         with open(file, "w", encoding="utf-8") as output, contextlib.redirect_stdout(output):
             try:
                 runpy.run_path(path, run_name="__main__")
-            except SystemExit as exit:
-                if exit.code:
+            except SystemExit as end:
+                if end.code:
                     raise
 
 

@@ -324,7 +324,7 @@ class TextEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         backend, keeps_words = tokenizer, False
         if tokenizer.is_fast:
-            state, keeps_words = _without_special_tokens(tokenizer.backend_tokenizer.to_str())
+            state, keeps_words = _plain_backend(tokenizer.backend_tokenizer.to_str())
             backend = Tokenizer.from_str(state)
         self.tokenizer = backend
         self.version = tokenizers.__version__
@@ -433,7 +433,7 @@ def _encodes_words(state: dict[str, Any]) -> bool:
 
 
 @functools.lru_cache(maxsize=4)  # each task has an encoder; as a rule all of them are of one tokenizer
-def _without_special_tokens(serialized: str) -> tuple[str, bool]:
+def _plain_backend(serialized: str) -> tuple[str, bool]:
     """
     A tokenizer's backend that has the same ids, but finds no special token in text; and whether it encodes words.
 

@@ -47,9 +47,9 @@ def linear_cross_entropy(
     The cross-entropy of `hidden @ weight.T`, a chunk of rows at a time: there is never a tensor of all logits.
 
     The gradients of the loss are computed in the forward pass, while the logits of a chunk are there, so that the
-    backward pass only scales them. `token_losses` may be differentiated, too: then the backward pass computes the
-    logits again for the gradient of `weight`. Under autocast the matrix products are in its dtype; the softmax, the
-    losses and the sum over the chunks are in float32.
+    backward pass only scales them. `token_losses` may be differentiated, too, though not in a compiled graph that has
+    the loss as well: then the backward pass computes the logits again for the gradient of `weight`. Under autocast the
+    matrix products are in its dtype; the softmax, the losses and the sum over the chunks are in float32.
 
     Args:
         hidden (`torch.FloatTensor` of shape `(num_labels, d_model)`): what the output head reads.
@@ -65,7 +65,8 @@ def linear_cross_entropy(
         `(num_labels,)`), -100 where the label is. The losses are float32.
 
     Raises:
-        `RuntimeError`: in the backward pass, if second derivatives are asked for.
+        `RuntimeError`: in the backward pass, if second derivatives are asked for, or `token_losses` are differentiated
+            beside the loss in a compiled graph.
     """
     device = hidden.device
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
@@ -214,6 +215,8 @@ def _backward(ctx, loss_gradient, token_gradient, *_):
             '`model.set_attn_implementation("eager")`, as only that attention has any.'
         )
     hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient = ctx.saved_tensors
+    if loss_gradient is not None and token_gradient is not None and torch.compiler.is_compiling():
+        loss_gradient, token_gradient = _refuse(token_gradient, loss_gradient), None
     row_gradient = 0.0 if loss_gradient is None else loss_gradient * loss_weights
     if token_gradient is not None:
         row_gradient = row_gradient + token_gradient
@@ -231,6 +234,24 @@ def _backward(ctx, loss_gradient, token_gradient, *_):
         loss_gradient * token_losses if ctx.needs_input_grad[3] and loss_gradient is not None else None,
         *[None] * len(ctx.settings),
     )
+
+
+# A compiled graph has a gradient of each of its outputs, of zeros if nobody differentiates it: for token losses that
+# are only logged, each step would compute the logits again. To look at the gradient must not wait for the device.
+@torch.library.custom_op(operator_name("refuse_token_gradient", __name__), mutates_args=())
+def _refuse(token_gradient: torch.Tensor, loss_gradient: torch.Tensor) -> torch.Tensor:
+    """A copy of `loss_gradient`; an error, unless `token_gradient` is 0."""
+    torch._assert_async(
+        (token_gradient == 0).all(),
+        "In a compiled graph `token_losses` have no gradient beside that of the loss: pass `skip_logits=False` to the "
+        "model, or `loss_weights` for another weighting of the labels.",
+    )
+    return loss_gradient.clone()
+
+
+@_refuse.register_fake
+def _(token_gradient, loss_gradient):
+    return torch.empty_like(loss_gradient)
 
 
 _linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients)

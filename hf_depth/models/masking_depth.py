@@ -339,7 +339,7 @@ def expand_mask(mask: torch.IntTensor, query_length: int, channels: Sequence[int
     Args:
         mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
         query_length (`int`): number of queries.
-        channels (`Sequence[int]`): which channels count, at least one. One that forbids nothing takes its time.
+        channels (`Sequence[int]`): which channels count, at least one. Each of them takes time.
 
     Returns:
         `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend.

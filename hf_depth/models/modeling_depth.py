@@ -471,8 +471,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             loss = loss / num_items_in_batch
         elif loss_weights is None:
             loss = loss / (labels != -100).sum().clamp(min=1)
-        # Beside weights the loss is all that is differentiated: under `torch.compile`, which knows no unused output,
-        # the backward pass would compute the logits again for the token losses.
+        # Beside weights, the loss is all that is differentiated.
         token_losses = token_losses if loss_weights is None else token_losses.detach()
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
 

@@ -163,12 +163,14 @@ def _parts(
         is_causal = torch.equal(mask[:, 0, 2], places.expand(batch_size, -1))
     if added is None and (is_causal or mask is not None):
         added = query.new_zeros(1, 1, queries, keys)
-    if added is not None:
+    if added is not None:  # always new memory, which may be changed: `expand_bias` copies
         added = added.to(torch.promote_types(query.dtype, torch.float32))
     if is_causal:
         behind = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1)
         added = added.masked_fill(behind, -torch.inf)
-    channels = () if mask is None else _channels(mask, queries)
+    channels = () if mask is None or query.numel() == 0 else _channels(mask, queries)
+    if is_causal and channels == (2,):
+        channels = ()  # `added` has it
     size = (MAX_CPU_SCORES if on_cpu else MAX_SCORES) // max(1, heads * queries * keys)
     if on_cpu and channels and size < 2:
         yield from _blocks_of_examples(queries, added, mask, channels, is_causal)

@@ -429,7 +429,7 @@ def _query_gradient_kernel(
     """
     Also stores `delta`, the product of each output with its gradient, for the kernels that run after it: as the sum of
     the products of weights and their gradients, which are not rounded. The error of rounded outputs would be the same
-    for all keys of a query, and double that of the gradient of the bias.
+    for all keys of a query, and double the error of the gradient of the bias.
     """
     num_blocks = tl.cdiv(query_length, BLOCK_Q)
     start = tl.program_id(0) % num_blocks * BLOCK_Q

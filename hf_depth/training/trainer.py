@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_compiled_module
+from accelerate.utils import has_compiled_regions, is_compiled_module
 from datasets import Dataset, IterableDataset
 from huggingface_hub import ModelCard
 from torch.optim import Optimizer
@@ -435,6 +435,8 @@ class DepthTrainer(GenerationTrainer):
             token_losses = outputs["token_losses"]
             loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
         else:
+            if self._weights_losses and model.training and has_compiled_regions(model):
+                inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients there
             outputs = model(**inputs, use_cache=False)
             token_losses = outputs.get("token_losses")
             if token_losses is None:

@@ -276,7 +276,7 @@ class PretrainTest(parameterized.TestCase):
         data = Dataset.from_dict({"text": documents(20)})
         path = str(self.folder / "data")
         data.to_json(f"{path}.json", lines=False)
-        data.to_json(f"{path}.jsonl")
+        Path(f"{path}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in data["text"]))
         data.to_csv(f"{path}.csv", index=False)
         data.to_parquet(f"{path}.parquet")
         Path(f"{path}.txt").write_text("\n\n".join(data["text"]))

@@ -99,7 +99,7 @@ class EqualityTest(parameterized.TestCase):
         assert_close(gradients(model, batch), expected)
 
     @parameterized.product(
-        attn_implementation=IMPLEMENTATIONS, case=(("depth", "packed", "aot_eager"), ("umt5", "right", "eager"))
+        attn_implementation=IMPLEMENTATIONS, case=(("depth", "packed", "aot_eager"), ("umt5", "right", "aot_eager"))
     )
     def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation, case):
         kind, layout, backend = case

@@ -178,7 +178,7 @@ class GenerationTest(parameterized.TestCase):
 
     def test_a_static_cache_compiles_one_graph_for_all_steps(self):
         torch._dynamo.reset()
-        model, inputs = generating_model(num_layers=1), sources(6)  # each layer is traced
+        model, inputs = generating_model(), sources(6)
         graphs = []
 
         def backend(graph, example_inputs):

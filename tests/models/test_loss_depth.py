@@ -69,6 +69,17 @@ def errors(found, exact) -> dict[str, float]:
     return {name: (found[name].double() - exact[name]).norm().item() for name in exact}
 
 
+class Head(nn.Module):
+    """What a model does at its end; returns loss and token losses."""
+
+    def __init__(self, weight: torch.Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, hidden, **arguments):
+        return linear_cross_entropy(hidden.tanh(), self.weight, **arguments)
+
+
 class Recorder(TorchDispatchMode):
     """Which operators ran, those inside of our own included, and the most elements of a tensor that one returned."""
 
@@ -186,15 +197,6 @@ class LinearCrossEntropyTest(parameterized.TestCase):
 
     @parameterized.parameters(False, True)
     def test_a_compiled_graph_is_whole_and_computes_logits_once(self, autocast):
-        class Head(nn.Module):
-            def __init__(self, weight):
-                super().__init__()
-                self.weight = nn.Parameter(weight)
-
-            def forward(self, hidden, **arguments):
-                loss, token_losses = linear_cross_entropy(hidden.tanh(), self.weight, **arguments)
-                return loss, token_losses.detach()
-
         arguments = problem()
         head = Head(arguments.pop("weight"))
         compiled = torch.compile(head, backend="aot_eager", fullgraph=True, dynamic=False)
@@ -209,6 +211,14 @@ class LinearCrossEntropyTest(parameterized.TestCase):
                 found[name] = loss, token_losses, head.weight.grad
         self.assertEqual(runs.call_count, 2)
         torch.testing.assert_close(found["compiled"], found["eager"])
+
+    def test_a_gradient_that_a_compiled_graph_does_not_have_is_an_error(self):
+        arguments = problem()
+        head = Head(arguments.pop("weight"))
+        compiled = torch.compile(head, backend="aot_eager", fullgraph=True, dynamic=False)
+        loss, token_losses = compiled(**arguments)
+        with self.assertRaisesRegex(RuntimeError, "skip_logits=False"):
+            (loss + token_losses.square().sum()).backward()
 
     def test_the_operator_is_right_about_itself(self):
         arguments = problem()

@@ -144,6 +144,19 @@ class FormulaTest(parameterized.TestCase):
         for value, right in zip(found, expected, strict=True):
             torch.testing.assert_close(value, right.to(value.dtype), rtol=1e-9, atol=1e-9)
 
+    @parameterized.product(kind=("none", "packed", "groups"), on_cpu=(True, False))
+    def test_nothing_comes_of_no_examples(self, kind, on_cpu):
+        generator = torch.Generator().manual_seed(0)
+        mask, _ = random_mask(kind, generator, 5, 5)
+        *vectors, bias = random_inputs(generator, 5, 5)
+        inputs = [*(vector[:0] for vector in vectors), bias]
+        with mock.patch.object(sdpa_depth, "_on_cpu", lambda tensor: on_cpu):
+            output, *grads = outputs_and_gradients(
+                sdpa_depth.depth_sdpa, inputs, None if mask is None else mask[:0], False, inputs[0]
+            )
+        self.assertEqual(output.shape, inputs[0].shape)
+        self.assertEqual(grads[-1].abs().sum().item(), 0)
+
     def test_torch_accepts_the_operator(self):
         inputs = random_inputs(torch.Generator().manual_seed(0), 6, 6, dtype=torch.float32)
         sentence_mask = torch.rand(BATCH_SIZE, 6, generator=torch.Generator().manual_seed(1)) < 0.4

@@ -64,6 +64,19 @@ class CompiledStepTest(TrainingTestCase):
         self.assertEqual(counter.frame_count, 1)
         self.assert_close(found, gradients_of(trainer, trainer.model, batches))
 
+    def test_a_subclass_adds_terms_of_token_losses_with_their_gradients(self):
+        trainer = static_trainer("depth", self.folder, 8)
+        batch = next(iter(trainer.get_train_dataloader()))
+        torch._dynamo.reset()
+        compiled = torch.compile(trainer.model.train(), backend="aot_eager", fullgraph=True, dynamic=False)
+        found = []
+        for model in (trainer.model, compiled):
+            trainer.model.zero_grad()
+            loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
+            (loss + outputs.token_losses.square().sum()).backward()
+            found.append({name: parameter.grad.clone() for name, parameter in trainer.model.named_parameters()})
+        self.assert_close(*found, 1e-3)
+
 
 class OutputsTest(TrainingTestCase):
     @parameterized.parameters({}, {"bf16": True}, {"bf16": True, "residual_dtype": "bfloat16"})

@@ -99,9 +99,9 @@ class StopOnSignalsTest(SignalTestCase):
         ("stream", 2),
     )
     def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, *steps):
-        whole = self.execute(**STRATEGIES[strategy])
+        whole, folder = self.execute(**STRATEGIES[strategy]), self.folder
         for step in steps:
-            self.folder += f"/{step}"
+            self.folder = f"{folder}/{step}"
             kill = Kill("on_pre_optimizer_step", step - 1)
             with self.assertRaises(Interrupted) as caught:
                 self.execute(kill, **STRATEGIES[strategy])

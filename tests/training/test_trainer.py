@@ -388,8 +388,9 @@ class StreamTest(TrainingTestCase):
         whole.train()
         # More than one pass, each with noise of its own.
         self.assertGreater(len({json.dumps(batch) for batch in seen}), 20)
+        folder = self.folder
         for first in (4, 6):
-            self.folder += f"/{first}"
+            self.folder = f"{folder}/{first}"
             self.run_of(first, workers)[0].train()
             resumed, rest = self.run_of(12, workers)
             resumed.train(resume_from_checkpoint=True)

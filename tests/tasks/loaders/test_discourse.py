@@ -42,10 +42,6 @@ CACHE = tempfile.TemporaryDirectory()  # of the default documents, which take se
 DEFAULT_FILES = TaskFiles(cache_dir=CACHE.name)
 
 
-def tearDownModule():
-    CACHE.cleanup()
-
-
 @functools.cache
 def default_splits(kind: str) -> dict[str, Dataset]:
     return load(get_task(kind), DEFAULT_FILES, DiscourseOptions())
