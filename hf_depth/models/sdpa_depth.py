@@ -161,16 +161,16 @@ def _parts(
         places = torch.arange(queries + keys, dtype=mask.dtype)
         places[queries:] -= queries
         is_causal = torch.equal(mask[:, 0, 2], places.expand(batch_size, -1))
-    if added is None and (is_causal or mask is not None):
+    channels = () if mask is None or query.numel() == 0 else _channels(mask, queries)
+    if is_causal and channels == (2,):
+        channels = ()  # what is added has causality
+    if added is None and (is_causal or channels):
         added = query.new_zeros(1, 1, queries, keys)
     if added is not None:  # always new memory, which may be changed: `expand_bias` copies
         added = added.to(torch.promote_types(query.dtype, torch.float32))
     if is_causal:
         behind = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1)
         added = added.masked_fill(behind, -torch.inf)
-    channels = () if mask is None or query.numel() == 0 else _channels(mask, queries)
-    if is_causal and channels == (2,):
-        channels = ()  # `added` has it
     size = (MAX_CPU_SCORES if on_cpu else MAX_SCORES) // max(1, heads * queries * keys)
     if on_cpu and channels and size < 2:
         yield from _blocks_of_examples(queries, added, mask, channels, is_causal)
