@@ -98,16 +98,14 @@ class EqualityTest(parameterized.TestCase):
         model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
         assert_close(gradients(model, batch), expected)
 
-    @parameterized.product(
-        attn_implementation=IMPLEMENTATIONS, case=(("depth", "packed", "aot_eager"), ("umt5", "right", "aot_eager"))
-    )
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS, case=(("depth", "packed"), ("umt5", "right")))
     def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, attn_implementation, case):
-        kind, layout, backend = case
+        kind, layout = case
         torch._dynamo.reset()
         model = model_of(kind, attn_implementation, num_layers=1, num_decoder_layers=1).train()
         batch = batch_of(layout)
         expected = gradients(model, batch)
-        compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=False)
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
         found = gradients(compiled, batch)
         assert_close({name.removeprefix("_orig_mod."): value for name, value in found.items()}, expected)
 
