@@ -43,7 +43,7 @@ def depth_flex(
         return score + bias[head_idx, kv_idx - q_idx + query_length - 1]
 
     if is_causal:
-        mask = compact_mask((len(query), query_length), key_length, query.device, is_causal=True)
+        mask = compact_mask((query.shape[0], query_length), key_length, query.device, is_causal=True)
     # Compiled, unless all of the model is: the plain function holds the scores of the whole batch.
     attend = flex_attention if query.device.type == "cpu" else compile_friendly_flex_attention
     return attend(

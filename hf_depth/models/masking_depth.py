@@ -217,7 +217,8 @@ def create_mask(
     attention_mask: torch.Tensor | None,
     query_shape: tuple[int, int],
     key_length: int,
-    like: torch.Tensor,
+    dtype: torch.dtype,
+    device: torch.device,
     query_offset: torch.Tensor | int = 0,
     is_causal: bool = False,
     segments: tuple[torch.LongTensor, torch.LongTensor] | None = None,
@@ -237,7 +238,8 @@ def create_mask(
             Non-zero on tokens that are not padding. A 4-D mask is returned as it is.
         query_shape (`tuple[int, int]`): batch size and number of queries.
         key_length (`int`): number of keys.
-        like (`torch.Tensor`): has the dtype and the device of the attention.
+        dtype (`torch.dtype`): of the hidden states.
+        device (`torch.device`): of the tokens. That of a parameter may be another one, where weights are offloaded.
         query_offset (`torch.Tensor` or `int`): index of the first query among the keys.
         is_causal (`bool`): a query attends to no key behind it.
         segments (`tuple`, *optional*): of queries and keys, see [`same_segment_mask_function`].
@@ -247,10 +249,10 @@ def create_mask(
     if is_4d(attention_mask):
         return attention_mask
     if attention_mask is not None:
-        attention_mask = pad_to(attention_mask.to(like.device, torch.bool), key_length)
+        attention_mask = pad_to(attention_mask.to(device, torch.bool), key_length)
     if config._attn_implementation in COMPACT_IMPLEMENTATIONS:
         return compact_mask(
-            query_shape, key_length, like.device, attention_mask, is_causal, segments, groups, query_offset
+            query_shape, key_length, device, attention_mask, is_causal, segments, groups, query_offset
         )
     functions = [causal_mask_function] if is_causal else []
     functions += [same_segment_mask_function(*segments)] if segments is not None else []
@@ -264,8 +266,8 @@ def create_mask(
         kv_offset=0,
         mask_function=and_masks(*functions),
         allow_is_causal_skip=False,
-        dtype=like.dtype,
-        device=like.device,
+        dtype=dtype,
+        device=device,
         config=config,
     )
 

@@ -482,7 +482,8 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             attention_mask,
             query_shape=query_segments.shape,
             key_length=key_segments.shape[1],
-            like=self.shared.weight,
+            dtype=self.shared.weight.dtype,
+            device=query_segments.device,
             is_causal=is_causal,
             segments=(query_segments, key_segments),
         )
@@ -547,13 +548,14 @@ class DepthEncoder(DepthStack):
                 groups = own_sentence_groups(sentence_mask, segment_ids)
             segments = None if segment_ids is None else (segment_ids, segment_ids)
             if groups is not None or segments is not None:
-                shape = _first(input_ids, inputs_embeds).shape
+                tokens = _first(input_ids, inputs_embeds)
                 attention_mask = create_mask(
                     self.config,
                     attention_mask,
-                    query_shape=shape[:2],
-                    key_length=shape[1],
-                    like=self.embed_tokens.weight,
+                    query_shape=tokens.shape[:2],
+                    key_length=tokens.shape[1],
+                    dtype=self.embed_tokens.weight.dtype,
+                    device=tokens.device,
                     segments=segments,
                     groups=groups,
                 )
@@ -748,7 +750,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
                 **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = DepthEncoderOutput.from_tuple(encoder_outputs)
+            # Slicing, unlike unpacking, gives the values of an output of another class, such as that of T5's encoder.
+            encoder_outputs = DepthEncoderOutput.from_tuple(tuple(encoder_outputs[:]))
         if sentence_mask is None:
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         if sentence_mask is None and input_ids is not None:
@@ -814,7 +817,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             attention_mask,
             query_shape=_first(query_segments, query_mask).shape,
             key_length=encoder_hidden_states.shape[1],
-            like=encoder_hidden_states,
+            dtype=encoder_hidden_states.dtype,
+            device=encoder_hidden_states.device,
             segments=None if query_segments is None else (query_segments, key_segments),
             groups=groups,
         )
@@ -855,7 +859,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             attention_mask,
             query_shape=query_mask.shape,
             key_length=key_length,
-            like=self.shared.weight,
+            dtype=self.shared.weight.dtype,
+            device=query_mask.device,
             query_offset=past_length,
             is_causal=True,
             segments=None if segment_ids is None else (segment_ids, segment_ids),

@@ -279,5 +279,5 @@ def depth_sdpa(
         `torch.Tensor` of shape `(batch_size, heads, queries, head_size)`, of the dtype of `query`.
     """
     if mask is not None:
-        mask = mask.expand(len(query), -1, -1, -1)
+        mask = mask.expand(query.shape[0], -1, -1, -1)  # `len` would fix the batch size of an exported graph
     return _attend(query, key, value, bias, mask, is_causal)

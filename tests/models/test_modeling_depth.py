@@ -9,12 +9,13 @@ import pickle
 import tempfile
 import warnings
 
+import accelerate
 import numpy as np
 import torch
 from absl.testing import parameterized
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -186,7 +187,7 @@ class MaskTest(parameterized.TestCase):
         with captured_masks(model) as masks:
             model(**batch, decoder_attention_mask=mask)
         self.assertIs(masks["decoder"][0], mask)
-        self.assertIs(create_mask(model.config, mask, (3, 9), 9, like=mask), mask)
+        self.assertIs(create_mask(model.config, mask, (3, 9), 9, mask.dtype, mask.device), mask)
 
     def test_the_state_of_a_sentence_token_does_not_depend_on_other_sentences(self):
         model = tiny_model(num_layers=1)
@@ -417,7 +418,7 @@ class GivenStatesTest(parameterized.TestCase):
         }
         torch.testing.assert_close(model(**batch, **embeddings).logits, expected)
 
-    @parameterized.product(kind=("output", "tuple", "plain output", "plain tuple"), remedy=("ids", "mask", "none"))
+    @parameterized.product(kind=("output", "tuple", "plain output", "plain tuple", "plain output of T5"), remedy=("ids", "mask", "none"))
     def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind, remedy):
         model, batch = tiny_model(), random_batch(6)
         expected = model(**batch).logits
@@ -431,6 +432,8 @@ class GivenStatesTest(parameterized.TestCase):
             encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs.last_hidden_state)
         elif kind == "plain tuple":
             encoder_outputs = (encoder_outputs.last_hidden_state,)
+        elif kind == "plain output of T5":
+            encoder_outputs = BaseModelOutputWithPastAndCrossAttentions(encoder_outputs.last_hidden_state)
         batch |= {"encoder_outputs": encoder_outputs}
         batch |= {"ids": {"input_ids": input_ids}, "mask": {"sentence_mask": sentence_mask}, "none": {}}[remedy]
         if remedy == "none" and "plain" in kind:
@@ -440,6 +443,21 @@ class GivenStatesTest(parameterized.TestCase):
                 model(**batch)
         else:
             torch.testing.assert_close(model(**batch).logits, expected)
+
+    @parameterized.parameters("eager", "sdpa", "depth_sdpa")
+    def test_offloaded_weights_give_the_same_logits(self, attn_implementation):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        expected = model(**batch).logits
+        with torch.no_grad():
+            torch.testing.assert_close(accelerate.cpu_offload(model)(**batch).logits, expected)
+
+    @parameterized.parameters("sdpa", "depth_sdpa")
+    def test_an_exported_model_takes_batches_of_any_size(self, attn_implementation):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        shapes = {name: {0: torch.export.Dim.AUTO} for name in batch}
+        exported = torch.export.export(model, (), batch, dynamic_shapes=shapes).module()
+        one = {name: tensor[1:2].expand(5, -1) for name, tensor in batch.items()}
+        torch.testing.assert_close(exported(**one).logits, model(**one).logits)
 
     @parameterized.parameters(torch.long, torch.int32, torch.float32)
     def test_another_mask_in_a_tuple_of_the_encoder_is_no_sentence_mask(self, dtype):
