@@ -83,7 +83,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
-# installed, `save_pretrained` has put the two files into the folder, for `trust_remote_code=True`.
+# installed, `save_pretrained` has put their files into the folder, for `trust_remote_code=True`.
 AutoConfig.register("depth", DepthConfig)
 AutoModelForSeq2SeqLM.register(DepthConfig, DepthForConditionalGeneration)
 DepthConfig.register_for_auto_class()

@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RECIPES_FOLDER = "examples/configs/recipes"
 FINE_TUNING = "examples/fine_tune_t5.py"
 PRE_TRAINING = "examples/pretrain_t5.py"
-PAPER = "the DEPTH paper (arXiv 2405.07788)"
+# Their settings are those of the SLURM scripts in run_configs of https://github.com/zbambergerNLP/depth: the script of
+# DEPTH where there is one that is not empty, else that of T5. Their warm-up is at most a tenth of the steps.
+AUTHORS = "the authors of DEPTH (arXiv 2405.07788)"
 
 FINE_TUNED = {
     "model_name_or_path": "google/t5-v1_1-base",
@@ -32,6 +34,7 @@ FINE_TUNED = {
     "do_eval": True,
     "do_predict": True,
     "bf16": True,
+    "dropout_rate": 0.0,  # as the authors have it in all runs; the configuration of T5 v1.1 has 0.1
     "logging_steps": 50,
     "eval_strategy": "steps",
     "eval_steps": 0.1,  # of all steps: ten times
@@ -51,11 +54,11 @@ COLA = {
 SST2 = {
     "max_source_length": 272,
     "max_target_length": 8,
-    "max_steps": 2500,
+    "max_steps": 3000,
     "per_device_train_batch_size": 128,
     "learning_rate": 1e-5,
     "lr_scheduler_type": "linear",
-    "warmup_steps": 100,
+    "warmup_steps": 300,
 }
 MNLI = {
     "max_source_length": 512,
@@ -67,12 +70,41 @@ MNLI = {
     "lr_scheduler_type": "linear",
     "warmup_steps": 1000,
 }
+QQP = {
+    "max_source_length": 512,
+    "max_target_length": 8,
+    "max_steps": 10_000,
+    "per_device_train_batch_size": 128,
+    "learning_rate": 1e-4,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 1000,
+}
+QNLI = {
+    "max_source_length": 512,
+    "max_target_length": 16,
+    "max_steps": 10_000,
+    "per_device_train_batch_size": 64,
+    "learning_rate": 1e-4,
+    "lr_scheduler_type": "constant_with_warmup",
+    "warmup_steps": 1000,
+}
 MRPC = {
     "max_source_length": 512,
     "max_target_length": 8,
     "max_steps": 3000,
     "per_device_train_batch_size": 32,
     "learning_rate": 1e-4,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 300,
+}
+RTE = {
+    "max_source_length": 256,
+    "max_target_length": 8,
+    "max_steps": 4000,
+    "per_device_train_batch_size": 128,
+    "learning_rate": 1e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 400,
 }
 DISCO_EVAL = {
     "max_source_length": 512,
@@ -83,7 +115,7 @@ DISCO_EVAL = {
     "lr_scheduler_type": "linear",
     "warmup_steps": 100,
 }
-C4_OF_THE_PAPER = {
+C4_OF_THE_AUTHORS = {
     "dataset_name": "allenai/c4",
     "dataset_config_name": "en",
     "streaming": True,
@@ -96,6 +128,8 @@ C4_OF_THE_PAPER = {
     "do_eval": True,
     "max_eval_samples": 2000,
     "bf16": True,
+    "dropout_rate": 0.0,
+    "dataloader_num_workers": 4,
     "max_steps": 1_000_000,
     "per_device_train_batch_size": 25,
     "gradient_accumulation_steps": 2,
@@ -154,13 +188,13 @@ ON_GPU = SCRATCH | {
     "dataloader_num_workers": 4,
 }
 OWN_TEXT = "Add `--train_file` for your own text; without it, Python's own documentation is read."
+ONLY_T5 = "for T5, since there is none for DEPTH"
 NOT_MEASURED = "Not measured yet: the number of steps is an estimate."
 
 
-def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]:
-    """The recipe of a task of GLUE; `origin` is the task with these settings in the paper, if that is another one."""
-    title = f"GLUE's {name} with the settings of {PAPER}"
-    title += f", which has none for it: those of {origin}, a task of that size." if origin else "."
+def _glue(name: str, arguments: dict, origin: str = "for DEPTH") -> tuple[str, str, dict]:
+    """The recipe of a task of GLUE; `origin` says which script of the authors has the settings."""
+    title = f"GLUE's {name} with the settings of {AUTHORS}: their script {origin}."
     return title, FINE_TUNING, {"benchmark": "glue", "dataset_name": name} | arguments
 
 
@@ -168,30 +202,30 @@ def _glue(name: str, arguments: dict, origin: str = "") -> tuple[str, str, dict]
 RECIPES = {
     "cola": _glue("cola", COLA),
     "sst2": _glue("sst2", SST2),
-    "mrpc": _glue("mrpc", MRPC),
-    "qqp": _glue("qqp", MNLI, "mnli"),
-    "stsb": _glue("stsb", MRPC | {"per_device_train_batch_size": 16}),
+    "mrpc": _glue("mrpc", MRPC, ONLY_T5),
+    "qqp": _glue("qqp", QQP, ONLY_T5),
+    "stsb": _glue("stsb", MRPC | {"per_device_train_batch_size": 16, "warmup_steps": 100}, ONLY_T5),
     "mnli": _glue("mnli", MNLI),
-    "qnli": _glue("qnli", MNLI, "mnli"),
-    "rte": _glue("rte", MRPC, "mrpc"),
-    "wnli": _glue("wnli", MRPC, "mrpc"),
+    "qnli": _glue("qnli", QNLI),
+    "rte": _glue("rte", RTE),
+    "wnli": _glue("wnli", MRPC, "for T5 on mrpc, since there is none for wnli"),
     "disco_eval": (
-        f"DiscoEval with the settings of {PAPER}, for any of its tasks, each in a folder of its own "
-        "(`--dataset_name DCwiki --output_dir runs/DCwiki`); its T5 was fine-tuned at "
-        "`--learning_rate 1e-4`. `--dataset_dir` names files of your own, such as the folder `data` of "
-        "https://github.com/ZeweiChu/DiscoEval.",
+        f"DiscoEval with the settings of {AUTHORS}, for any of its tasks, each in a folder of its own "
+        "(`--dataset_name DCwiki --output_dir runs/DCwiki`). Their scripts for T5 have the same, but for "
+        "`--learning_rate 1e-4` from T5 v1.1 on SProcstory. `--dataset_dir` names files of your own, such as the "
+        "folder `data` of https://github.com/ZeweiChu/DiscoEval.",
         FINE_TUNING,
         {"benchmark": "disco_eval", "dataset_name": "SParxiv"} | DISCO_EVAL,
     ),
     "discourse": (
         "The discourse tasks, made of your own text (`--train_file`) or of Python's documentation, with the "
-        f"settings that {PAPER} has for DiscoEval, each in a folder of its own (`--dataset_name sentence_position "
+        f"settings that {AUTHORS} have for DiscoEval, each in a folder of its own (`--dataset_name sentence_position "
         "--output_dir runs/sentence_position`).",
         FINE_TUNING,
         {"benchmark": "discourse", "dataset_name": "discourse_coherence"} | DISCO_EVAL,
     ),
     "natural_instructions": (
-        f"Natural Instructions with the settings of {PAPER}; its T5 was fine-tuned at "
+        f"Natural Instructions with the settings of {AUTHORS}; their T5 was fine-tuned at "
         "`--learning_rate 1e-5`. The files come by `git clone https://github.com/allenai/natural-instructions`.",
         FINE_TUNING,
         {
@@ -212,23 +246,23 @@ RECIPES = {
         },
     ),
     "pretrain": (
-        f"C4 with the settings of {PAPER}, for DEPTH and, by `--model_type t5`, for T5: the same "
-        "schedule and the same noise for both. For four GPUs: 25 x 2 x 4 = 200 sequences a step.",
+        f"C4 with the settings of {AUTHORS}, for DEPTH and, by `--model_type t5`, for T5: the same "
+        "schedule and the same noise for both (their T5 has `--lr_scheduler_type inverse_sqrt`). For four GPUs: "
+        "25 x 2 x 4 = 200 sequences a step.",
         PRE_TRAINING,
         {
             "model_type": "depth",
             "config_name": "google/t5-v1_1-base",
             "tokenizer_name": "google/t5-v1_1-base",
         }
-        | C4_OF_THE_PAPER,
+        | C4_OF_THE_AUTHORS,
     ),
     "pretrain_from_pretrained": (
-        f"C4 with the settings of {PAPER}, from a pre-trained T5 v1.1 on, which becomes a DEPTH model; by "
-        "`--model_type t5 --pack_examples true` its baseline, whose documents are joined. The settings are from the "
-        "authors' SLURM scripts (run_configs in https://github.com/zbambergerNLP/depth); the schedule is that of "
+        f"C4 with the settings of {AUTHORS}, from a pre-trained T5 v1.1 on, which becomes a DEPTH model; by "
+        "`--model_type t5 --pack_examples true` its baseline, whose documents are joined. The schedule is that of "
         "`pretrain.yaml` for both models. For four GPUs: 25 x 2 x 4 = 200 sequences a step.",
         PRE_TRAINING,
-        {"model_type": "depth", "model_name_or_path": "google/t5-v1_1-base"} | C4_OF_THE_PAPER,
+        {"model_type": "depth", "model_name_or_path": "google/t5-v1_1-base"} | C4_OF_THE_AUTHORS,
     ),
     "pretrain_nanot5": (
         "T5 v1.1 base from scratch on C4 with the settings of nanoT5 (https://github.com/PiotrNawrot/nanoT5) for 16 "
@@ -383,6 +417,7 @@ def pretraining_sweep_file(folder: str = "sweeps") -> str:
         "max_steps": {"value": 20_000},
         "warmup_steps": {"value": 1000},
         "save_total_limit": {"value": 1},
+        "gradient_accumulation_steps": {"value": 8},  # an agent has one GPU, the recipe is for four
     }
     metric = {"name": "eval/reconstruction_loss", "goal": "minimize"}
     return _sweep(folder, "pretrain", PRE_TRAINING, "pretrain", metric, parameters)
@@ -413,7 +448,8 @@ def _sweep(
     head = [
         f"Varies the settings of {recipe_path}. From the root of the repository:",
         f"  wandb sweep {folder}/{name}.yaml",
-        "and in the same place, once for each GPU, the `wandb agent` that it prints.",
+        "and in the same place the `wandb agent` that it prints, once for each GPU, which alone it may see:",
+        "  CUDA_VISIBLE_DEVICES=0 wandb agent ENTITY/PROJECT/ID",
         ORIGIN,
     ]
     sweep = {

@@ -120,7 +120,7 @@ REMOVED_FLAGS: dict[str, str] = {
     "evaluate.steps": "use `--max_eval_samples`",
     "generation.max_length": "use `--generation_max_length`",
     "num_beams": "use `--generation_num_beams`",
-    "penalty_alpha": "use `--generation_config`",
+    "penalty_alpha": "leave it out: transformers 5 has no contrastive search",
     "test_results_save_dir": "use `--output_dir`",
     # … logging:
     "every_steps": "use `--logging_steps`, `--eval_steps` or `--save_steps`",

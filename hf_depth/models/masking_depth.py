@@ -251,9 +251,7 @@ def create_mask(
     if attention_mask is not None:
         attention_mask = pad_to(attention_mask.to(device, torch.bool), key_length)
     if config._attn_implementation in COMPACT_IMPLEMENTATIONS:
-        return compact_mask(
-            query_shape, key_length, device, attention_mask, is_causal, segments, groups, query_offset
-        )
+        return compact_mask(query_shape, key_length, device, attention_mask, is_causal, segments, groups, query_offset)
     functions = [causal_mask_function] if is_causal else []
     functions += [same_segment_mask_function(*segments)] if segments is not None else []
     functions += [group_mask_function(*groups)] if groups is not None else []

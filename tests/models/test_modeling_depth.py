@@ -418,7 +418,9 @@ class GivenStatesTest(parameterized.TestCase):
         }
         torch.testing.assert_close(model(**batch, **embeddings).logits, expected)
 
-    @parameterized.product(kind=("output", "tuple", "plain output", "plain tuple", "plain output of T5"), remedy=("ids", "mask", "none"))
+    @parameterized.product(
+        kind=("output", "tuple", "plain output", "plain tuple", "plain output of T5"), remedy=("ids", "mask", "none")
+    )
     def test_encoder_outputs_of_any_kind_give_the_same_logits_or_an_error(self, kind, remedy):
         model, batch = tiny_model(), random_batch(6)
         expected = model(**batch).logits
