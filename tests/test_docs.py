@@ -31,7 +31,18 @@ FULL_NAME = r"DEPTH\b[\w\s*]{0,10}\(Discourse\s+Education\s+through\s+Pre-Traini
 # Snippets of the README: the most statements that each may have. Those of docs/ run after them.
 MAX_STATEMENTS = {"pretraining": 20, "fine_tuning": 15, "predictions": 6}
 # Flags of other programs: sbatch, wandb, hf, sphinx, tensorboard.
-OTHER_FLAGS = {"array", "count", "help", "keep-going", "logdir", "nodes", "nproc-per-node", "repo-type"}
+OTHER_FLAGS = {
+    "array",
+    "count",
+    "help",
+    "include",
+    "keep-going",
+    "local-dir",
+    "logdir",
+    "nodes",
+    "nproc-per-node",
+    "repo-type",
+}
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
 
