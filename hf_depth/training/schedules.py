@@ -69,7 +69,8 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
     The schedule of training arguments.
 
     Args:
-        args (`TrainingArguments`): with `lr_scheduler_type`, `lr_scheduler_kwargs` and `warmup_steps`. The kwargs of
+        args (`TrainingArguments`): with `lr_scheduler_type`, `lr_scheduler_kwargs` and `warmup_steps`, and with
+            `greater_is_better`, for which `reduce_lr_on_plateau` and `greedy` follow a metric. The kwargs of
             `t5_inverse_sqrt` are `num_decay_steps`; of it and of `warmup_stable_decay` they are a tenth of all steps
             unless given.
         optimizer (`Optimizer`): whose learning rates follow it.
@@ -93,6 +94,9 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
     if kind == SchedulerType.WARMUP_STABLE_DECAY:
         options = {"num_decay_steps": _decay_steps(options, warmup_steps, num_training_steps)} | options
         _check_phases(options, warmup_steps, num_training_steps)
+    if kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY):
+        # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
+        options = {"mode": "max" if args.greater_is_better else "min"} | options
     return get_scheduler(kind, optimizer, warmup_steps, num_training_steps, scheduler_specific_kwargs=options)
 
 

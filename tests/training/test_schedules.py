@@ -60,6 +60,26 @@ class SchedulesTest(parameterized.TestCase):
         for step, rate in zip(expected, rates(list(expected), **arguments), strict=True):
             self.assertAlmostEqual(rate, expected[step], places=9, msg=f"step {step}")
 
+    @parameterized.product(
+        kind=("reduce_lr_on_plateau", "greedy"), metric=("loss", "sentence_accuracy"), direction=(1, -1)
+    )
+    def test_what_follows_a_metric_lowers_the_rate_where_it_gets_worse(self, kind, metric, direction):
+        options = {"patience": 0, "factor": 0.5} | ({"min_lr": 1e-9} if kind == "greedy" else {})
+        args = DepthTrainingArguments(
+            "unused",
+            use_cpu=True,
+            eval_strategy="steps",
+            metric_for_best_model=metric,
+            lr_scheduler_type=kind,
+            lr_scheduler_kwargs=options,
+        )
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+        schedule = make_schedule(args, optimizer, 100)
+        for value in (0.5, 0.5 + 0.1 * direction, 0.5 + 0.2 * direction):
+            schedule.step(value)
+        is_worse = (direction > 0) == (metric == "loss")
+        self.assertEqual(optimizer.param_groups[0]["lr"] < 1e-3, is_worse)
+
     @parameterized.parameters(
         ("t5_inverse_sqrt", {"num_decay_steps": 101}, "num_decay_steps 101 are more than the 100 steps"),
         ("t5_inverse_sqrt", {"num_decay_steps": 0.5}, "num_decay_steps must be a number of steps, got 0.5"),
