@@ -64,7 +64,7 @@ def check_rows(
 def read_class(spec: TaskSpec, label: Any) -> int:
     """
     The class that a label of the data means, by its number, its text or its number as text; `-1` if it stands for an
-    unlabeled example.
+    unlabeled example. A truth value is read by its name: it means a class of the text "True" or "true".
 
     Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
     This is why a label is read once only: the class 1 is not the text "1".
@@ -74,8 +74,12 @@ def read_class(spec: TaskSpec, label: Any) -> int:
     """
     if is_unlabeled(label):
         return UNLABELED
-    number = whole_number(label)
-    label_id = max(spec.parse(str(label)), spec.parse(str(number)))
+    if isinstance(label, bool):  # 0 and 1 for Python, but "no" need not be class 0
+        label_id, number = spec.parse_bool(label), None
+    else:
+        label_id, number = spec.parse(str(label)), whole_number(label)
+    if label_id == UNLABELED and number is not None:
+        label_id = spec.parse(str(number))
     texts_are_numbers = any(whole_number(text) is not None for text in spec.labels.values())
     if label_id == UNLABELED and number in spec.labels and not texts_are_numbers:
         label_id = number
