@@ -13,6 +13,9 @@ from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
+# Part of the fingerprint of checked rows: raise it when the same data may give other rows.
+ROWS_VERSION = 2
+
 INDEX = "idx"  # the number of an example, by which a benchmark's server knows it
 
 
@@ -47,7 +50,8 @@ def check_rows(
         label = Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
     names = _class_names(dataset, spec, place)
-    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, _has_row_numbers(dataset), names)
+    has_row_numbers = _has_row_numbers(dataset)
+    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, has_row_numbers, names, ROWS_VERSION)
     rows = dataset.map(
         checker,
         batched=True,
@@ -118,6 +122,7 @@ class _RowChecker:
     allow_empty_texts: bool
     has_row_numbers: bool
     class_names: list[str] | None
+    version: int
 
     def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
         spec = self.spec

@@ -25,6 +25,7 @@ from ..data.files import (
 )
 from ..data.readers import check_header, file_version, open_file
 from ..suggestions import listed, suggestion
+from .rows import ROWS_VERSION
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -280,7 +281,7 @@ def read_rows(
         raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
     if not file.removesuffix(".gz").endswith(".pkl"):
         check_utf8(argument, file, None)
-    arguments = {"rows": rows, "file": file, "spec": spec, "version": file_version(file)}
+    arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
     try:
         return keep_rows(_generate, arguments, features, cache_dir)
     except ValueError as error:
