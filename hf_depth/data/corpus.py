@@ -212,6 +212,10 @@ def _load_mixture(
     settings = Mixing(weights or None, **mixing)
     if streaming:
         settings.check_streams()
+    for source in sources:  # of its own files, `load_corpus` sees to it
+        others = [item for other in sources if other is not source for item in other.files.items()]
+        with naming_source(source.name):
+            check_held_out(source.files.get("train_file", ()), [item for item in others if item[0] != "train_file"])
     splits: dict[str, dict[str, Documents]] = {}
     for source in sources:
         given = {

@@ -261,6 +261,14 @@ class HeldOutTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.load(**{"train_file": train_file, argument: "held_out.jsonl"}, streaming=streaming)
 
+    def test_no_source_of_a_mixture_trains_on_what_another_one_holds_out(self):
+        sources = [
+            {"name": "one", "train_file": self.path("*.jsonl")},
+            {"name": "two", "train_file": self.path("b.jsonl"), "validation_file": self.path("held_out.jsonl")},
+        ]
+        with self.assertRaisesRegex(ValueError, "one.*: `train_file` and `validation_file` both name .*held_out"):
+            self.load(dataset_mixture=sources, validation_split_percentage=0)
+
     @parameterized.parameters("a.jsonl", "[ab].jsonl")
     def test_just_the_same_files_may_be_trained_and_evaluated_on(self, files):
         with self.assertLogs("hf_depth", "WARNING") as logs:
