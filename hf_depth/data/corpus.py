@@ -1,8 +1,10 @@
 """Where the text comes from: files, the Hub, or Python's own documentation."""
 
+import glob
 import hashlib
 import logging
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,7 +13,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from .files import Files, check_text_column, file_names, load_files
+from .files import Files, check_held_out, check_text_column, file_names, find_all_files, load_files, shard_problem
 from .mixture import DocumentMixture, Mixing, naming_source, read_sources
 from .python_docstrings import python_docstring_documents, standard_library
 from .python_reference import python_reference_documents
@@ -85,9 +87,9 @@ def load_corpus(
         a split is a [`DocumentMixture`], a dictionary with the documents of each source.
 
     Raises:
-        `ValueError`: if a file is empty, of an unknown kind or not UTF-8, or a column is missing or holds no text, or
-            there are too few documents to set some apart, or an argument would have no effect beside the others. The
-            message names the argument, the file, the line and the remedy.
+        `ValueError`: if a file is empty, of an unknown kind or not UTF-8, or both trained on and held out, or a column
+            is missing or holds no text, or there are too few documents to set some apart, or an argument would have no
+            effect beside the others. The message names the argument, the file, the line and the remedy.
         `FileNotFoundError`: if there is no such file.
 
     Example:
@@ -115,9 +117,11 @@ def load_corpus(
         return _load_mixture(dataset_mixture, mixing, shared, on_bad_record)
     check_on_bad_record(on_bad_record, streaming and bool(files))
     if dataset_name:
+        _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
         corpus = _load_named(dataset_name, dataset_config_name, split, options)
     elif files:
+        _check_files(files)
         options = {"text_column": text_column, "on_bad_record": on_bad_record} if streaming else {}
         load = load_streamed_files if streaming else load_files
         corpus = {split: load(f"{split}_file", files[split], cache_dir=cache_dir, **options) for split in files}
@@ -168,6 +172,19 @@ def _check_one_source(
         raise ValueError(f"`{given[0]}` is for `dataset_name`, which is missing.")
 
 
+def _check_files(files: Mapping[str, list[str]]) -> None:
+    check_held_out(files.get("train", ()), [(f"{split}_file", files[split]) for split in files if split != "train"])
+    for split, names in files.items():
+        _report_shards(f"{split}_file", find_all_files(f"{split}_file", names))
+
+
+def _report_shards(argument: str, files: Sequence[str]) -> None:
+    """Warn of an incomplete copy, which may be meant: of large corpora often some shards only are downloaded."""
+    problem = shard_problem(files)
+    if problem:
+        logger.warning(f"`{argument}`: {problem}. If this is not meant, copy the files again, older ones removed.")
+
+
 def _python_documents(cache_dir: str | None) -> Dataset:
     """Python's own documentation. It takes some seconds to read, hence is kept on disk."""
     versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
@@ -195,6 +212,10 @@ def _load_mixture(
     settings = Mixing(weights or None, **mixing)
     if streaming:
         settings.check_streams()
+    for source in sources:  # of its own files, `load_corpus` sees to it
+        others = [item for other in sources if other is not source for item in other.files.items()]
+        with naming_source(source.name):
+            check_held_out(source.files.get("train_file", ()), [item for item in others if item[0] != "train_file"])
     splits: dict[str, dict[str, Documents]] = {}
     for source in sources:
         given = {

@@ -11,6 +11,7 @@ import glob
 import gzip
 import hashlib
 import json
+import logging
 import os
 import re
 import zlib
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DownloadConfig, DownloadManager, IterableDataset, Value, load_dataset
+from datasets import Dataset, IterableDataset, Value, load_dataset
 
-from ..suggestions import suggestion
-from .readers import ROW_READERS, open_file, read_documents
+from ..suggestions import listed, suggestion
+from .readers import ROW_READERS, open_file, plain_copy, read_documents
+
+logger = logging.getLogger(__name__)
 
 # One file or several, or none.
 Files = str | os.PathLike | Sequence[str | os.PathLike] | None
@@ -35,6 +38,9 @@ READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".p
 STREAM_CHECK_SIZE = 64 << 20
 
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
+
+# A file with its number and how many there are: `c4-train.00000-of-01024.json.gz`, or, on the Hub, with a hash behind.
+_SHARD = re.compile(r"(.*(?<!\d))(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?!\d)[^/]*)", re.DOTALL)
 
 # Escaped surrogates in JSON, in pairs or alone; a backslash may itself be escaped.
 _SURROGATES = re.compile(rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..))")
@@ -90,8 +96,7 @@ def load_files(
         return _read_documents(argument, reader, files, streaming, cache_dir)
     try:
         if reader == "parquet":  # the only reader that does not unpack by itself
-            manager = DownloadManager(download_config=DownloadConfig(cache_dir=cache_dir))
-            files = [manager.extract(file) if file.endswith(".gz") else file for file in files]
+            files = [plain_copy(file, cache_dir) if file.endswith(".gz") else file for file in files]
         # By itself, the builder takes a byte order mark away from the first file only.
         options = {"encoding": "utf-8-sig"} if reader == "json" and any(map(_has_mark, local_files)) else {}
         return load_dataset(
@@ -125,10 +130,76 @@ def find_all_files(argument: str, names: Sequence[str]) -> list[str]:
         `ValueError`, `FileNotFoundError`: as [`find_files`], or if a file is named twice, as by two globs.
     """
     files = [file for name in names for file in find_files(argument, name)]
-    file, number = Counter(files).most_common(1)[0]
+    counts = Counter(file if "://" in file else os.path.abspath(file) for file in files)
+    file, number = counts.most_common(1)[0]
     if number > 1:
         raise ValueError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
     return files
+
+
+def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:
+    """
+    Check that no file which is held out is trained on too, as where the glob of one argument matches the other's file.
+    To train and evaluate on just the same files is deliberate, as in a first test, and only reported.
+
+    Args:
+        train_files (`Sequence[str]`): as for [`find_files`].
+        held_out (`Iterable`): for each other split the argument that names its files, and these.
+
+    Raises:
+        `ValueError`: naming the files.
+        `FileNotFoundError`: if there is no file of a name.
+    """
+    trained = {_real_path(file): file for file in find_all_files("train_file", train_files)} if train_files else {}
+    for argument, names in held_out if trained else ():
+        found = {_real_path(file) for file in find_all_files(argument, names)}
+        both = [trained[file] for file in sorted(found & trained.keys())]
+        if both and found == trained.keys():
+            logger.warning(
+                f"`train_file` and `{argument}` name the same text, {_some(both)}: the scores will say how well it is "
+                "remembered, not how well others are read."
+            )
+        elif both:
+            raise ValueError(
+                f"`train_file` and `{argument}` both name {_some(both)}, and what is held out must not be trained on. "
+                "Take it out of one of them. (For scores on all that is trained on, name the same files twice.)"
+            )
+
+
+def _real_path(file: str) -> str:
+    return file if "://" in file else os.path.realpath(file)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if names[3:] else "")
+
+
+def shard_problem(files: Iterable[str]) -> str | None:
+    """
+    What is wrong with files that are numbered as `train-00000-of-00004.parquet`, in words; `None` if nothing is.
+
+    Args:
+        files (`Iterable[str]`): paths. Those that differ in the numbers alone belong together.
+
+    >>> shard_problem(["a/train-00000-of-00002.parquet", "a/train-00001-of-00002.parquet", "a/test.parquet"])
+    >>> shard_problem(["train-00000-of-00002.parquet"])
+    'train-00001-of-00002.parquet is missing'
+    """
+    shards: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for start, number, total, end in (match.groups() for match in map(_SHARD.fullmatch, files) if match):
+        shards.setdefault((start, end), {}).setdefault(int(total), set()).add(int(number))
+    for (start, end), totals in shards.items():
+        (total, there), *others = totals.items()
+        if others:
+            return (
+                f"{start}*{end} are shards of several sets, {listed(f'-of-{number:05d}' for number in sorted(totals))}"
+            )
+        first = int(total in there)  # some count from 1
+        missing = sorted(set(range(first, total + first)) - there)
+        if missing:
+            missing = [f"{start}{number:05d}-of-{total:05d}{end}" for number in missing]
+            return f"{_some(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    return None
 
 
 def find_files(argument: str, name: str) -> list[str]:

@@ -8,10 +8,12 @@ let a stray quotation mark swallow rows of a CSV file. These readers lose nothin
 import csv
 import functools
 import gzip
+import hashlib
 import io
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from datasets import Dataset, DownloadConfig, DownloadManager, Features, Iterabl
 from datasets.builder import Key
 from datasets.exceptions import DatasetGenerationError
 from datasets.utils.file_utils import xopen
+from filelock import FileLock
 
 from ..suggestions import listed
 
@@ -51,7 +54,7 @@ def read_documents(
         `ValueError`: naming the file and the line that cannot be read (of a stream: when it is read).
     """
     if not streaming:
-        files = [_downloaded(file, cache_dir) for file in files]
+        files = [plain_copy(file, cache_dir) if "://" in file else file for file in files]
     columns = ROW_READERS[kind].columns(files[0])
     versions = [None if "://" in file else file_version(file) for file in files]
     builder = FileRows(
@@ -71,10 +74,38 @@ def read_documents(
     return builder.as_dataset(split="train")
 
 
-def _downloaded(file: str, cache_dir: str | None) -> str:
-    if "://" not in file:
+def plain_copy(file: str, cache_dir: str | None = None) -> str:
+    """
+    The path of a file that needs no unpacking: an address is downloaded, and what ends in .gz is unpacked into the
+    cache of `datasets`. (`DownloadManager.extract` would know a file by its path alone, however it has changed, and
+    take for whole what a killed run has left.)
+
+    Args:
+        file (`str`): a path, or an address with a protocol.
+        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
+    """
+    is_packed = file.endswith(".gz")
+    if "://" in file:
+        file = DownloadManager(download_config=DownloadConfig(cache_dir=cache_dir)).download(file)
+    if not is_packed:
         return file
-    return DownloadManager(download_config=DownloadConfig(cache_dir=cache_dir)).download_and_extract(file)
+    config = datasets.config
+    folder = Path(cache_dir, config.EXTRACTED_DATASETS_DIR) if cache_dir else Path(config.EXTRACTED_DATASETS_PATH)
+    version = repr((os.path.abspath(file), *file_version(file)))
+    path = folder / hashlib.sha256(version.encode()).hexdigest()
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):  # all processes of a run come here at once
+            if not path.is_file():
+                _unpack(file, path)
+    return str(path)
+
+
+def _unpack(file: str, path: Path) -> None:
+    aside = path.with_suffix(".incomplete")
+    with gzip.open(file) as packed, aside.open("wb") as plain:
+        shutil.copyfileobj(packed, plain, 1 << 20)
+    os.replace(aside, path)
 
 
 @dataclass

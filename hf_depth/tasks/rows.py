@@ -13,6 +13,9 @@ from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
+# Part of the fingerprint of checked rows: raise it when the same data may give other rows.
+ROWS_VERSION = 2
+
 INDEX = "idx"  # the number of an example, by which a benchmark's server knows it
 
 
@@ -47,7 +50,8 @@ def check_rows(
         label = Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
     names = _class_names(dataset, spec, place)
-    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, _has_row_numbers(dataset), names)
+    has_row_numbers = _has_row_numbers(dataset)
+    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, has_row_numbers, names, ROWS_VERSION)
     rows = dataset.map(
         checker,
         batched=True,
@@ -64,7 +68,7 @@ def check_rows(
 def read_class(spec: TaskSpec, label: Any) -> int:
     """
     The class that a label of the data means, by its number, its text or its number as text; `-1` if it stands for an
-    unlabeled example.
+    unlabeled example. A truth value is read by its name: it means a class of the text "True" or "true".
 
     Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
     This is why a label is read once only: the class 1 is not the text "1".
@@ -74,8 +78,12 @@ def read_class(spec: TaskSpec, label: Any) -> int:
     """
     if is_unlabeled(label):
         return UNLABELED
-    number = whole_number(label)
-    label_id = max(spec.parse(str(label)), spec.parse(str(number)))
+    if isinstance(label, bool):  # 0 and 1 for Python, but "no" need not be class 0
+        label_id, number = spec.parse_bool(label), None
+    else:
+        label_id, number = spec.parse(str(label)), whole_number(label)
+    if label_id == UNLABELED and number is not None:
+        label_id = spec.parse(str(number))
     texts_are_numbers = any(whole_number(text) is not None for text in spec.labels.values())
     if label_id == UNLABELED and number in spec.labels and not texts_are_numbers:
         label_id = number
@@ -114,6 +122,7 @@ class _RowChecker:
     allow_empty_texts: bool
     has_row_numbers: bool
     class_names: list[str] | None
+    version: int
 
     def __call__(self, batch: Mapping[str, list], indices: Sequence[int]) -> dict[str, list]:
         spec = self.spec

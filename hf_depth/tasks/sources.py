@@ -13,9 +13,19 @@ import numpy as np
 from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..data.files import READERS, Files, check_utf8, file_names, find_files, load_files
+from ..data.files import (
+    READERS,
+    Files,
+    check_held_out,
+    check_utf8,
+    file_names,
+    find_all_files,
+    load_files,
+    shard_problem,
+)
 from ..data.readers import check_header, file_version, open_file
 from ..suggestions import listed, suggestion
+from .rows import ROWS_VERSION
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -110,10 +120,11 @@ def split_files(
         folders: further folders for the task that there may be in `dataset_dir`.
 
     Raises:
-        `ValueError`: if the folder has no file for any split, or several for one, or if a task that is only tested is
-            given a file to train on.
+        `ValueError`: if the folder has no file for any split, or several for one, or not all the shards of one; if a
+            task that is only tested is given a file to train on; or if that file is held out too.
     """
-    found = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders) if files.dataset_dir else {}
+    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders) if files.dataset_dir else {}
+    named = {}
     firsts = {
         "train_file": (files.train_file, (spec.train_split,)),
         "validation_file": (files.validation_file, spec.validation_splits),
@@ -125,7 +136,13 @@ def split_files(
         if not splits or not splits[0]:
             advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
             raise ValueError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
-        found[splits[0]] = file_names(names)
+        named[splits[0]] = file_names(names)
+    found = in_folder | named
+    for split, paths in in_folder.items():
+        if split not in named:
+            _check_files_of_folder(split, file_argument(spec, split), paths)
+    held_out = [(file_argument(spec, split), found[split]) for split in found if split != spec.train_split]
+    check_held_out(found.get(spec.train_split, ()), held_out)
     return found
 
 
@@ -166,14 +183,25 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
         for number, split in enumerate(filter(None, splits)):
             names = _names(split) + (_names(kind) if number == 0 else []) + ([spec.name.lower()] if is_alone else [])
             here = [path for name in dict.fromkeys(names) for path in found.get(name, [])]
-            if len(here) > 1 and not all(_SHARD.search(path.name) for path in here):
-                raise ValueError(
-                    f"`dataset_dir`: {folder} has several files for the split {split!r}: "
-                    f"{listed(path.name for path in here)}. Name the one to take by `{kind}_file`."
-                )
             if here:
                 files[split] = [str(path) for path in here]
     return files
+
+
+def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> None:
+    """Check that a split is one file, or all the shards of one."""
+    folder, names = Path(files[0]).parent, [Path(file).name for file in files]
+    if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
+        raise ValueError(
+            f"`dataset_dir`: {folder} has several files for the split {split!r}: {listed(names)}. Name the one to "
+            f"take by `{argument}`."
+        )
+    problem = shard_problem(files)
+    if problem:
+        raise ValueError(
+            f"`dataset_dir`, split {split!r}: {problem}. Copy the folder again, without older files in it, or name "
+            f"the files to take by `{argument}`."
+        )
 
 
 def file_argument(spec: TaskSpec, split: str) -> str:
@@ -209,7 +237,7 @@ def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: 
         `ValueError`: naming file, line and remedy.
         `FileNotFoundError`: if there is no file of a name.
     """
-    files = [file for name in names for file in find_files(argument, name)]
+    files = find_all_files(argument, names)
     tables = [file for file in files if file.removesuffix(".gz").lower().endswith(".tsv")]
     text = [file for file in files if file.removesuffix(".gz").lower().endswith(".txt")]
     if text:
@@ -253,7 +281,7 @@ def read_rows(
         raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
     if not file.removesuffix(".gz").endswith(".pkl"):
         check_utf8(argument, file, None)
-    arguments = {"rows": rows, "file": file, "spec": spec, "version": file_version(file)}
+    arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
     try:
         return keep_rows(_generate, arguments, features, cache_dir)
     except ValueError as error:

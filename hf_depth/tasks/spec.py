@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -192,7 +193,10 @@ class TaskSpec:
             return UNLABELED
         if self.is_regression:
             return self._nearest(self.label_value(example))
-        label_id = self.parse(label) if isinstance(label, str) else label
+        if isinstance(label, bool):
+            label_id = self.parse_bool(label)
+        else:
+            label_id = self.parse(label) if isinstance(label, str) else label
         if label_id not in range(self.num_labels):
             raise self.bad_label(label)
         return int(label_id)
@@ -211,6 +215,8 @@ class TaskSpec:
             value = float(label)
         except (TypeError, ValueError):
             raise self.bad_label(label) from None
+        if isinstance(label, bool):
+            raise self.bad_label(label)
         grid = [float(text) for text in self.labels.values()]
         if not min(grid) <= value <= max(grid):
             raise self.bad_label(label)
@@ -220,6 +226,10 @@ class TaskSpec:
         """The class that a predicted text names, white space at its ends aside; `-1` if it is none of the labels."""
         text = text.strip()
         return next((label_id for label_id, label in (self.labels or {}).items() if label == text), UNPARSED)
+
+    def parse_bool(self, value: bool) -> int:
+        """The class whose text is a truth value as Python or JSON spells it; `-1` if there is none."""
+        return max(self.parse(str(value)), self.parse(str(value).lower()))
 
     def parse_all(self, texts: Sequence[str]) -> np.ndarray:
         """The class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
@@ -261,7 +271,11 @@ def is_unlabeled(label: Any) -> bool:
 
 def whole_number(label: Any) -> int | None:
     """The whole number that a label is, perhaps as text or as a float; `None` if it is none."""
+    if isinstance(label, Integral):
+        return int(label)
     try:
+        if isinstance(label, str) and label.strip().lstrip("+-").isdecimal():
+            return int(label)  # a float would change numbers above 2**53
         number = float(label)
     except (TypeError, ValueError):
         return None

@@ -2,7 +2,9 @@ import csv
 import gzip
 import io
 import json
+import os
 from pathlib import Path
+from unittest import mock
 
 import pyarrow
 import pyarrow.parquet
@@ -11,7 +13,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase
 from hf_depth.data import readers
-from hf_depth.data.files import check_text_column, column_texts, file_names
+from hf_depth.data.files import check_text_column, column_texts, file_names, shard_problem
 
 TEXTS = [*DOCUMENTS, "None", "1984", "Two, with a comma.", "naïve “café”"]
 LONG = "A line. " * 100_000  # more than any buffer
@@ -31,6 +33,11 @@ CONTENTS = {
     "csv": "year,text\n" + "".join('{year},"{}"\n'.format(row["text"].replace('"', '""'), **row) for row in ROWS),
     "parquet": parquet(ROWS),
 }
+
+
+def half_copied(source, target, *more):
+    target.write(source.read(100))
+    raise OSError("killed")
 
 
 class LoadFilesTest(CorpusTestCase):
@@ -107,6 +114,35 @@ class LoadFilesTest(CorpusTestCase):
         self.assertEqual(self.texts(corpus["train"]), ["One.", "Two. Three."])
         self.assertEqual(cached[0], cached[1])
         self.assertNotEqual(cached[0], cached[2])
+
+    @parameterized.product(extension=list(CONTENTS), streaming=[False, True])
+    def test_a_packed_file_that_has_changed_is_read_anew(self, extension, streaming):
+        for texts in (TEXTS, TEXTS[:2] * 2):
+            content = {
+                "txt": "\n\n".join(texts),
+                "json": json.dumps([{"text": text} for text in texts]),
+                "jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts),
+                "csv": "text\n" + "".join('"{}"\n'.format(text.replace('"', '""')) for text in texts),
+                "parquet": parquet([{"text": text} for text in texts]),
+            }
+            self.write(f"text.{extension}.gz", content[extension])
+            corpus = self.load(train_file=f"text.{extension}.gz", streaming=streaming, validation_split_percentage=0)
+            self.assertEqual(self.texts(corpus["train"]), texts)
+
+    def test_a_file_that_could_not_be_unpacked_is_not_taken_for_whole(self):
+        self.write("text.parquet.gz", CONTENTS["parquet"])
+        with mock.patch.object(readers.shutil, "copyfileobj", side_effect=half_copied):
+            with self.assertRaisesRegex(ValueError, "`train_file`: cannot read .*text.parquet.gz as parquet: killed"):
+                self.load(train_file="text.parquet.gz")
+        corpus = self.load(train_file="text.parquet.gz", validation_split_percentage=0)
+        self.assertEqual(self.texts(corpus["train"]), TEXTS)
+
+    def test_a_file_is_unpacked_once(self):
+        self.write("text.parquet.gz", CONTENTS["parquet"])
+        copies = [readers.plain_copy(self.path("text.parquet.gz"), self.path("cache")) for _ in range(2)]
+        self.assertEqual(copies[0], copies[1])
+        self.assertEqual(Path(copies[0]).read_bytes(), CONTENTS["parquet"])
+        self.assertEqual(readers.plain_copy(self.path("text.parquet")), self.path("text.parquet"))
 
     @parameterized.parameters("txt", "csv")
     def test_a_stream_goes_on_where_it_stopped(self, extension):
@@ -196,14 +232,83 @@ class LoadFilesTest(CorpusTestCase):
     @parameterized.parameters(False, True)
     def test_a_file_that_is_named_twice_is_refused(self, streaming):
         self.write("a.jsonl", CONTENTS["jsonl"])
-        with self.assertRaisesRegex(ValueError, "`train_file` names .*a.jsonl 2 times"):
-            self.load(train_file=["a.jsonl", "*.jsonl"], streaming=streaming)
+        for other in ("*.jsonl", "cache/../a.jsonl"):
+            Path(self.path("cache")).mkdir(exist_ok=True)
+            with self.assertRaisesRegex(ValueError, "`train_file` names .*a.jsonl 2 times"):
+                self.load(train_file=["a.jsonl", other], streaming=streaming)
 
     def test_kinds_of_files_do_not_mix_in_a_split(self):
         self.write("a.txt", "Text.")
         self.write("b.csv", CONTENTS["csv"])
         with self.assertRaisesRegex(ValueError, "mixes kinds of files, such as .*a.txt and .*b.csv"):
             self.load(train_file=["a.txt", "b.csv"])
+
+
+class HeldOutTest(CorpusTestCase):
+    def setUp(self):
+        super().setUp()
+        for name in ("a", "b", "held_out"):
+            self.write(f"{name}.jsonl", CONTENTS["jsonl"])
+        os.symlink(self.path("held_out.jsonl"), self.path("link.jsonl"))
+
+    @parameterized.product(
+        train_file=["*.jsonl", ["a.jsonl", "held_out.jsonl"], ["a.jsonl", "link.jsonl"]],
+        argument=["validation_file", "test_file"],
+        streaming=[False, True],
+    )
+    def test_a_file_that_is_held_out_is_not_trained_on(self, train_file, argument, streaming):
+        message = f"`train_file` and `{argument}` both name .*(held_out|link).jsonl, .* Take it out of one of them"
+        with self.assertRaisesRegex(ValueError, message):
+            self.load(**{"train_file": train_file, argument: "held_out.jsonl"}, streaming=streaming)
+
+    def test_no_source_of_a_mixture_trains_on_what_another_one_holds_out(self):
+        sources = [
+            {"name": "one", "train_file": self.path("*.jsonl")},
+            {"name": "two", "train_file": self.path("b.jsonl"), "validation_file": self.path("held_out.jsonl")},
+        ]
+        with self.assertRaisesRegex(
+            ValueError, "one.*: `train_file` and `validation_file` both name .*(held_out|link)"
+        ):
+            self.load(dataset_mixture=sources, validation_split_percentage=0)
+
+    @parameterized.parameters("a.jsonl", "[ab].jsonl")
+    def test_just_the_same_files_may_be_trained_and_evaluated_on(self, files):
+        with self.assertLogs("hf_depth", "WARNING") as logs:
+            corpus = self.load(train_file=files, validation_file=files)
+        self.assertEqual(self.texts(corpus["train"]), self.texts(corpus["validation"]))
+        self.assertIn("`train_file` and `validation_file` name the same text", logs.output[0])
+
+    def test_files_that_no_split_shares_are_not_remarked_on(self):
+        with self.assertNoLogs("hf_depth", "WARNING"):
+            self.load(train_file=["a.jsonl", "b.jsonl"], validation_file="held_out.jsonl", test_file="held_out.jsonl")
+
+
+class ShardsTest(CorpusTestCase):
+    @parameterized.parameters(
+        (["00000-of-00002", "00001-of-00002"], None),
+        (["00001-of-00002", "00002-of-00002"], None),
+        (["00000-of-00002-0123456789abcdef", "00001-of-00002-fedcba9876543210"], None),
+        (["100000-of-00002", "2024"], None),
+        (["00001-of-00003"], "text-00000-of-00003.jsonl, .*text-00002-of-00003.jsonl are missing"),
+        (["00000-of-00001", "00000-of-00002", "00001-of-00002"], "several sets, '-of-00001', '-of-00002'"),
+    )
+    def test_a_copy_that_is_not_complete_is_reported(self, shards, message):
+        for shard in shards:
+            self.write(f"text-{shard}.jsonl", CONTENTS["jsonl"])
+        for source in ({"train_file": "*.jsonl"}, {"dataset_name": self.folder, "split": "train"}):
+            check_logs = self.assertLogs if message else self.assertNoLogs
+            with check_logs("hf_depth", "WARNING") as logs:
+                corpus = self.load(**source, validation_split_percentage=0)
+            self.assertLen(corpus["train"], len(shards) * len(TEXTS))
+            if message:
+                self.assertRegex(logs.output[0], f"`{next(iter(source))}`: .*{message}")
+
+    def test_shards_of_another_name_or_folder_are_other_shards(self):
+        names = ["a/train-00000-of-00001.txt", "a/test-00000-of-00002.txt", "a/test-00001-of-00002.txt"]
+        self.assertIsNone(shard_problem([*names, "b/train-00000-of-00002.txt", "b/train-00001-of-00002.txt"]))
+        folder = "b-00000-of-00001"
+        missing = f"{folder}/c.00000-of-00002.gz is missing"
+        self.assertEqual(shard_problem([*names, f"{folder}/c.00001-of-00002.gz"]), missing)
 
 
 class CsvTest(CorpusTestCase):

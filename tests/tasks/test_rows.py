@@ -1,5 +1,7 @@
 """Examples get the columns of their task, and each is checked."""
 
+import re
+from functools import partial
 from unittest import mock
 
 from absl.testing import parameterized
@@ -8,6 +10,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from helpers import tiny_tokenizer
 from hf_depth import TaskDataset
 from hf_depth.evaluation.scoring import compute_task_metrics
+from hf_depth.tasks import rows as rows_module
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import as_task, get_task
@@ -65,6 +68,23 @@ class ExamplesTest(TaskFilesTestCase):
             rows = [{key: row[key] for key in row if key != "idx"} | other for row in RTE_EXAMPLES]
             path = self.write(f"{len(other)}{other.get('idx')}.jsonl", as_jsonl(rows))
             self.assertEqual([row["idx"] for row in self.load("rte", train_file=path)["train"]], [0, 1, 2])
+
+    @parameterized.product(extension=["jsonl", "csv", "tsv", "parquet"], sign=[1, -1])
+    def test_the_number_of_an_example_may_be_large(self, extension, sign):
+        numbers = [sign * (2**60 + number) for number in (1, 2, 3)]
+        rows = [row | {"idx": number} for row, number in zip(RTE_EXAMPLES, numbers, strict=True)]
+        path = self.write(f"a.{extension}", WRITERS[extension](rows))
+        self.assertEqual([row["idx"] for row in self.load("rte", train_file=path)["train"]], numbers)
+
+    def test_rows_of_another_version_are_not_found_again(self):
+        cache_dir = str(self.folder / "cache")
+        path = self.write("a.jsonl", as_jsonl(RTE_EXAMPLES))
+        fingerprints = []
+        for version in (1, 1, 2):
+            with mock.patch.object(rows_module, "ROWS_VERSION", version):
+                fingerprints.append(load_task("rte", train_file=path, cache_dir=cache_dir)["train"]._fingerprint)
+        self.assertEqual(fingerprints[0], fingerprints[1])
+        self.assertNotEqual(fingerprints[0], fingerprints[2])
 
     def test_only_the_columns_of_the_task_are_left(self):
         path = self.write("a.jsonl", as_jsonl([row | {"genre": "news"} for row in RTE_EXAMPLES]))
@@ -238,6 +258,26 @@ class ReadClassTest(parameterized.TestCase):
     def test_a_label_outside_the_set_is_an_error_that_names_task_column_and_value(self, label):
         with self.assertRaisesRegex(ValueError, f"'rte'.*'label' holds {label!r}, .*0 \\(entailment\\), 1"):
             read_class(get_task("rte"), label)
+
+    @parameterized.parameters("Favor", "favor ", "Nonsense", float("nan"), 0.5)
+    def test_a_class_called_none_takes_no_other_label(self, label):
+        task = as_task(ENTRY | {"labels": ["None", "For", "Against"]}, "mine", "stance")
+        self.assertEqual([read_class(task, text) for text in ("None", "For", "Against", "1", 2.0)], [0, 1, 2, 1, 2])
+        with self.assertRaisesRegex(ValueError, f"holds {re.escape(repr(label))}, .*0 \\(None\\)"):
+            read_class(task, label)
+
+    @parameterized.parameters((["False", "True"],), (["true", "false"],))
+    def test_a_truth_value_is_a_class_of_its_name(self, texts):
+        task = as_task(ENTRY | {"labels": texts}, "mine", "truth")
+        for read in (partial(read_class, task), lambda label: task.label_id({"label": label})):
+            self.assertEqual([texts[read(value)].lower() for value in (True, False)], ["true", "false"])
+
+    @parameterized.parameters((["yes", "no"],), (["0", "1"],))
+    def test_a_truth_value_is_no_number_of_a_class(self, texts):
+        task = as_task(ENTRY | {"labels": texts}, "mine", "truth")
+        for read in (partial(read_class, task), lambda label: task.label_id({"label": label})):
+            with self.assertRaisesRegex(ValueError, "'label' holds True, which is none of its labels"):
+                read(True)
 
     def test_where_the_texts_are_numbers_a_number_in_the_data_is_a_text(self):
         task = as_task(ENTRY | {"labels": ["1", "2", "3"]}, "mine", "stars")

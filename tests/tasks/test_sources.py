@@ -45,6 +45,29 @@ class FilesTest(TaskFilesTestCase):
         self.assertEqual(self.load("rte", train_file=paths)["train"], RTE_EXAMPLES)
         self.assertEqual(self.load("rte", train_file=str(self.folder / "data" / "*.tsv"))["train"], RTE_EXAMPLES)
 
+    @parameterized.parameters("jsonl", "tsv")
+    def test_a_file_that_is_named_twice_is_refused(self, extension):
+        path = self.write(f"a.{extension}", WRITERS[extension](RTE_EXAMPLES))
+        every = str(self.folder / "data" / f"*.{extension}")
+        self.assert_refused(f"`train_file` names .*a.{extension} 2 times", "rte", train_file=[path, every])
+
+    @parameterized.parameters("validation_file", "test_file")
+    def test_a_file_that_is_held_out_is_not_trained_on(self, argument):
+        held_out = self.write("dev.jsonl", as_jsonl(RTE_EXAMPLES[1:]))
+        self.write("train.jsonl", as_jsonl(RTE_EXAMPLES[:1]))
+        message = f"`train_file` and `{argument}` both name .*dev.jsonl"
+        every = str(self.folder / "data" / "*.jsonl")
+        self.assert_refused(message, "rte", **{"train_file": every, argument: held_out})
+        if argument == "validation_file":
+            self.assert_refused(message, "rte", dataset_dir=self.folder / "data", train_file=every)
+
+    def test_just_the_same_file_may_be_trained_and_evaluated_on(self):
+        path = self.write("a.jsonl", as_jsonl(RTE_EXAMPLES))
+        with self.assertLogs("hf_depth", "WARNING") as logs:
+            loaded = self.load("rte", train_file=path, validation_file=path)
+        self.assertEqual(loaded, {"train": RTE_EXAMPLES, "validation": RTE_EXAMPLES})
+        self.assertIn("`train_file` and `validation_file` name the same text", logs.output[0])
+
     def test_what_was_read_is_found_again_and_a_changed_file_is_read_anew(self):
         path = self.write("a.tsv", as_tsv(RTE_EXAMPLES))
         task, cache_dir = get_task("rte"), str(self.folder / "cache")
@@ -130,6 +153,16 @@ class FoldersTest(TaskFilesTestCase):
             self.write(f"rte/train-0000{number}-of-00002.parquet", as_parquet(rows))
         self.assertEqual(self.load_folder("rte")["train"], RTE_EXAMPLES)
 
+    @parameterized.parameters(
+        (["00001-of-00003"], "rte/train-00000-of-00003.parquet, .*rte/train-00002-of-00003.parquet are missing"),
+        (["00000-of-00001", "00000-of-00002", "00001-of-00002"], "shards of several sets, '-of-00001', '-of-00002'"),
+    )
+    def test_shards_that_are_not_all_there_are_refused_unless_they_are_named(self, shards, message):
+        paths = [self.write(f"rte/train-{shard}.parquet", as_parquet(RTE_EXAMPLES)) for shard in shards]
+        with self.assertRaisesRegex(ValueError, f"`dataset_dir`, split 'train': .*{message}.* by `train_file`"):
+            self.load_folder("rte")
+        self.assertEqual(self.load_folder("rte", train_file=paths[0])["train"], RTE_EXAMPLES)
+
     def test_a_file_that_is_named_comes_before_that_of_the_folder(self):
         self.write("rte/train.jsonl", as_jsonl(RTE_EXAMPLES))
         other = self.write("other.jsonl", as_jsonl(RTE_EXAMPLES[:1]))
@@ -140,6 +173,8 @@ class FoldersTest(TaskFilesTestCase):
         self.write("rte/validation.csv", as_csv(RTE_EXAMPLES))
         with self.assertRaisesRegex(ValueError, "several files .* 'validation': .* `validation_file`"):
             self.load_folder("rte")
+        named = self.load_folder("rte", validation_file=str(self.folder / "data" / "rte" / "dev.jsonl"))
+        self.assertEqual(named, {"validation": RTE_EXAMPLES})
 
     def test_a_folder_without_the_task_says_what_it_holds(self):
         self.write("cola/train.jsonl", as_jsonl(RTE_EXAMPLES))

@@ -32,7 +32,7 @@ class NumbersTest(parameterized.TestCase):
         self.assertEqual(task.label_value({"label": -1.0}), -1.0)
         self.assertEqual(task.label_id({"label": -1.0}), UNLABELED)
 
-    @parameterized.parameters(5.1, -0.5, "high", float("nan"))
+    @parameterized.parameters(5.1, -0.5, "high", float("nan"), True)
     def test_a_number_outside_the_scale_is_an_error(self, value):
         with self.assertRaisesRegex(
             ValueError, r"'stsb'.*column 'label' holds .*none of its labels: numbers from 0.0"
