@@ -254,8 +254,10 @@ class Run:
         if self.do_train:
             trainer.write_model_manifest()
         if trainer.is_world_process_zero():
+            results = Path(self.args.output_dir, "train_results.json")  # written before any plot or prediction
+            since = results.stat().st_mtime if self.do_train and results.is_file() else 0.0
             for tracker in run_trackers(trainer):
-                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir))
+                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir, since))
             print("\n" + files_table(self.args.output_dir), flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
