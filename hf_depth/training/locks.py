@@ -116,6 +116,8 @@ def _try_to_acquire(path: Path) -> int | None:
 
 def _owner(path: Path) -> str:
     """Which process holds the lock, in brackets; empty if it is not known."""
-    with contextlib.suppress(OSError):
-        return f" ({path.read_text(encoding='utf-8')})"
-    return ""
+    try:
+        owner = path.read_text(encoding="utf-8")
+    except OSError:
+        owner = ""
+    return f" ({owner})" if owner else ""

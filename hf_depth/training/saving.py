@@ -340,16 +340,22 @@ class SavingTrainer(Seq2SeqTrainer):
 
     # ---- Resuming ---------------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
         """
         As `Trainer.train`; what a process that was killed left unfinished is removed first. With
         `resume_from_checkpoint=True` the last complete checkpoint is taken.
+
+        Raises:
+            `ValueError`: if another run trains in `output_dir`, or if there is no complete checkpoint to resume from.
         """
-        with alone_in_output_dir(self.args):
+        # Trials of a search, of which several may run at the same time, have folders of their own.
+        with alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext():
             if self.args.should_save and Path(self.args.output_dir, UNFINISHED_FOLDER).is_dir():
                 logger.info(f"Removing {self.args.output_dir}/{UNFINISHED_FOLDER}, which was not written to its end.")
                 self._remove_unfinished()
-            return self._train(resume_from_checkpoint, *args, **kwargs)
+            return self._train(resume_from_checkpoint, trial, *args, **kwargs)
 
     def _train(self, resume_from_checkpoint: str | bool | None, *args: Any, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:

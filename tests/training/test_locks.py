@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 
 from hf_depth.training import locks
 from hf_depth.training.locks import LOCK_FILE, alone_in_output_dir
+from hf_depth.training.saving import SavingTrainer
 from tiny_training import RunTestCase, trainer
 
 HOLD = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX)"
@@ -57,6 +58,12 @@ class LockTest(RunTestCase):
         other.wait()
         one_trainer.train()
         self.assertFalse(unfinished.exists() or self.path.exists())
+
+    def test_trials_of_a_search_run_side_by_side(self):
+        self.other_run()
+        with mock.patch.object(SavingTrainer, "_train") as train:
+            trainer("t5", self.folder, number_of_rows=8).train(trial="first")
+        train.assert_called_once_with(None, "first")
 
     def test_it_waits_for_the_end_of_the_other_one(self):
         other = self.other_run()
