@@ -15,6 +15,8 @@ from typing import Any
 MANIFEST_FILE = "manifest.json"
 # In `output_dir`. Neither the `checkpoint-*` of `Trainer` nor its uploads to the Hub (all but `_*`) find it.
 UNFINISHED_FOLDER = "_unfinished"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+SHARDED = ("global_step", "pytorch_model_fsdp", "optimizer_0", "optimizer.bin")  # how files of DeepSpeed, FSDP begin
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))  # numbers of system errors
 
 
@@ -58,26 +60,38 @@ def write_manifest(folder: str | os.PathLike, files: Mapping[str, Mapping[str, A
         files: see [`describe_files`].
         more: other fields, such as the step.
     """
-    path = Path(folder, MANIFEST_FILE)
-    aside = path.with_suffix(".tmp")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump({**more, "files": dict(sorted(files.items()))}, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    content = {**more, "files": dict(sorted(files.items()))}
+    replace_text(Path(folder, MANIFEST_FILE), json.dumps(content, indent=2))
     for below in {Path(folder, file).parent for file in files} | {Path(folder)}:
         sync_folder(below)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that is there as a whole, as it was before or as it is now, whenever the process ends."""
+    aside = path.with_name(f"_{path.name}")  # a name that uploads to the Hub leave out
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
 def publish_folder(folder: Path, target: Path) -> None:
     """Rename a folder that is complete. What stood in its place, such as a damaged checkpoint, is removed."""
+    replaced = folder.with_name(f"replaced-{target.name}")
     if target.exists():
-        replaced = folder.with_name(f"replaced-{target.name}")
         shutil.rmtree(replaced, ignore_errors=True)
         os.replace(target, replaced)
     os.replace(folder, target)
     sync_folder(target.parent)
-    shutil.rmtree(folder.parent, ignore_errors=True)
+    remove_aside(replaced)
+
+
+def remove_aside(folder: Path) -> None:
+    """Remove what was written aside, and the folder around it if nothing else is in there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty, or gone
+        folder.parent.rmdir()
 
 
 def publish_files(folder: Path, target: Path) -> None:
@@ -86,7 +100,7 @@ def publish_files(folder: Path, target: Path) -> None:
         Path(target, path).parent.mkdir(parents=True, exist_ok=True)
         os.replace(folder / path, target / path)
     sync_folder(target)
-    shutil.rmtree(folder.parent, ignore_errors=True)
+    remove_aside(folder)
 
 
 def sync_folder(folder: Path) -> None:
@@ -178,8 +192,9 @@ def damage(folder: str | os.PathLike, num_processes: int = 1) -> str | None:
     """
     What is wrong with a checkpoint, `None` if nothing is.
 
-    With a manifest, each file must be there with its size and hash. Without one (written by `Trainer`, or by an
-    earlier version), the files must be there that resuming takes, not be empty, and be readable.
+    With a manifest, each file must be there with its size and hash, and weights and optimizer among them. Without one
+    (written by `Trainer`, or by an earlier version), the files must be there that resuming takes, not be empty, and be
+    readable.
 
     Args:
         folder: of the checkpoint.
@@ -193,7 +208,28 @@ def damage(folder: str | os.PathLike, num_processes: int = 1) -> str | None:
         return str(error)
     if manifest is None:
         return _damage_without_manifest(Path(folder), num_processes)
-    return damaged_file(folder, manifest["files"])
+    missing = missing_part(manifest["files"])
+    return damaged_file(folder, manifest["files"]) if missing is None else f"{missing} is missing"
+
+
+def missing_part(names: Iterable[str]) -> str | None:
+    """
+    A file that a checkpoint of one of our trainers must have, but has not; `None` if it has all of them, or if these
+    files are no checkpoint. Those of DeepSpeed and FSDP have parts of other names.
+
+    Args:
+        names: of its files, relative to its folder.
+    """
+    tops = {name.split("/")[0] for name in names}
+    if "trainer_state.json" not in tops or any(top.startswith(SHARDED) for top in tops):
+        return None
+    if tops.isdisjoint((*WEIGHTS, "adapter_model.safetensors")):
+        return WEIGHTS[0]
+    needed = ("optimizer.pt", "rng_state", "scheduler.pt")
+    found = [name for name in (*needed, "log_state") if any(top.startswith(name) for top in tops)]
+    if not found:  # of a run with `save_only_model`
+        return None
+    return next((name for name in needed if name not in found), None)
 
 
 def _damage_without_manifest(folder: Path, num_processes: int) -> str | None:
@@ -213,12 +249,11 @@ def _damage_without_manifest(folder: Path, num_processes: int) -> str | None:
 def _missing_files(names: list[str], num_processes: int) -> str | None:
     """A file of a checkpoint that resuming takes, but that is not there."""
     tops = {name.split("/")[0] for name in names}
-    is_sharded = any(top.startswith(("global_step", "pytorch_model_fsdp")) for top in tops)  # DeepSpeed, FSDP
-    weights = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+    is_sharded = any(top.startswith(SHARDED) for top in tops)
     if "config.json" not in tops:
         return "config.json"
-    if not is_sharded and tops.isdisjoint(weights):
-        return "model.safetensors"
+    if not is_sharded and tops.isdisjoint(WEIGHTS):
+        return WEIGHTS[0]
     random_states = {top for top in tops if top.startswith("rng_state")}
     if not random_states and tops.isdisjoint(("optimizer.pt", "scheduler.pt")):
         return None  # of a run with `save_only_model`

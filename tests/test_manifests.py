@@ -1,9 +1,11 @@
+import errno
 import json
 import resource
 import shutil
 import signal
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
@@ -17,6 +19,7 @@ from hf_depth.manifests import (
     publish_files,
     publish_folder,
     read_manifest,
+    replace_text,
     write_manifest,
 )
 
@@ -86,6 +89,22 @@ class DamageTest(ManifestTestCase):
         self.write_checkpoint("config.json", "model.safetensors", "trainer_state.json", manifest=False)
         self.assertIsNone(damage(self.folder))
 
+    @parameterized.parameters("model.safetensors", "optimizer.pt", "rng_state.pth", "scheduler.pt")
+    def test_a_manifest_without_a_part_is_that_of_no_checkpoint(self, name):
+        self.write_checkpoint(*[file for file in FILES if file != name])
+        self.assertEqual(damage(self.folder), f"{name.removesuffix('.pth')} is missing")
+
+    @parameterized.parameters(
+        ("config.json", "model.safetensors", "trainer_state.json"),  # with `save_only_model`
+        ("config.json", "model.safetensors", "rng_state_1.pth", "optimizer.pt", "scheduler.pt", "trainer_state.json"),
+        ("config.json", "global_step3", "rng_state_0.pth", "trainer_state.json"),  # DeepSpeed
+        ("pytorch_model_fsdp.bin", "optimizer.bin", "rng_state_0.pth", "scheduler.pt", "trainer_state.json"),
+        ("config.json", "model.safetensors"),  # the final model
+    )
+    def test_a_manifest_has_the_parts_that_its_kind_of_checkpoint_has(self, *names):
+        self.write_checkpoint(*names)
+        self.assertIsNone(damage(self.folder))
+
     def test_files_that_came_later_do_not_matter(self):
         self.write_checkpoint()
         (self.folder / "notes.txt").write_text("a user's own")
@@ -130,6 +149,27 @@ class PublishTest(ManifestTestCase):
         shutil.copytree(self.folder, self.folder / "global_step3")
         described = describe_files(self.folder, list_files(self.folder))
         self.assertEqual(described["global_step3/config.json"], described["config.json"])
+
+    def test_what_others_write_aside_stays(self):
+        other = self.folder.parent / "_unfinished" / "checkpoint-4"
+        other.mkdir(parents=True)
+        self.folder = other.with_name("checkpoint-3")
+        self.write_checkpoint()
+        publish_folder(self.folder, self.folder.parent.with_name("checkpoint-3"))
+        self.folder = other.with_name("model")
+        self.write_checkpoint(manifest=False)
+        publish_files(self.folder, self.folder.parent.parent)
+        self.assertEqual([path.name for path in other.parent.iterdir()], ["checkpoint-4"])
+
+    def test_a_text_is_there_as_a_whole_or_as_it_was(self):
+        path = self.folder.with_name("all_results.json")
+        replace_text(path, "before")
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            with self.assertRaises(OSError):
+                replace_text(path, "after")
+        self.assertEqual(path.read_text(), "before")
+        replace_text(path, "after")
+        self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "after")])
 
 
 class FullDiskTest(ManifestTestCase):

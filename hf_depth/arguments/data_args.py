@@ -157,8 +157,8 @@ class CorpusArguments:
         Check a stream, and a preparation, against what the run does with it.
 
         Raises:
-            `ValueError`: if it is not said how long to train or how much to evaluate on, or if several processes
-                would prepare the same shards.
+            `ValueError`: if it is not said how long to train or how much to evaluate on, if several processes would
+                prepare the same shards, or if the run would write over the shards that it trains from.
         """
         if self.preprocessing_only:
             if training_args.world_size > 1:
@@ -167,6 +167,7 @@ class CorpusArguments:
                     "`--preprocessing_num_workers` processes of its own."
                 )
             return
+        self._check_folders(training_args)
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
             raise ValueError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
@@ -174,6 +175,21 @@ class CorpusArguments:
         is_prepared = self.tokenized_dataset_dir is not None
         if self.streaming and training_args.do_eval and self.max_eval_samples is None and not is_prepared:
             raise ValueError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
+
+    def _check_folders(self, training_args: TrainingArguments) -> None:
+        if self.tokenized_dataset_dir is None:
+            return
+        shards, output = Path(self.tokenized_dataset_dir).resolve(), Path(training_args.output_dir).resolve()
+        if shards == output:
+            raise ValueError(
+                f"`--output_dir {training_args.output_dir}` is the folder of `--tokenized_dataset_dir`: the run would "
+                "replace its manifest, without which the shards are lost. Name another `--output_dir`."
+            )
+        if training_args.push_to_hub and output in shards.parents:
+            raise ValueError(
+                f"`--push_to_hub` uploads `--output_dir {training_args.output_dir}` with the shards of "
+                "`--tokenized_dataset_dir` in it. Name another `--output_dir`."
+            )
 
     def for_loading(self) -> dict[str, Any]:
         """The arguments of [`load_corpus`]."""

@@ -1,15 +1,19 @@
 """What the scripts do first: logging, and checks of the launch and of the arguments."""
 
+import contextlib
 import logging
 import os
 import sys
 import tempfile
+import time
 
 import datasets
 import huggingface_hub
 import transformers
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import TrainingArguments
+from transformers.trainer_utils import SaveStrategy
 
 from ..credentials import without_credentials
 from .model_args import ModelArguments
@@ -17,6 +21,7 @@ from .model_args import ModelArguments
 logger = logging.getLogger(__name__)
 
 DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
+MOST_DELAY = 60.0  # seconds until a file is seen on another node: so long some network file systems keep a listing
 RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process that was started by a launcher or by MPI
 
 
@@ -70,7 +75,7 @@ def set_up(training_args: TrainingArguments) -> None:
     Raises:
         `RuntimeError`: as [`check_launch`] does.
         `ValueError`: if no `output_dir` was named (runs that share the default of `TrainingArguments` would continue
-            each other), or if it cannot be written.
+            each other), if it cannot be written, or if the processes of a training do not share it.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise ValueError("Name the folder of the run by `--output_dir`.")
@@ -89,7 +94,7 @@ def set_up(training_args: TrainingArguments) -> None:
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # its errors are raised as well
     check_launch(training_args)
-    _check_output_dir(training_args.output_dir)
+    _check_output_dir(training_args)
 
 
 def _disable_progress_bars() -> None:
@@ -116,16 +121,43 @@ class _Formatter(logging.Formatter):
         return without_credentials(super().format(record))
 
 
-def _check_output_dir(folder: str) -> None:
-    """Stop on a folder that cannot be written. (Training would come to its end before that is found.)"""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"`--output_dir {folder}` cannot be written: {error.strerror}. Name another folder."
-        ) from error
+def _check_output_dir(training_args: TrainingArguments) -> None:
+    """
+    Stop on a folder that cannot be written (training would come to its end before that is found), or that is not the
+    same one for all processes: a run would save its checkpoints, and find that it cannot resume from them.
+    """
+    folder, problem, mark = training_args.output_dir, None, None
+    with contextlib.ExitStack() as stack:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            mark = stack.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix="_seen_by_all_")).name
+        except OSError as error:
+            problem = f"`--output_dir {folder}` cannot be written: {error.strerror}. Name another folder."
+        if training_args.world_size > 1:
+            problems = gather_object([problem])
+            problem = next((one for one in problems if one is not None), None)
+            saves = training_args.do_train and training_args.save_strategy != SaveStrategy.NO
+            if problem is None and saves and not training_args.save_on_each_node:
+                problem = _problem_of_separate_folders(folder, mark)
+    if problem is not None:
+        raise ValueError(problem)
+
+
+def _problem_of_separate_folders(folder: str, mark: str) -> str | None:
+    """What is wrong if a process does not see the file of the first one; all processes get the same answer."""
+    mark = gather_object([os.path.basename(mark)])[0]
+    deadline = time.monotonic() + MOST_DELAY
+    while not (is_seen := mark in os.listdir(folder)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    seen = gather_object([is_seen])  # the first process keeps its file until all have looked
+    if all(seen):
+        return None
+    blind = ", ".join(str(process) for process, is_seen in enumerate(seen) if not is_seen)
+    return (
+        f"`--output_dir {folder}` is not the same folder for all processes: {blind} of {len(seen)} do not see what "
+        "process 0 writes there, and could not resume from its checkpoints. Name a folder that all nodes share, let "
+        "each node save its own by `--save_on_each_node`, or save none by `--save_strategy no`."
+    )
 
 
 def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:

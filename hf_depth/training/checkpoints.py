@@ -2,16 +2,19 @@
 
 import logging
 import os
+import socket
 from pathlib import Path
 
 from accelerate.utils import gather_object
 from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
 
-from ..manifests import MANIFEST_FILE, damage, read_manifest
+from ..manifests import MANIFEST_FILE, UNFINISHED_FOLDER, damage, read_manifest
 from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS, config_values
 from .callbacks import evaluations_without_improvement
 
 logger = logging.getLogger(__name__)
+
+MAX_NAMED = 3  # checkpoints, in a message
 
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
@@ -19,7 +22,8 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew.
 
     Raises:
-        `ValueError`: if the checkpoint asked for is missing or damaged, on all processes.
+        `ValueError`: if the checkpoint asked for is missing or damaged, or if all of those in `output_dir` are, on all
+            processes. (A run that started anew there would replace them, and the model.)
     """
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
@@ -53,21 +57,43 @@ def last_complete_checkpoint(
     Args:
         output_dir: of the run.
         training_args: of the run; with several processes, all of them call this and get the same answer.
+
+    Raises:
+        `ValueError`: if there are checkpoints, but none is complete. A run that is killed, at whatever moment, leaves
+            no folder like that.
     """
-    folders = [
-        path for path in Path(output_dir).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()
-    ]
-    names = sorted((path.name for path in folders), key=lambda name: int(name.removeprefix("checkpoint-")))
-    for name in reversed(gather_object([names])[0]):  # the first process decides
+    passed_over = []
+    for name in _checkpoint_names(output_dir):
         folder = Path(output_dir, name)
         problem = damage_on_any_node(folder, training_args)
         if problem is None:
             _warn_of_what_is_unknown(folder)
             return str(folder)
         logger.warning(f"Passing over {folder}: {problem}.")
-    if names:
-        logger.warning(f"No complete checkpoint is left in {output_dir}: a run there starts anew.")
+        if not _was_being_published(folder):
+            passed_over.append(f"{name} ({problem})")
+    if passed_over:
+        more = f" and {len(passed_over) - MAX_NAMED} more" * (len(passed_over) > MAX_NAMED)
+        raise ValueError(
+            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over[:MAX_NAMED])}{more}. A run that "
+            "starts anew there would replace them. Put back what has changed, name a complete checkpoint by "
+            "`--resume_from_checkpoint`, choose another `--output_dir`, or give `--resume_from_checkpoint false` to "
+            "start anew there all the same."
+        )
     return None
+
+
+def _checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
+    """The checkpoints that any process sees, the newest one first: a node that was replaced has none."""
+    names = [path.name for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
+    steps = {name: name.removeprefix("checkpoint-") for found in gather_object([names]) for name in found}
+    return sorted((name for name in steps if steps[name].isdigit()), key=lambda name: int(steps[name]), reverse=True)
+
+
+def _was_being_published(folder: Path) -> bool:
+    """Whether the run was killed after one node had renamed its part of a checkpoint, and before another one had."""
+    is_left = not folder.is_dir() and Path(folder.parent, UNFINISHED_FOLDER, folder.name).is_dir()
+    return any(gather_object([is_left]))
 
 
 def damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None = None) -> str | None:
@@ -81,6 +107,8 @@ def damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArgumen
     if training_args is None:
         return damage(folder)
     found = damage(folder, training_args.world_size) if training_args.should_save else None
+    if found is not None and training_args.save_on_each_node and training_args.world_size > 1:
+        found += f" on {socket.gethostname()}"
     return next((problem for problem in gather_object([found]) if problem is not None), None)
 
 

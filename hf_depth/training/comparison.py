@@ -24,6 +24,7 @@ from ..evaluation.comparison import (
     read_result,
     report,
 )
+from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
 from ..tasks.spec import TaskSpec
 from .training_args import TaskTrainingArguments
@@ -303,7 +304,7 @@ def _description(run: ComparisonRun) -> dict[str, Any]:
 
 def _record(run: ComparisonRun, metrics: Mapping[str, float] | None) -> None:
     content = json.dumps({"run": _description(run), "results": metrics}, indent=2)
-    (run.folder / RECORD_FILE).write_text(content, encoding="utf-8")
+    replace_text(run.folder / RECORD_FILE, content)
 
 
 def execute_run(run: ComparisonRun, command: Sequence[str], keep_models: bool = False) -> bool:

@@ -10,6 +10,7 @@ from ..arguments.task_args import TaskArguments
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.probing import ProbeOptions, probe_tasks
 from ..evaluation.scoring import TaskEvaluation, optimized_score
+from ..manifests import replace_text
 from ..models.loading import load_model
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from ..tasks.dataset import name_datasets
@@ -127,10 +128,6 @@ def _write_metrics(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
                 scores.setdefault(dataset.key[:2], score if dataset.spec.greater_is_better else -score)
         if scores:
             metrics[f"{prefix}_score"] = sum(scores.values()) / len(scores)
-        _write(folder / f"{prefix}_results.json", metrics)
+        replace_text(folder / f"{prefix}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
         everything |= metrics
-    _write(folder / "all_results.json", everything)
-
-
-def _write(path: Path, metrics: dict[str, float]) -> None:
-    path.write_text(json.dumps(metrics, indent=4, sort_keys=True), encoding="utf-8")
+    replace_text(folder / "all_results.json", json.dumps(everything, indent=4, sort_keys=True))

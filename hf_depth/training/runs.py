@@ -7,6 +7,7 @@ Both example scripts are made of these steps: [`PretrainingRun`] and [`FineTunin
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ from .identity import (
     describe_data,
     describe_training,
 )
+from .locks import alone_in_output_dir
 from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
+from .saving import ALL_RESULTS_FILE
 from .signals import stop_on_signals
 from .task_trainer import TaskTrainer
 from .trackers import Outputs, run_trackers
@@ -149,7 +152,8 @@ class Run:
             statistics: of the splits `train` and `validation`, to stand beside their metrics.
 
         Raises:
-            `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data.
+            `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data, or if
+                another run trains in the same folder.
             `OSError`: in one line, if the disk is full.
             [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training; a checkpoint is saved.
         """
@@ -163,7 +167,9 @@ class Run:
             tracker.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
-        with one_error_for_a_full_disk(self.args.output_dir):
+        # Only training may not meet another run: a model can be evaluated at any time.
+        alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
+        with alone, one_error_for_a_full_disk(self.args.output_dir):
             if self.do_train:
                 with stop_on_signals(trainer):
                     self.train(trainer, statistics.get("train", {}))
@@ -210,6 +216,8 @@ class Run:
         result = trainer.train(resume_from_checkpoint=self.checkpoint)
         trainer.remove_callback(self._last_evaluation)
         trainer.save_model()
+        if trainer.is_world_process_zero():  # results are added to it, and those that it has are of an earlier model
+            Path(self.args.output_dir, ALL_RESULTS_FILE).unlink(missing_ok=True)
         trainer.save_state()
         self.save_metrics(trainer, "train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
 
@@ -246,8 +254,10 @@ class Run:
         if self.do_train:
             trainer.write_model_manifest()
         if trainer.is_world_process_zero():
+            results = Path(self.args.output_dir, "train_results.json")  # written before any plot or prediction
+            since = results.stat().st_mtime if self.do_train and results.is_file() else 0.0
             for tracker in run_trackers(trainer):
-                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir))
+                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir, since))
             print("\n" + files_table(self.args.output_dir), flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,14 +20,20 @@ from ..manifests import (
     describe_files,
     is_full_disk,
     list_files,
+    missing_part,
     publish_files,
     publish_folder,
+    remove_aside,
+    replace_text,
     write_manifest,
 )
 from .callbacks import RUN_FILE
 from .checkpoints import last_complete_checkpoint
+from .locks import alone_in_output_dir
 
 logger = logging.getLogger(__name__)
+
+ALL_RESULTS_FILE = "all_results.json"
 
 Result = TypeVar("Result")
 
@@ -102,6 +108,7 @@ class SavingTrainer(Seq2SeqTrainer):
         if self.args.should_save:
             # `Trainer` did so as well, but in the temporary folder.
             limit, best = self.args.save_total_limit, self.state.best_model_checkpoint
+            _make_newest(folder)
             rotate_checkpoints(str(folder.parent), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
 
     def _save_rank_files(self, folder: Path) -> None:
@@ -179,6 +186,12 @@ class SavingTrainer(Seq2SeqTrainer):
             described = described[first : first + int(os.environ.get("LOCAL_WORLD_SIZE", len(described)))]
         found = {name: entry for entries in described for name, entry in entries.items()}
         names = list_files(aside)
+        missing = missing_part(names)
+        if missing is not None:
+            raise RuntimeError(
+                f"{missing} of {folder.name} is not there after all of it was written: does something else remove "
+                f"files in {self.args.output_dir}? Earlier checkpoints are intact."
+            )
         files = {name: found[name] for name in names if name in found}
         # Of a process that saw other files, on a disk that is not shared.
         files |= describe_files(aside, [name for name in names if name not in found], sync=True)
@@ -234,12 +247,27 @@ class SavingTrainer(Seq2SeqTrainer):
                 self._model_files = describe_files(aside, list_files(aside), sync=True)
                 publish_files(aside, Path(self.args.output_dir))
         except Exception as error:
-            free = self._remove_unfinished()
+            free = shutil.disk_usage(self.args.output_dir).free
+            remove_aside(aside)
             if not is_full_disk(error):
                 raise
             raise self._full_disk(str(error), free) from None
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """As `Trainer._save`; with `save_on_each_node` on each node indeed."""
+        is_whole = bool(state_dict) or not (self.is_deepspeed_enabled or self.is_fsdp_enabled)
+        if not (self.args.save_on_each_node and self.args.should_save and is_whole):
+            super()._save(output_dir, state_dict)
+            return
+        # `save_pretrained` of transformers 5.23 writes no weights but on the first of all processes.
+        model = self.accelerator.unwrap_model(self.model)
+        model.should_save_on_this_rank = lambda is_main_process: is_main_process
+        try:
+            super()._save(output_dir, state_dict)
+        finally:
+            del model.should_save_on_this_rank
 
     def write_model_manifest(self) -> None:
         """Mark the folder of the run as complete, after everything else: see [`model_is_complete`]."""
@@ -252,6 +280,21 @@ class SavingTrainer(Seq2SeqTrainer):
         free = shutil.disk_usage(self.args.output_dir).free if unfinished.is_dir() else 0
         shutil.rmtree(unfinished, ignore_errors=True)
         return free
+
+    # ---- Results ----------------------------------------------------------------------------------------------------
+
+    def save_metrics(self, split: str, metrics: Mapping[str, float], combined: bool = True) -> None:
+        """
+        As `Trainer.save_metrics`; each file is replaced as a whole, and a combined one that cannot be read, as after
+        a full disk, is made anew.
+        """
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir)
+        replace_text(folder / f"{split}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
+        if combined:
+            path = folder / ALL_RESULTS_FILE
+            replace_text(path, json.dumps({**_read_results(path), **metrics}, indent=4, sort_keys=True))
 
     # ---- Values that are not finite ---------------------------------------------------------------------------------
 
@@ -297,14 +340,24 @@ class SavingTrainer(Seq2SeqTrainer):
 
     # ---- Resuming ---------------------------------------------------------------------------------------------------
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
         """
         As `Trainer.train`; what a process that was killed left unfinished is removed first. With
         `resume_from_checkpoint=True` the last complete checkpoint is taken.
+
+        Raises:
+            `ValueError`: if another run trains in `output_dir`, or if there is no complete checkpoint to resume from.
         """
-        if self.args.should_save and Path(self.args.output_dir, UNFINISHED_FOLDER).is_dir():
-            logger.info(f"Removing {self.args.output_dir}/{UNFINISHED_FOLDER}, which was not written to its end.")
-            self._remove_unfinished()
+        # Trials of a search, of which several may run at the same time, have folders of their own.
+        with alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext():
+            if self.args.should_save and Path(self.args.output_dir, UNFINISHED_FOLDER).is_dir():
+                logger.info(f"Removing {self.args.output_dir}/{UNFINISHED_FOLDER}, which was not written to its end.")
+                self._remove_unfinished()
+            return self._train(resume_from_checkpoint, trial, *args, **kwargs)
+
+    def _train(self, resume_from_checkpoint: str | bool | None, *args: Any, **kwargs: Any) -> TrainOutput:
         if resume_from_checkpoint is True:
             resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
             if resume_from_checkpoint is None:
@@ -357,6 +410,29 @@ class SavingTrainer(Seq2SeqTrainer):
                 self.state.global_step - self._first_step_of_loss, 0.001
             )
         super().log(logs, start_time)
+
+
+def _read_results(path: Path) -> dict[str, float]:
+    """What `all_results.json` holds so far."""
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        logger.warning(f"{path} cannot be read ({error}) and is replaced: it was not written to its end.")
+        return {}
+
+
+def _make_newest(folder: Path) -> None:
+    """
+    Let a checkpoint have the latest time of all: `rotate_checkpoints` goes by it and keeps the latest one, which is
+    another one if the clock of a machine goes ahead, or after a copy. (Steps count anew if a run starts anew.)
+    """
+    others = [path for path in folder.parent.glob("checkpoint-*") if path.is_dir() and path != folder]
+    latest = max((path.stat().st_mtime for path in others), default=0)
+    if latest >= folder.stat().st_mtime:
+        with contextlib.suppress(OSError):  # not every file system can
+            os.utime(folder, (latest + 2, latest + 2))  # below 1 second `rotate_checkpoints` takes them for equal
 
 
 class _ResumeCallback(TrainerCallback):

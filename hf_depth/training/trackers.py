@@ -36,16 +36,26 @@ class Outputs:
     metrics: dict[str, float]
 
     @classmethod
-    def read(cls, folder: str | os.PathLike) -> "Outputs":
-        """Those in the folder of a run."""
+    def read(cls, folder: str | os.PathLike, since: float = 0.0) -> "Outputs":
+        """
+        Those in the folder of a run.
+
+        Args:
+            folder: of the run.
+            since: the time of its oldest plots and predictions; those of before are of an earlier model.
+        """
         folder, prefix = Path(folder), "predict_"
         results = folder / "all_results.json"
         metrics = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
         return cls(
-            pictures={path.stem: path for path in sorted(folder.glob("*.png"))},
-            tables={path.stem: _read_table(path) for path in sorted(folder.glob("predictions*.jsonl"))},
+            pictures={path.stem: path for path in _found(folder, "*.png", since)},
+            tables={path.stem: _read_table(path) for path in _found(folder, "predictions*.jsonl", since)},
             metrics={f"test/{name[len(prefix) :]}": x for name, x in metrics.items() if name.startswith(prefix)},
         )
+
+
+def _found(folder: Path, pattern: str, since: float) -> list[Path]:
+    return sorted(path for path in folder.glob(pattern) if path.stat().st_mtime >= since)
 
 
 def _read_table(path: Path) -> tuple[list[str], list[list[Any]]]:

@@ -31,6 +31,7 @@ TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]",
 def run(**changes):
     """Training arguments, as far as the data need them."""
     values = {"do_train": True, "do_eval": True, "do_predict": False, "max_steps": -1, "seed": 42, "data_seed": None}
+    values |= {"output_dir": "runs/mine", "push_to_hub": False}
     return SimpleNamespace(**values | changes)
 
 
@@ -89,6 +90,20 @@ class CorpusArgumentsTest(parameterized.TestCase):
 
     def test_evaluation_data_from_shards_have_a_known_length(self):
         CorpusArguments(streaming=True, tokenized_dataset_dir="shards").check(run(max_steps=5))
+
+    @parameterized.parameters(
+        ("runs", {}, None),
+        ("runs/../shards/", {}, "replace its manifest.*Name another `--output_dir`"),
+        (".", {}, None),
+        (".", {"push_to_hub": True}, "uploads .*with the shards"),
+        ("shards/runs", {"push_to_hub": True}, None),
+    )
+    def test_a_run_does_not_write_over_its_shards(self, output_dir, settings, message):
+        arguments = CorpusArguments(tokenized_dataset_dir="shards")
+        if message is None:
+            return arguments.check(run(output_dir=output_dir, **settings))
+        with self.assertRaisesRegex(ValueError, message):
+            arguments.check(run(output_dir=output_dir, **settings))
 
     def test_a_preparation_has_a_folder_and_one_process_that_starts_others(self):
         with self.assertRaisesRegex(ValueError, "name a folder by `--tokenized_dataset_dir`"):

@@ -4,13 +4,16 @@ import logging
 import os
 import tempfile
 from types import SimpleNamespace
-from unittest import mock
+from unittest import TestCase, mock
 
 import datasets
+import torch
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
+from helpers import run_in_two_processes
 from hf_depth import DepthTrainingArguments
+from hf_depth.arguments import launch
 from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
 
 
@@ -24,6 +27,24 @@ def launched(output_dir, **changes):
     """What `set_up` reads."""
     others = {"should_log": False, "log_level": "passive", "world_size": 1, "process_index": 0, "deepspeed": None}
     return mock.Mock(output_dir=output_dir, **others | changes)
+
+
+def set_up_on_two_disks(folder):
+    """One of two processes: a folder that only one of them sees is refused, unless nothing is read from it again."""
+    rank = os.environ["RANK"]
+    separate = {"output_dir": f"{folder}/{rank}", "do_train": True, "use_cpu": True}
+    set_up(DepthTrainingArguments(**separate | {"output_dir": folder}))
+    for harmless in ({"save_on_each_node": True}, {"save_strategy": "no"}, {"do_train": False}):
+        set_up(DepthTrainingArguments(**separate | harmless))
+    message = "not the same folder for all processes: 1 of 2 do not see.*`--save_on_each_node`"
+    with mock.patch.object(launch, "MOST_DELAY", 0.3), TestCase().assertRaisesRegex(ValueError, message):
+        set_up(DepthTrainingArguments(**separate))
+    if rank == "1":
+        os.rmdir(f"{folder}/1")
+        open(f"{folder}/1", "w").close()
+    with TestCase().assertRaisesRegex(ValueError, f"`--output_dir {folder}/1` cannot be written"):  # on both
+        set_up(DepthTrainingArguments(**separate))
+    torch.distributed.destroy_process_group()
 
 
 class CheckLaunchTest(parameterized.TestCase):
@@ -77,6 +98,10 @@ class SetUpTest(parameterized.TestCase):
             folder = name.format(file=file.name)
             with self.assertRaisesRegex(ValueError, f"`--output_dir {folder}` cannot be written: "):
                 set_up(launched(folder))
+
+    def test_processes_that_do_not_share_a_folder_are_stopped(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run_in_two_processes(set_up_on_two_disks, folder)
 
     @parameterized.parameters(
         ("passive", True, logging.INFO),

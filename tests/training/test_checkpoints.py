@@ -1,4 +1,6 @@
+import shutil
 from pathlib import Path
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 from transformers import TrainingArguments
@@ -35,13 +37,38 @@ class DamagedCheckpointTest(TrainingTestCase):
         with self.assertRaisesRegex(ValueError, "checkpoint-4 is no complete checkpoint: config.json is missing"):
             checkpoint_to_resume(self.arguments(resume_from_checkpoint=str(self.checkpoint(4))))
 
-    def test_where_none_is_whole_the_run_starts_anew(self):
+    @parameterized.parameters(None, "true")
+    def test_where_none_is_whole_the_run_does_not_start_anew_by_itself(self, asked):
         for step in (2, 4):
             (self.checkpoint(step) / "model.safetensors").unlink()
-        with self.assertLogs("hf_depth.training.checkpoints", "WARNING") as caught:
+        message = (
+            r"checkpoint-4 \(model.safetensors is missing\), checkpoint-2 \(model.safetensors is missing\). .*replace "
+            r"them.*`--resume_from_checkpoint`, .*`--output_dir`, .*`--resume_from_checkpoint false`"
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            checkpoint_to_resume(self.arguments(resume_from_checkpoint=asked))
+        self.assertIsNone(checkpoint_to_resume(self.arguments(resume_from_checkpoint="false")))
+
+    def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(self):
+        for step in (2, 4):
+            shutil.rmtree(self.checkpoint(step))
+        Path(self.folder, "_unfinished", "checkpoint-2").mkdir(parents=True)
+        self.assertIsNone(checkpoint_to_resume(self.arguments()))
+
+    def test_an_empty_disk_of_the_first_node_is_told(self):
+        gathered = mock.patch("hf_depth.training.checkpoints.gather_object", lambda mine: [*mine, *others(mine)])
+        for step in (2, 4):
+            shutil.rmtree(self.checkpoint(step))
+
+        def others(mine):  # what another node, which has checkpoint-2, says
+            return [["checkpoint-2"]] if isinstance(mine[0], list) else [None]
+
+        with gathered, self.assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder\)"):
+            checkpoint_to_resume(self.arguments())
+        # Killed after the other node had renamed its part: the run has no earlier checkpoint to lose.
+        Path(self.folder, "_unfinished", "checkpoint-2").mkdir(parents=True)
+        with gathered:
             self.assertIsNone(checkpoint_to_resume(self.arguments()))
-        self.assertLen(caught.output, 3)
-        self.assertRegex(caught.output[2], "No complete checkpoint is left .* starts anew")
 
     def test_one_without_a_manifest_or_an_optimizer_is_used_with_a_warning(self):
         (self.checkpoint(4) / "manifest.json").unlink()

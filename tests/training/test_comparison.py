@@ -132,6 +132,17 @@ class ComparisonTest(parameterized.TestCase):
         self.assertEqual((len(results), failed), (8, 0))
         self.assertLen(self.calls(), 12)
 
+    def test_a_kill_while_a_record_is_written_leaves_the_comparison_readable(self):
+        Path("broken").write_text("rte")
+        self.execute(tasks=["glue/rte"], models=["t5"])
+        Path("broken").unlink()
+        before = [path.read_text() for path in Path("out").rglob("comparison.json")]
+        with mock.patch("os.replace", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            self.execute(tasks=["glue/rte"], models=["t5"])
+        self.assertEqual([path.read_text() for path in Path("out").rglob("comparison.json")], before)
+        results, failed = self.execute(tasks=["glue/rte"], models=["t5"])
+        self.assertEqual((len(results), failed), (2, 0))
+
     def test_other_arguments_do_not_mix_with_earlier_results(self):
         self.execute(tasks=["glue/rte"], models=["t5"])
         with self.assertRaisesRegex(ValueError, "out/t5/step-10/glue/rte/seed-42 holds a run with other arguments"):

@@ -1,7 +1,9 @@
 import errno
 import json
+import os
+import shutil
 from pathlib import Path
-from unittest import mock
+from unittest import TestCase, mock
 
 import torch
 from absl.testing import parameterized
@@ -9,7 +11,7 @@ from matplotlib.image import imread
 from transformers import AutoModelForSeq2SeqLM
 
 import tiny_tasks
-from helpers import tiny_tokenizer
+from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
 from tiny_training import RunTestCase, parameters, tiny_model, trainer
@@ -17,6 +19,33 @@ from tiny_training import RunTestCase, parameters, tiny_model, trainer
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
 
 BEST = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "save_strategy": "steps", "save_steps": 1}
+
+
+def run_on_two_disks(folder: str):
+    """One of two processes, each of which is a node with a disk of its own."""
+    rank = os.environ["RANK"]
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    folder = Path(folder, rank)
+
+    def make(max_steps):
+        arguments = {"max_steps": max_steps, "do_train": True, "save_strategy": "steps", "save_steps": 1}
+        arguments |= {"save_on_each_node": True, "save_total_limit": 1}
+        return trainer("t5", str(folder), number_of_rows=8, **arguments)
+
+    first = make(1)
+    Run.find(first.args, {}).execute(first)
+    again = make(2)
+    run = Run.find(again.args, {})
+    assert run.checkpoint == f"{folder}/checkpoint-1", run.checkpoint
+    run.restore(again.model)
+    run.execute(again)
+    assert not list(folder.glob("_*"))
+    if rank == "0":  # the node is replaced
+        shutil.rmtree(folder)
+    last = make(3)
+    with TestCase().assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder on .*start anew"):
+        Run.find(last.args, {})
+    last.end()
 
 
 class RunTest(RunTestCase):
@@ -111,6 +140,17 @@ class RunTest(RunTestCase):
         self.assertEqual(again.state.global_step, 2)
         run, _ = self.run_once(max_steps=2, do_eval=False, execute=False)
         self.assertTrue(run.is_over)
+
+    def test_results_of_an_earlier_model_do_not_stay(self):
+        self.run_once(max_steps=1, do_predict=True)
+        self.run_once(max_steps=1, do_eval=False)  # finished: nothing is left to do
+        self.assertIn("predict_loss", self.results())
+        self.run_once(max_steps=2)
+        self.assertContainsSubset(["train_loss", "eval_loss"], self.results())
+        self.assertNotIn("predict_loss", self.results())
+
+    def test_two_disks_each_have_their_checkpoint(self):
+        run_in_two_processes(run_on_two_disks, self.folder)
 
     @parameterized.parameters("manifest.json", "model.safetensors", "config.json")
     def test_a_run_that_was_killed_in_its_final_save_writes_the_model_again(self, spoiled):

@@ -1,6 +1,8 @@
 import errno
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -81,6 +83,34 @@ class CheckpointTest(SavingTestCase):
         self.trainer(save_total_limit=1, max_steps=3).train()
         self.assertEqual(self.names(), ["checkpoint-3"])
 
+    @parameterized.parameters(3600, 0, -3600)
+    def test_the_new_checkpoint_stays_whatever_the_clock_of_the_older_one_was(self, ahead):
+        self.trainer(max_steps=1).train()
+        then = time.time() + ahead
+        os.utime(f"{self.folder}/checkpoint-1", (then, then))
+        self.trainer(save_total_limit=1).train(resume_from_checkpoint=True)
+        self.assertEqual(self.names(), ["checkpoint-2"])
+
+    def test_a_run_that_starts_anew_keeps_its_own_checkpoint(self):
+        Path(self.folder, "checkpoint-9").mkdir()
+        then = time.time() + 3600
+        os.utime(f"{self.folder}/checkpoint-9", (then, then))
+        self.trainer(save_total_limit=1).train()
+        self.assertEqual(self.names(), ["checkpoint-2"])
+
+    def test_a_checkpoint_whose_files_were_removed_meanwhile_is_none(self):
+        one_trainer = self.trainer(max_steps=1)
+        save = one_trainer._save_rng_state
+
+        def removed(folder):
+            one_trainer._remove_unfinished()  # as another job did at its start
+            save(folder)
+
+        with mock.patch.object(one_trainer, "_save_rng_state", removed):
+            with self.assertRaisesRegex(RuntimeError, "model.safetensors of checkpoint-1 is not there"):
+                one_trainer.train()
+        self.assertEqual(self.names(), [])
+
     def test_what_a_killed_run_left_is_removed(self):
         left = Path(self.folder, "_unfinished", "checkpoint-1")
         left.mkdir(parents=True)
@@ -138,6 +168,27 @@ class CheckpointTest(SavingTestCase):
         self.assertNotIn("_unfinished", self.names())
         one_trainer.save_model()
         self.assertNotEqual(Path(self.folder, "model.safetensors").read_bytes(), before)
+
+
+class MetricsTest(SavingTestCase):
+    def read(self, name: str) -> dict:
+        return json.loads(Path(self.folder, name).read_text())
+
+    def test_metrics_are_added_as_trainer_does(self):
+        one_trainer = self.trainer()
+        one_trainer.save_metrics("eval", {"eval_loss": 1.0})
+        one_trainer.save_metrics("predict", {"predict_loss": 2.0})
+        one_trainer.save_metrics("test", {"test_loss": 3.0}, combined=False)
+        self.assertEqual(self.read("all_results.json"), {"eval_loss": 1.0, "predict_loss": 2.0})
+        self.assertEqual(self.read("test_results.json"), {"test_loss": 3.0})
+
+    @parameterized.parameters("", "{", "[1]")
+    def test_results_that_cannot_be_read_are_replaced_with_a_warning(self, content):
+        Path(self.folder, "all_results.json").write_text(content)
+        with self.assertLogs("hf_depth.training.saving", "WARNING") as logs:
+            self.trainer().save_metrics("eval", {"eval_loss": 1.0})
+        self.assertIn(f"{self.folder}/all_results.json cannot be read", logs.output[0])
+        self.assertEqual(self.read("all_results.json"), {"eval_loss": 1.0})
 
 
 class FiniteTest(SavingTestCase):
@@ -208,7 +259,7 @@ class ResumeTest(SavingTestCase):
         self.assertIn("checkpoint-2: optimizer.pt has 0 bytes", caught.output[0])
         for step in (1, 2):
             Path(self.folder, f"checkpoint-{step}", "optimizer.pt").write_bytes(b"")
-        with self.assertRaisesRegex(ValueError, "no complete checkpoint in"):
+        with self.assertRaisesRegex(ValueError, r"No checkpoint in .* is complete: checkpoint-2 \("):
             self.trainer().train(resume_from_checkpoint=True)
 
     def test_the_best_model_of_a_run_that_was_moved_is_loaded_at_its_end(self):

@@ -143,14 +143,20 @@ class WandbTest(TrackersTestCase):
 
     def test_plots_predictions_and_test_metrics_are_logged_at_the_end(self):
         self.draw_losses()
-        Path(self.folder, "predictions_rte_test.jsonl").write_text('{"input": "a", "scores": {"yes": 1.0}}\n' * 200)
-        wandb = self.wandb_run()
+        lines = '{"input": "a", "scores": {"yes": 1.0}}\n' * 200
+        for name in ("predictions_old.jsonl", "confusion_matrix_old.png"):  # of an earlier model
+            Path(self.folder, name).write_text("{}\n")
+            os.utime(Path(self.folder, name), (1.7e9, 1.7e9))
+        path = Path(self.folder, "predictions_rte_test.jsonl")
+        with mock.patch.object(Run, "report", side_effect=lambda _: path.write_text(lines)):
+            wandb = self.wandb_run()
         wandb.Image.assert_called_once_with(f"{self.folder}/losses.png")
         table = wandb.Table.call_args.kwargs
         self.assertEqual(table["columns"], ["input", "scores"])
         self.assertEqual(table["data"], [["a", '{"yes": 1.0}']] * MAX_EXAMPLES)
         logged = {name for call in wandb.log.call_args_list for name in call.args[0]}
         self.assertContainsSubset(["losses", "predictions_rte_test", "eval/loss", "test/loss", "train/loss"], logged)
+        self.assertNoCommonElements(["predictions_old", "confusion_matrix_old"], logged)
         self.assertFalse(any(name.startswith("train/predict") for name in logged))
         wandb.finish.assert_called_once()
 
