@@ -37,7 +37,9 @@ from .identity import (
     SCHEDULES_WITH_STATE,
     check_same_run,
     describe_data,
+    describe_evaluation_data,
     describe_training,
+    free_settings,
 )
 from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
 from .signals import stop_on_signals
@@ -155,7 +157,7 @@ class Run:
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
-        data = describe_data(trainer.train_dataset)
+        data = describe_data(trainer.train_dataset) | describe_evaluation_data(trainer.eval_dataset)
         if self.do_train and data:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
@@ -180,7 +182,7 @@ class Run:
         fixed = FIXED
         if self.args.deepspeed is not None or self.args.lr_scheduler_type in SCHEDULES_WITH_STATE:
             fixed = (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS)  # the loaded ones are used as they are
-        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed)
+        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed, free_settings(self.args))
 
     def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):
