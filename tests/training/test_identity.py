@@ -12,14 +12,20 @@ from absl.testing import absltest, parameterized
 from datasets import Dataset
 
 from helpers import tiny_tokenizer
-from hf_depth import DepthTrainingArguments, SpanCorruptionObjective
+from hf_depth import DepthTrainingArguments, SpanCorruptionObjective, TaskDataset, get_task
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.data.mixture import Mixing, mix_examples
 from hf_depth.data.shard_preparation import prepare_shards
-from hf_depth.training.identity import check_same_run, describe_data, describe_run, describe_training
+from hf_depth.training.identity import (
+    check_same_run,
+    describe_data,
+    describe_evaluation_data,
+    describe_run,
+    describe_training,
+)
 from hf_depth.training.runs import Run
-from tiny_training import TrainingTestCase, parameters, stream, tiny_model, trainer
+from tiny_training import TrainingTestCase, mixture, parameters, stream, tiny_model, trainer
 
 ARGUMENTS = {
     "do_train": True,
@@ -271,14 +277,27 @@ class DescribeRunTest(TrainingTestCase):
         ("hf_depth.data.streams.READERS_VERSION", 99, "readers"),
     )
     def test_a_stream_is_known_by_what_makes_examples_of_it(self, changed, value, name):
-        saved = describe_data(stream("depth"))
-        self.check(saved, describe_data(stream("depth")))
-        with mock.patch(changed, value):
-            now = describe_data(stream("depth"))
-        with self.assertRaisesRegex(
-            ValueError, rf"stream_versions .*\(now .*'{name}': [^,]*99.*allow_changed_arguments"
-        ):
-            self.check(saved, now)
+        for make in (stream, functools.partial(mixture, streaming=True, packing=True)):
+            saved = describe_data(make("depth"))
+            self.check(saved, describe_data(make("depth")))
+            with mock.patch(changed, value):
+                now = describe_data(make("depth"))
+            message = rf"stream_versions .*\(now .*'{name}': [^,]*99.*--allow_changed_arguments"
+            with self.assertRaisesRegex(ValueError, message):
+                self.check(saved, now)
+
+    def test_examples_of_a_task_to_evaluate_on_are_known_by_their_content(self):
+        def described(*sentences):
+            rows = Dataset.from_dict({"sentence1": sentences, "sentence2": sentences, "label": [0] * len(sentences)})
+            ids = {"input_ids": [[len(text), 1] for text in sentences], "labels": [[8, 1]] * len(sentences)}
+            return describe_evaluation_data(
+                {"rte": TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))}
+            )
+
+        self.assertEqual(described("A.", "Bc."), described("A.", "Bc."))
+        self.assertEqual(described("A.", "Bc.")["eval_examples"], 2)
+        self.assertNotEqual(described("A.", "Bc."), described("A.", "Bcd."))
+        self.assertEqual(describe_evaluation_data(None), {})
 
     def test_shards_are_known_by_their_content_and_stand_for_the_text(self):
         objective, described = SpanCorruptionObjective(tiny_tokenizer()), {}

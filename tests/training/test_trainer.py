@@ -414,6 +414,7 @@ class StreamTest(TrainingTestCase):
         saved = json.loads(path.read_text())
         self.assertContainsSubset(["examples", "sentences", "tokenizers"], saved["settings"].pop("versions"))
         path.write_text(json.dumps(saved))
+        path.with_name("manifest.json").unlink()
         with self.assertNoLogs("hf_depth.training.trainer", "WARNING"):
             self.run_of(4, save_strategy="no")[0].train(resume_from_checkpoint=True)
         saved["settings"]["versions"] = {"tokenizers": "0.1"}
