@@ -60,10 +60,18 @@ LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule 
 # Weights, tokenizer and state of the optimizer come from the checkpoint, whatever these say.
 FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "tokenizer_name", "optim")
 EVALUATION_DATA = ("eval_examples", "eval_examples_hash")
-DATA_SETTINGS = ("train_examples", "train_examples_hash", "stream_versions", *EVALUATION_DATA)
-# What scores are comparable by. They matter where the best model is chosen, or the schedule follows the scores.
-SELECTION_SETTINGS = ("metric_for_best_model", "greater_is_better", "prediction_mode", "length_normalize_scores")
-SELECTION_SETTINGS += ("generation_max_length", "generation_num_beams")
+# What scores are comparable by. It matters where the best model is chosen by them, or the schedule follows them.
+EVALUATION_SETTINGS = (
+    "metric_for_best_model",
+    "greater_is_better",
+    "prediction_mode",
+    "length_normalize_scores",
+    "generation_max_length",
+    "generation_num_beams",
+    *EVALUATION_DATA,
+)
+# What is compared once the data are prepared, and only if any training is left.
+DATA_SETTINGS = ("train_examples", "train_examples_hash", "stream_versions", *EVALUATION_SETTINGS)
 # What is not always known, as without a connection to the Hub.
 PARTLY_KNOWN = ("dataset_content", "documents_held_out", "base_weights")
 
@@ -131,7 +139,7 @@ def _describe_shards(folder: str, mixing: Mixing | None) -> dict[str, Any]:
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
     """What identifies a run among the arguments of its trainer."""
-    names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS, *SELECTION_SETTINGS)
+    names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
     settings = {name: getattr(args, name, None) for name in names}
     settings |= {name: getattr(args.accelerator_config, name) for name in BATCH_SETTINGS}
     optimizer = getattr(args.optim, "value", args.optim)
@@ -173,26 +181,28 @@ def describe_data(examples: Any) -> dict[str, Any]:
     return described | {"train_examples_hash": digest.hexdigest()[:12]}
 
 
-def describe_evaluation_data(examples: Any) -> dict[str, Any]:
+def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any]:
     """
-    As [`describe_data`], of data to evaluate on: one data set, or several by their names.
+    What identifies the scores of a run: the metric, how predictions are made, and as of [`describe_data`] the data.
 
-    >>> describe_evaluation_data({"a": [{"input_ids": [5, 1]}], "b": [{"input_ids": [6, 1]}]})
-    {'eval_examples': 2, 'eval_examples_hash': 'X'}
+    Args:
+        args: of the trainer.
+        examples: to evaluate on; one data set, or several by their names.
     """
+    described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS if name not in EVALUATION_DATA}
     named = examples if isinstance(examples, Mapping) else {"": examples}
     found = {name: describe_data(getattr(part, "prepared", part)) for name, part in named.items()}
     if not any(found.values()):
-        return {}
+        return described
     digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
     values = sum(one.get("train_examples", 0) for one in found.values()), digest[:12]
-    return dict(zip(EVALUATION_DATA, values, strict=True))
+    return described | dict(zip(EVALUATION_DATA, values, strict=True))
 
 
 def free_settings(args: TrainingArguments) -> Collection[str]:
-    """What may change while a run goes on: the settings of evaluation, unless its scores choose weights or rates."""
+    """What may change while a run goes on: with `FREE_FLAGS` the evaluation, unless scores choose weights or rates."""
     uses_scores = args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE
-    return FREE_FLAGS if uses_scores else FREE_FLAGS | {*SELECTION_SETTINGS, *EVALUATION_DATA}
+    return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
 
 
 def check_same_run(
@@ -209,7 +219,8 @@ def check_same_run(
     it states, since an older release compared them. Without `run.json` it was not written by a [`Run`], and passes.
 
     Args:
-        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`].
+        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`]
+            and [`describe_evaluation`].
         allow_changes: go on with what differs, which is logged as a warning.
         fixed: names that must not differ even so.
         free: names that may differ, see [`free_settings`].

@@ -37,7 +37,7 @@ from .identity import (
     SCHEDULES_WITH_STATE,
     check_same_run,
     describe_data,
-    describe_evaluation_data,
+    describe_evaluation,
     describe_training,
     free_settings,
 )
@@ -157,8 +157,8 @@ class Run:
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
-        data = describe_data(trainer.train_dataset) | describe_evaluation_data(trainer.eval_dataset)
-        if self.do_train and data:
+        data = describe_data(trainer.train_dataset) | describe_evaluation(self.args, trainer.eval_dataset)
+        if self.do_train:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
         for tracker in run_trackers(trainer):

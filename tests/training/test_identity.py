@@ -12,7 +12,7 @@ from absl.testing import absltest, parameterized
 from datasets import Dataset
 
 from helpers import tiny_tokenizer
-from hf_depth import DepthTrainingArguments, SpanCorruptionObjective, TaskDataset, get_task
+from hf_depth import DepthTrainingArguments, SpanCorruptionObjective, TaskDataset, TaskTrainingArguments, get_task
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.data.mixture import Mixing, mix_examples
@@ -20,7 +20,7 @@ from hf_depth.data.shard_preparation import prepare_shards
 from hf_depth.training.identity import (
     check_same_run,
     describe_data,
-    describe_evaluation_data,
+    describe_evaluation,
     describe_run,
     describe_training,
 )
@@ -136,6 +136,8 @@ class ContinuedRunTest(TrainingTestCase):
         ):
             with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
                 self.continued(**CHOOSES | changes)
+        again = {"max_steps": 2, "generation_num_beams": 2, "evaluation_rows": 3}
+        self.continued(**CHOOSES | again)  # the run is finished, and is evaluated in another way
         self.continued(**CHOOSES | {"load_best_model_at_end": False, "evaluation_rows": 3})
 
     def test_an_older_checkpoint_that_does_not_state_its_evaluation_is_continued(self):
@@ -287,17 +289,18 @@ class DescribeRunTest(TrainingTestCase):
                 self.check(saved, now)
 
     def test_examples_of_a_task_to_evaluate_on_are_known_by_their_content(self):
+        args = TaskTrainingArguments(self.folder, use_cpu=True)
+
         def described(*sentences):
             rows = Dataset.from_dict({"sentence1": sentences, "sentence2": sentences, "label": [0] * len(sentences)})
             ids = {"input_ids": [[len(text), 1] for text in sentences], "labels": [[8, 1]] * len(sentences)}
-            return describe_evaluation_data(
-                {"rte": TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))}
-            )
+            examples = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))
+            return describe_evaluation(args, {"rte": examples})
 
         self.assertEqual(described("A.", "Bc."), described("A.", "Bc."))
-        self.assertEqual(described("A.", "Bc.")["eval_examples"], 2)
+        self.assertContainsSubset({"eval_examples": 2, "prediction_mode": "generate"}, described("A.", "Bc."))
         self.assertNotEqual(described("A.", "Bc."), described("A.", "Bcd."))
-        self.assertEqual(describe_evaluation_data(None), {})
+        self.assertNotIn("eval_examples", describe_evaluation(args, None))
 
     def test_shards_are_known_by_their_content_and_stand_for_the_text(self):
         objective, described = SpanCorruptionObjective(tiny_tokenizer()), {}
