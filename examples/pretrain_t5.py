@@ -111,7 +111,7 @@ def prepare_only(
     if tokenizer is None:
         tokenizer = model_args.train_tokenizer(corpus_args.training_texts(corpus["train"]), training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
-    shards = prepare_shards(corpus, objective, **corpus_args.for_sharding())
+    shards = prepare_shards(corpus, objective, **corpus_args.for_sharding(model_args.cache_dir))
     print(f"\nThe shards are in {shards.folder}:\n{shards.table()}", flush=True)
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
-from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT
+from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents
 from ..data.corruption import check_noise
 from ..data.denoisers import parse_denoisers
 from ..data.files import describe_all_files, file_names
 from ..data.mixture import RANGES as MIXTURE_RANGES
-from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, MixtureSource, read_sources
+from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, naming_source, read_sources
 from ..data.objectives import OBJECTIVES, DepthObjective, Documents, Objective
 from ..data.records import ON_BAD_RECORD
 from ..data.shard_preparation import SHARD_SIZE
-from ..data.shards import ShardFolder, differences
+from ..data.shards import CONTENT, ShardFolder, differences
 from ..data.tokenization import add_mode_tokens
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 
@@ -206,22 +206,55 @@ class CorpusArguments:
         weights = {source.name: source.weight for source in self.mixture if source.weight is not None}
         return Mixing(weights or None, self.mixture_temperature, self.mixture_stopping_strategy)
 
-    def describe_text(self) -> dict[str, Any]:
-        """What identifies the documents, wherever their files are."""
-        described = {"source": self.source, "hub_datasets": self.hub_datasets}
-        described |= {name: getattr(self, name) for name in TEXT_FLAGS} | _described_files(self)
-        if self.mixture is not None:
-            described["sources"] = {source.name: _described_source(source) for source in self.mixture}
+    def describe_documents(self, cache_dir: str | None = None) -> dict[str, Any]:
+        """
+        What identifies the documents to train on beside the flags, see [`corpus.describe_documents`]; of a mixture
+        each setting of each source by itself, so that a difference is named.
+
+        Args:
+            cache_dir: as for [`load_corpus`].
+        """
+        common = {name: getattr(self, name) for name in ("validation_split_percentage", "streaming")}
+        common["cache_dir"] = cache_dir
+        names = ("dataset_name", "dataset_config_name", "split", "train_file", "validation_file")
+        if self.mixture is None:
+            return describe_documents(**{name: getattr(self, name) for name in names if name != "split"}, **common)
+        described: dict[str, Any] = {"mixture_sources": [source.name for source in self.mixture]}
+        for source in self.mixture:
+            values = {item.name: getattr(source, item.name) for item in fields(source)}
+            with naming_source(source.name):
+                values |= describe_documents(**{name: values[name] for name in names}, **common)
+            free = ("name", "validation_file", "test_file")
+            described |= {f"{name} of {source.name}": value for name, value in values.items() if name not in free}
         return described
 
-    def for_sharding(self) -> dict[str, Any]:
-        """The arguments of [`prepare_shards`] but for the corpus and the objective."""
+    def describe_text(self, cache_dir: str | None = None) -> dict[str, Any]:
+        """
+        What identifies the documents of all splits, wherever their files are.
+
+        Args:
+            cache_dir: as for [`load_corpus`].
+        """
+        described = {"source": self.source, "hub_datasets": self.hub_datasets}
+        described |= {name: getattr(self, name) for name in TEXT_FLAGS}
+        if self.mixture is None:
+            return described | _described_source(self, cache_dir)
+        sources = {source.name: asdict(source) | _described_source(source, cache_dir) for source in self.mixture}
+        return described | {"sources": {name: {**values, "weight": None} for name, values in sources.items()}}
+
+    def for_sharding(self, cache_dir: str | None = None) -> dict[str, Any]:
+        """
+        The arguments of [`prepare_shards`] but for the corpus and the objective.
+
+        Args:
+            cache_dir: as for [`load_corpus`].
+        """
         return {
             "folder": self.tokenized_dataset_dir,
             "text_column": self.text_column,
             "num_proc": self.preprocessing_num_workers,
             "shard_size": self.shard_megabytes * 10**6,
-            "text": self.describe_text(),
+            "text": self.describe_text(cache_dir),
             "overwrite": self.overwrite_cache,
         }
 
@@ -302,15 +335,13 @@ class CorpusArguments:
         return (document[self.text_column] for document in documents)
 
 
-def _described_files(source: Any) -> dict[str, list[str]]:
-    """What files hold that flags, or a source of a mixture, name."""
-    names = {name: file_names(getattr(source, name)) for name in FILE_FLAGS}
-    return {name: describe_all_files(name, files) for name, files in names.items() if files}
-
-
-def _described_source(source: MixtureSource) -> dict[str, Any]:
-    """What identifies the documents of a source, which its weight does not."""
-    return {**asdict(source), **_described_files(source), "weight": None}
+def _described_source(source: Any, cache_dir: str | None) -> dict[str, Any]:
+    """What the files or the data set hold that flags, or a source of a mixture, name."""
+    named = {name: file_names(getattr(source, name)) for name in FILE_FLAGS}
+    files = {name: describe_all_files(name, files) for name, files in named.items() if files}
+    if files:
+        return files
+    return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir)}
 
 
 @dataclass

@@ -5,15 +5,27 @@ import hashlib
 import logging
 import math
 import os
+import platform
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
-from .files import Files, check_held_out, check_text_column, file_names, find_all_files, load_files, shard_problem
+from .files import (
+    Files,
+    check_held_out,
+    check_text_column,
+    describe_all_files,
+    file_names,
+    find_all_files,
+    load_files,
+    shard_problem,
+)
 from .mixture import DocumentMixture, Mixing, naming_source, read_sources
 from .python_docstrings import python_docstring_documents, standard_library
 from .python_reference import python_reference_documents
@@ -29,6 +41,8 @@ HELD_OUT_PERCENTAGE = 5
 
 PYTHON_TEXT = "Python's own documentation"  # where the text is from that needs no source
 PYTHON_TEXT_VERSION = 2  # raised when Python's own documentation is read in another way
+
+_COMMIT = re.compile(r"hf://datasets/[^@]+@[0-9a-f]{40}(?=/)")  # in the address of each file of a data set of the Hub
 
 _TOO_FEW_DOCUMENTS = (
     "There are too few documents to set one apart for {}. Add documents, name a `validation_file` (for a task also a "
@@ -242,6 +256,80 @@ def _load_named(
     if "train" not in loaded:
         raise ValueError(f"The data set {name!r} has no split 'train', but: {', '.join(map(repr, loaded))}.")
     return {split: loaded[split] for split in ("train", "validation", "test") if split in loaded}
+
+
+def describe_documents(
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
+    split: str | None = None,
+    train_file: Files = None,
+    validation_file: Files = None,
+    *,
+    validation_split_percentage: float = HELD_OUT_PERCENTAGE,
+    streaming: bool = False,
+    cache_dir: str | None = None,
+) -> dict[str, Any]:
+    """
+    What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what these hold,
+    and how many of the documents are held out, which are none where there are validation data.
+
+    Args: of [`load_corpus`]. Without `streaming`, a data set of the Hub, or Python's documentation, is left to what is
+    prepared of it: that stays the same if nothing but a card has changed.
+
+    Returns:
+        `dict`: what is not known, as without a connection to the Hub, is `None`.
+    """
+    held_out = {"documents_held_out": f"{0 if validation_file else validation_split_percentage:g}%"}
+    if train_file:
+        return {"train_file": describe_all_files("train_file", file_names(train_file))} | held_out
+    if dataset_name is None:
+        return {"dataset_content": _describe_python() if streaming else None} | held_out
+    is_described = streaming or Path(dataset_name).is_dir()
+    splits = describe_dataset(dataset_name, dataset_config_name, cache_dir) if is_described else None
+    if splits is None:
+        return {"dataset_content": None, "documents_held_out": None}
+    if split is not None:  # then no other split is used
+        return {"dataset_content": splits} | held_out
+    if "validation" in splits:
+        held_out["documents_held_out"] = "0%"
+    return {"dataset_content": splits.get("train")} | held_out
+
+
+def describe_dataset(
+    dataset_name: str | None, dataset_config_name: str | None = None, cache_dir: str | None = None
+) -> dict[str, list[str]] | list[str] | None:
+    """
+    What a data set holds, by the names of its splits: of a folder [`describe_file`] of the files, of the Hub the
+    commit; or of Python's own documentation the versions.
+
+    Args:
+        dataset_name, dataset_config_name, cache_dir: as for [`load_corpus`].
+
+    Returns:
+        `None` if it is not known, as without a connection to the Hub.
+    """
+    if dataset_name is None:
+        return _describe_python()
+    try:
+        builder = load_dataset_builder(dataset_name, dataset_config_name, cache_dir=cache_dir)
+    except Exception:  # of many kinds; what is wrong is told when the documents are loaded
+        return None
+    files = getattr(builder.config, "data_files", None)
+    if not files:
+        return None
+    return {str(split): _describe_split(names) for split, names in files.items()}
+
+
+def _describe_split(names: Sequence[str]) -> list[str]:
+    commits = [_COMMIT.match(name) for name in names]
+    if all(commits):
+        return list(dict.fromkeys(commit[0] for commit in commits))
+    return describe_all_files("dataset_name", names)
+
+
+def _describe_python() -> list[str]:
+    splitter = get_sentence_splitter()
+    return [f"Python {platform.python_version()}", f"reader {PYTHON_TEXT_VERSION}", splitter.version]
 
 
 def hold_out(

@@ -583,9 +583,12 @@ class MixtureStream(ResumableStream):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a position depends on, beside the documents."""
         parts = {name: stream.settings for name, stream in self.streams.items()}
         return {"seed": self.seed, "probabilities": self.probabilities, "sources": parts}
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        return {name: value for stream in self.streams.values() for name, value in stream.versions.items()}
 
 
 def _draws(probabilities: Sequence[float], seed: int, consumer: int, start: int = 0) -> Iterator[list[int]]:

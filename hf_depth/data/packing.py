@@ -82,6 +82,11 @@ class PackedPreprocessor:
         return self.preprocessor.input_columns
 
     @property
+    def versions(self) -> dict[str, Any]:
+        """Of all that decides which rows documents give."""
+        return self.preprocessor.versions | {"rows": self.version}
+
+    @property
     def features(self) -> Features:
         features = self.preprocessor.features
         lists = [name for name, feature in features.items() if isinstance(feature, List)]

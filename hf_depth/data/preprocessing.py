@@ -107,6 +107,11 @@ class SpanCorruptionPreprocessor:
         return (self.text_column, *(self.metadata.columns if self.metadata else ()))
 
     @property
+    def versions(self) -> dict[str, Any]:
+        """Of all that decides which examples a document gives."""
+        return _versions(self)
+
+    @property
     def features(self) -> Features:
         lists = ["input_ids"] if self.units is None else ["input_ids", "unit_lengths"]
         return _features(lists, self.metadata)
@@ -254,6 +259,11 @@ class DepthPreprocessor:
         return (self.text_column, *(self.metadata.columns if self.metadata else ()))
 
     @property
+    def versions(self) -> dict[str, Any]:
+        """Of all that decides which examples a document gives, the sentence splitter among them."""
+        return _versions(self) | {"sentences": self.splitter.version}
+
+    @property
     def features(self) -> Features:
         lists = ["input_ids", "sentence_lengths"] + ([] if self.units is None else ["unit_lengths"])
         return _features(lists, self.metadata)
@@ -321,6 +331,11 @@ class DepthPreprocessor:
 
     def _fits(self, num_sentences: int, num_tokens: float) -> bool:
         return num_sentences <= len(self.capacities) and num_tokens <= self.capacities[num_sentences - 1]
+
+
+def _versions(preprocessor: SpanCorruptionPreprocessor | DepthPreprocessor) -> dict[str, Any]:
+    versions = {"examples": preprocessor.version, "tokenizers": preprocessor.encoder.version}
+    return versions | ({"metadata": preprocessor.metadata.version} if preprocessor.metadata else {})
 
 
 def _features(lists: list[str], metadata: MetadataEncoder | None) -> Features:

@@ -29,6 +29,7 @@ from ..manifests import (
     damaged_file,
     read_manifest,
 )
+from .files import describe_file
 from .mixture import Mixing, mix_examples
 from .objectives import Objective, Statistics, summed_statistics, without_waiting
 from .preprocessing import dataset_statistics
@@ -46,6 +47,9 @@ DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probabil
 # Counts beside those of `dataset_statistics`.
 DOCUMENT_COUNTS = ("documents", "documents_dropped", "examples_dropped")
 
+# What is not always known: of a data set without a connection to the Hub, of a file in shards of an earlier release.
+CONTENT, PMI_CONTENT = "dataset_content", "pmi_vocab_content"
+
 Counts = dict[str, int]
 Examples = Dataset | ExampleStream
 
@@ -58,6 +62,8 @@ def preparation_settings(objective: Objective) -> dict[str, Any]:
         objective: any one.
     """
     settings = {"model_type": objective.model_type, **objective.settings}
+    if file := getattr(objective, "pmi_vocab_file", None):
+        settings[PMI_CONTENT] = describe_file(file)
     return {name: value for name, value in settings.items() if name not in DRAWN_SETTINGS}
 
 
@@ -84,7 +90,9 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found = []
     for name in dict.fromkeys([*saved, *now]):
         one, other = saved.get(name), now.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if name in (CONTENT, PMI_CONTENT) and None in (one, other):
+            continue
+        if name != CONTENT and isinstance(one, Mapping) and isinstance(other, Mapping):
             found += differences(one, other)
         elif one != other:
             found.append(f"{name} {_short(one)} (now {_short(other)})")

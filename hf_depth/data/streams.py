@@ -19,6 +19,7 @@ from datasets import IterableDataset
 
 from .metadata import column_values
 from .preprocessing import DepthPreprocessor, NoExamplesError, SpanCorruptionPreprocessor
+from .readers import READERS_VERSION
 
 # Documents that are tokenized together; as for `datasets.map` where they are packed, since a batch ends in a short
 # example, and fewer otherwise, so that a worker is never busy for long between two examples.
@@ -113,7 +114,12 @@ class ResumableStream(torch.utils.data.IterableDataset, ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What a position depends on, beside the documents."""
+        """What a position depends on, beside the documents and the `versions`."""
+
+    @property
+    @abstractmethod
+    def versions(self) -> dict[str, Any]:
+        """Of what makes examples of the documents: a position counts examples, too."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
@@ -310,9 +316,13 @@ class ExampleStream(ResumableStream):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a position depends on, beside the documents."""
         names = ("seed", "buffer_size", "min_sentences", "whole_shards", "num_shards")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        versions = getattr(self.preprocessor, "versions", None)  # examples of shards are prepared already
+        return {} if versions is None else {"readers": READERS_VERSION, **versions}
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import csv
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,8 @@ class ComparisonRun:
         seed (`int`): the seed.
         folder (`Path`): the run's own folder.
         arguments (`tuple[str, ...]`): the arguments of the fine-tuning script; the first is a configuration file.
+        inputs (`Mapping[str, Any]`): what tells the weights and the data from others by the same names; `None` where
+            that is not known.
     """
 
     checkpoint: Checkpoint
@@ -54,6 +56,7 @@ class ComparisonRun:
     seed: int
     folder: Path
     arguments: tuple[str, ...]
+    inputs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         series, step = self.checkpoint.series, self.checkpoint.step

@@ -8,6 +8,7 @@ from pathlib import Path
 from accelerate.utils import gather_object
 from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArguments
 
+from ..data.files import describe_file
 from ..manifests import MANIFEST_FILE, UNFINISHED_FOLDER, damage, read_manifest
 from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS, config_values
 from .callbacks import evaluations_without_improvement
@@ -138,6 +139,17 @@ def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArgu
         is_complete = manifest is not None and manifest.get("step") == step
         is_complete = is_complete and damage(training_args.output_dir) is None
     return all(gather_object([is_complete]))
+
+
+def describe_weights(name_or_path: str | os.PathLike) -> list[str] | None:
+    """
+    [`describe_file`] of the weights in a folder, by which one is told from another that was trained in its place.
+
+    Args:
+        name_or_path: of a model; of one of the Hub nothing is known, `None`.
+    """
+    files = [file for pattern in ("*.safetensors", "*.bin") for file in sorted(Path(name_or_path).glob(pattern))]
+    return [describe_file(file) for file in files] or None
 
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:

@@ -1,5 +1,6 @@
 """Fine-tuning of several checkpoints on several tasks: finding them, planning and executing the runs, collecting."""
 
+import hashlib
 import json
 import logging
 import shlex
@@ -16,6 +17,7 @@ from ..arguments.compare_args import CompareArguments
 from ..arguments.model_args import FineTuningModelArguments
 from ..arguments.parser import parse_arguments
 from ..arguments.task_args import TaskArguments
+from ..data.files import describe_all_files
 from ..evaluation.comparison import (
     Checkpoint,
     ComparisonRun,
@@ -27,6 +29,7 @@ from ..evaluation.comparison import (
 from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
 from ..tasks.spec import TaskSpec
+from .checkpoints import describe_weights
 from .training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -189,12 +192,25 @@ def plan_runs(arguments: CompareArguments, recipes: str | Path, flags: Sequence[
     _check_distinct(checkpoints)
     checkpoints.sort(key=_by_step)
     tasks = [_read_task(name, arguments.config, flags, Path(recipes), checkpoints[0]) for name in arguments.tasks]
+    weights = {checkpoint: {"weights": describe_weights(checkpoint.path)} for checkpoint in checkpoints}
     return [
-        _plan_run(checkpoint, spec, seed, script_arguments, arguments.output_dir)
+        _plan_run(checkpoint, spec, seed, script_arguments, arguments.output_dir, weights[checkpoint] | data)
         for checkpoint in checkpoints
-        for spec, script_arguments in tasks
+        for spec, script_arguments, data in tasks
         for seed in arguments.seeds
     ]
+
+
+def _describe_data(spec: TaskSpec, arguments: TaskArguments) -> dict[str, Any]:
+    """The files of a task, and the version of what is made of them."""
+    names = ("task_file", "train_file", "validation_file", "test_file")
+    files = {name: getattr(arguments, name) or [] for name in names}
+    if arguments.dataset_dir is not None:
+        paths = sorted(Path(arguments.dataset_dir).rglob("*"))
+        files["dataset_dir"] = [str(path) for path in paths if path.is_file()]
+    described = {name: json.dumps(describe_all_files(name, files[name])) for name in files if files[name]}
+    hashes = {name: hashlib.sha256(content.encode()).hexdigest()[:12] for name, content in described.items()}
+    return {"task_version": spec.version, "files": hashes}
 
 
 def _check_distinct(checkpoints: Sequence[Checkpoint]) -> None:
@@ -209,19 +225,27 @@ def _check_distinct(checkpoints: Sequence[Checkpoint]) -> None:
 
 
 def _plan_run(
-    checkpoint: Checkpoint, spec: TaskSpec, seed: int, script_arguments: Sequence[str], output_dir: str
+    checkpoint: Checkpoint,
+    spec: TaskSpec,
+    seed: int,
+    script_arguments: Sequence[str],
+    output_dir: str,
+    inputs: Mapping[str, Any],
 ) -> ComparisonRun:
     model = checkpoint.series, "model" if checkpoint.step is None else f"step-{checkpoint.step}"
     folder = Path(output_dir, *model, spec.benchmark, spec.name, f"seed-{seed}")
     values = (spec.benchmark, spec.name, checkpoint.path, str(folder), str(seed))
     own = [part for name, value in zip(RUN_ARGUMENTS, values, strict=True) for part in (f"--{name}", value)]
-    return ComparisonRun(checkpoint, spec, seed, folder, (*script_arguments, *own))
+    return ComparisonRun(checkpoint, spec, seed, folder, (*script_arguments, *own), inputs)
 
 
 def _read_task(
     name: str, config: str | None, flags: Sequence[str], recipes: Path, checkpoint: Checkpoint
-) -> tuple[TaskSpec, list[str]]:
-    """A task and the arguments of its runs but for `RUN_ARGUMENTS`; exits if the script does not take them."""
+) -> tuple[TaskSpec, list[str], dict[str, Any]]:
+    """
+    A task, the arguments of its runs but for `RUN_ARGUMENTS`, and what identifies its data; exits if the script does
+    not take them.
+    """
     benchmark, slash, task = name.partition("/")
     if not (benchmark and slash and task):
         raise ValueError(f"`--tasks` takes BENCHMARK/TASK, such as glue/rte, got {name!r}.")
@@ -239,7 +263,8 @@ def _read_task(
         raise ValueError(f"{config}: without `do_eval: true` there is no score to compare.")
     for path in task_args.task_file or ():
         load_task_file(path)
-    return get_task(task, benchmark), script_arguments
+    spec = get_task(task, benchmark)
+    return spec, script_arguments, _describe_data(spec, task_args)
 
 
 def find_recipe(benchmark: str, task: str, recipes: str | Path) -> str:
@@ -282,24 +307,32 @@ def saved_metrics(run: ComparisonRun) -> Mapping[str, float] | None:
         `Mapping[str, float]`, *optional*: the contents of all_results.json, `None` if the run has not finished.
 
     Raises:
-        `ValueError`: if its folder holds results or checkpoints of a run with other arguments. Such scores would not
-            be comparable, and such a training would be continued.
+        `ValueError`: if its folder holds results or checkpoints of a run with other arguments, weights or data. Such
+            scores would not be comparable, and such a training would be continued.
     """
     record = run.folder / RECORD_FILE
     if not record.is_file():
         return None
     saved = json.loads(record.read_text(encoding="utf-8"))
-    is_other = saved["run"] != _description(run)
-    if is_other and (saved["results"] is not None or any(run.folder.glob("checkpoint-*"))):
+    changed = _changes(saved["run"], _description(run))
+    if changed and (saved["results"] is not None or any(run.folder.glob("checkpoint-*"))):
         raise ValueError(
-            f"{run.folder} holds a run with other arguments: {shlex.join(saved['run']['arguments'])}. Choose another "
-            "`--output_dir`, or delete that folder."
+            f"{run.folder} holds a run with {changed}. Choose another `--output_dir`, or delete that folder."
         )
-    return None if is_other else saved["results"]
+    return None if changed else saved["results"]
+
+
+def _changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What differs, in the words of an error; what one of them does not know is not compared."""
+    names = [name for name in now if saved.get(name) != now[name] and None not in (saved.get(name), now[name])]
+    if {"arguments", "config"} & set(names):
+        return f"other arguments: {shlex.join(saved['arguments'])}"
+    return " and ".join(f"other {name} {saved[name]} (now {now[name]})" for name in names)
 
 
 def _description(run: ComparisonRun) -> dict[str, Any]:
-    return {"arguments": list(run.arguments), "config": Path(run.arguments[0]).read_text(encoding="utf-8")}
+    config = Path(run.arguments[0]).read_text(encoding="utf-8")
+    return {"arguments": list(run.arguments), "config": config} | run.inputs
 
 
 def _record(run: ComparisonRun, metrics: Mapping[str, float] | None) -> None:
@@ -321,6 +354,7 @@ def execute_run(run: ComparisonRun, command: Sequence[str], keep_models: bool = 
         `bool`: whether the process succeeded. If not, the end of its output is logged.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "all_results.json").unlink(missing_ok=True)  # the metrics of a run are added to those that are there
     _record(run, None)
     log = run.folder / "log.txt"
     with log.open("w", encoding="utf-8") as file:

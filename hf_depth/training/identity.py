@@ -1,9 +1,9 @@
 """
 What makes a run that run: the settings and the data by which a checkpoint is known to be one of it.
 
-All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer. How long
-the run trains, how it is logged, saved and evaluated, on how many workers, by which attention kernels and with what
-padding does not.
+All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer; and the
+evaluations, where these choose the weights. How long the run trains, how it is logged, saved and otherwise evaluated,
+on how many workers, by which attention kernels and with what padding does not.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,15 @@ from transformers import TrainingArguments
 from ..arguments.data_args import MIXTURE_FLAGS, TEXT_FLAGS, CorpusArguments, ObjectiveArguments
 from ..arguments.model_args import ModelArguments
 from ..arguments.task_args import TaskArguments
-from ..data.files import describe_all_files, describe_file
-from ..data.mixture import Mixing, MixtureDataset, MixtureSource, naming_source
+from ..data.files import describe_file
+from ..data.mixture import Mixing, MixtureDataset
 from ..data.shards import ShardFolder
+from ..data.streams import ResumableStream
 from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS
 from ..tasks.registry import training_tasks
 from ..tasks.spec import TaskSpec
 from .callbacks import RUN_FILE
+from .checkpoints import describe_weights
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +49,9 @@ TRAINING_SETTINGS = (
     "residual_dtype",
     "optim",
     "optim_args",
-    "metric_for_best_model",
 )
+# Fields of `accelerator_config` that decide which examples are in a batch.
+BATCH_SETTINGS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
 # A loaded optimizer or schedule brings its own; [`DepthTrainer`] sets these again.
 OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 SCHEDULE_SETTINGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
@@ -56,7 +59,21 @@ SCHEDULES_WITH_STATE = ("reduce_lr_on_plateau", "greedy")  # the others are func
 LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule changes with them
 # Weights, tokenizer and state of the optimizer come from the checkpoint, whatever these say.
 FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "tokenizer_name", "optim")
-DATA_SETTINGS = ("train_examples", "train_examples_hash")
+EVALUATION_DATA = ("eval_examples", "eval_examples_hash")
+# What scores are comparable by. It matters where the best model is chosen by them, or the schedule follows them.
+EVALUATION_SETTINGS = (
+    "metric_for_best_model",
+    "greater_is_better",
+    "prediction_mode",
+    "length_normalize_scores",
+    "generation_max_length",
+    "generation_num_beams",
+    *EVALUATION_DATA,
+)
+# What is compared once the data are prepared, and only if any training is left.
+DATA_SETTINGS = ("train_examples", "train_examples_hash", "stream_versions", *EVALUATION_SETTINGS)
+# What is not always known, as without a connection to the Hub.
+PARTLY_KNOWN = ("dataset_content", "documents_held_out", "base_weights")
 
 # Flags of the scripts that do not concern the training, or that something else stands for.
 FREE_FLAGS = frozenset(
@@ -97,6 +114,7 @@ def describe_run(
         run["pmi_vocab_file"] = describe_file(run["pmi_vocab_file"])
     base = model_args.model_name_or_path
     run["model_name_or_path"] = base and Path(base).as_posix()
+    run["base_weights"] = base and describe_weights(base)
     if tasks is not None:
         run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
         trained = training_tasks(tasks)
@@ -105,12 +123,10 @@ def describe_run(
         mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing"))
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
         run |= _describe_shards(run["tokenized_dataset_dir"], mixing)
-    elif run.get("train_file"):
-        run["train_file"] = describe_all_files("train_file", run["train_file"])
-    if "dataset_mixture" in run:
+    elif "dataset_mixture" in run:
+        corpus = next(arguments for arguments in data_args if hasattr(arguments, "mixture"))
         del run["dataset_mixture"]
-        mixture = next(arguments.mixture for arguments in data_args if hasattr(arguments, "mixture"))
-        run |= _describe_mixture(mixture or ())
+        run |= {"mixture_sources": []} | corpus.describe_documents(model_args.cache_dir)
     return run | more
 
 
@@ -121,24 +137,11 @@ def _describe_shards(folder: str, mixing: Mixing | None) -> dict[str, Any]:
     return {"tokenized_dataset_dir": f"shards {shards.digest}", "mixing": mixing and asdict(mixing)}
 
 
-def _describe_mixture(sources: Sequence[MixtureSource]) -> dict[str, Any]:
-    """What identifies the sources of a mixture, each setting by itself, so that a difference is named."""
-    described: dict[str, Any] = {"mixture_sources": [source.name for source in sources]}
-    for source in sources:
-        for item in fields(source):
-            if item.name not in ("name", "validation_file", "test_file"):
-                described[f"{item.name} of {source.name}"] = getattr(source, item.name)
-        if source.train_file:
-            with naming_source(source.name):
-                files = describe_all_files("train_file", source.files["train_file"])
-            described[f"train_file of {source.name}"] = files
-    return described
-
-
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
     """What identifies a run among the arguments of its trainer."""
     names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
     settings = {name: getattr(args, name, None) for name in names}
+    settings |= {name: getattr(args.accelerator_config, name) for name in BATCH_SETTINGS}
     optimizer = getattr(args.optim, "value", args.optim)
     return settings | {
         "optim": optimizer.removesuffix("_fused"),  # the same optimizer with the same state
@@ -154,11 +157,13 @@ def describe_data(examples: Any) -> dict[str, Any]:
 
     So the text, the tokenizer, the lengths and the split are compared, whatever the files are called and wherever they
     are. The hash is that of stored columns; of a data set that computes its examples only the number is compared, and
-    of a stream, which has no number, nothing: there its files stand for it.
+    of a stream, which has no number, the versions of what makes examples: its files stand for the rest.
 
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
     """
+    if isinstance(examples, ResumableStream) and examples.versions:
+        return {"stream_versions": examples.versions}
     if examples is None or not hasattr(examples, "__len__"):
         return {}
     described: dict[str, Any] = {"train_examples": len(examples)}
@@ -176,22 +181,49 @@ def describe_data(examples: Any) -> dict[str, Any]:
     return described | {"train_examples_hash": digest.hexdigest()[:12]}
 
 
+def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any]:
+    """
+    What identifies the scores of a run: the metric, how predictions are made, and as of [`describe_data`] the data.
+
+    Args:
+        args: of the trainer.
+        examples: to evaluate on; one data set, or several by their names.
+    """
+    described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS if name not in EVALUATION_DATA}
+    named = examples if isinstance(examples, Mapping) else {"": examples}
+    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in named.items()}
+    if not any(found.values()):
+        return described
+    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    values = sum(one.get("train_examples", 0) for one in found.values()), digest[:12]
+    return described | dict(zip(EVALUATION_DATA, values, strict=True))
+
+
+def free_settings(args: TrainingArguments) -> Collection[str]:
+    """What may change while a run goes on: with `FREE_FLAGS` the evaluation, unless scores choose weights or rates."""
+    uses_scores = args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE
+    return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
+
+
 def check_same_run(
     checkpoint: str | os.PathLike,
     run: Mapping[str, Any],
     allow_changes: bool = False,
     fixed: Collection[str] = FIXED,
+    free: Collection[str] = FREE_FLAGS,
 ) -> None:
     """
     Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
 
-    What the checkpoint does not state is not compared: it may be older than the setting; nor are `FREE_FLAGS` that it
-    states, since an older release compared them. Without `run.json` it was not written by a [`Run`], and passes.
+    What the checkpoint does not state is not compared: it may be older than the setting; nor are `free` settings that
+    it states, since an older release compared them. Without `run.json` it was not written by a [`Run`], and passes.
 
     Args:
-        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`].
+        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`]
+            and [`describe_evaluation`].
         allow_changes: go on with what differs, which is logged as a warning.
         fixed: names that must not differ even so.
+        free: names that may differ, see [`free_settings`].
 
     Raises:
         `ValueError`: naming what differs.
@@ -201,8 +233,10 @@ def check_same_run(
         return
     saved = json.loads(path.read_text(encoding="utf-8"))
     run = json.loads(json.dumps(dict(run), default=str))  # as it is read back
-    names = [name for name in saved if (name in DATA_SETTINGS) == (DATA_SETTINGS[0] in run) and name not in FREE_FLAGS]
-    changed = {name: f"{name} {saved[name]} (now {run.get(name)})" for name in names if saved[name] != run.get(name)}
+    is_data = not run.keys().isdisjoint(DATA_SETTINGS)
+    names = [name for name in saved if (name in DATA_SETTINGS) == is_data and name not in free]
+    names = [name for name in names if saved[name] != run.get(name) and not _is_unknown(name, saved, run)]
+    changed = {name: f"{name} {saved[name]} (now {run.get(name)})" for name in names}
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
         logger.warning(
@@ -211,6 +245,11 @@ def check_same_run(
         )
     if changed:
         _refuse_or_warn(checkpoint, changed, allow_changes, [name for name in changed if name in fixed])
+
+
+def _is_unknown(name: str, *runs: Mapping[str, Any]) -> bool:
+    """Whether a setting, maybe of one source of a mixture, is not known of one of the runs."""
+    return name.partition(" of ")[0] in PARTLY_KNOWN and any(run.get(name) is None for run in runs)
 
 
 def _refuse_or_warn(checkpoint: str | os.PathLike, changed: Mapping[str, str], allow_changes: bool, fixed: list[str]):

@@ -38,7 +38,9 @@ from .identity import (
     SCHEDULES_WITH_STATE,
     check_same_run,
     describe_data,
+    describe_evaluation,
     describe_training,
+    free_settings,
 )
 from .locks import alone_in_output_dir
 from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
@@ -159,8 +161,8 @@ class Run:
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
-        data = describe_data(trainer.train_dataset)
-        if self.do_train and data:
+        data = describe_data(trainer.train_dataset) | describe_evaluation(self.args, trainer.eval_dataset)
+        if self.do_train:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
         for tracker in run_trackers(trainer):
@@ -186,7 +188,7 @@ class Run:
         fixed = FIXED
         if self.args.deepspeed is not None or self.args.lr_scheduler_type in SCHEDULES_WITH_STATE:
             fixed = (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS)  # the loaded ones are used as they are
-        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed)
+        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed, free_settings(self.args))
 
     def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):

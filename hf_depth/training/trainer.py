@@ -340,6 +340,7 @@ class DepthTrainer(GenerationTrainer):
     @property
     def _stream_settings(self) -> dict[str, Any]:
         return self.train_dataset.settings | {
+            "versions": self.train_dataset.versions,
             "num_consumers": self._num_consumers,
             "batch_size": self._train_batch_size,
             "batches": self.state.global_step * self.args.gradient_accumulation_steps,
@@ -351,16 +352,18 @@ class DepthTrainer(GenerationTrainer):
             return {}
         path = Path(checkpoint, self._rank_file("stream"))
         saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        settings = saved.get("settings", {})
-        different = [name for name, value in self._stream_settings.items() if settings.get(name) != value]
+        now, settings = self._stream_settings, saved.get("settings", {})
+        if settings:
+            settings.setdefault("versions", now["versions"])  # of an earlier release, which did not state them
+        different = [name for name, value in now.items() if settings.get(name) != value]
         if not different:
             position_class = self.train_dataset.position_class
             return dict(unflatten_position(values, position_class) for values in saved["positions"])
-        now = ", ".join(f"{name} {settings.get(name)} (now {self._stream_settings[name]})" for name in different)
+        changes = ", ".join(f"{name} {settings.get(name)} (now {now[name]})" for name in different)
         logger.warning(
-            f"The position in the stream that {checkpoint} was saved at does not hold any more: {now}. What was read "
-            "is prepared again and passed over. The division is another one, so that some examples of this pass may "
-            "come twice and some not at all."
+            f"The position in the stream that {checkpoint} was saved at does not hold any more: {changes}. What was "
+            "read is prepared again and passed over. The division is another one, so that some examples of this pass "
+            "may come twice and some not at all."
         )
         return {}
 

@@ -1,4 +1,5 @@
 import inspect
+import json
 import tempfile
 from dataclasses import fields
 from pathlib import Path
@@ -132,6 +133,27 @@ class CorpusArgumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             CorpusArguments(**given | {"train_file": [str(folder / "b.txt")]}).open_shards()
         self.assertIsNone(CorpusArguments().open_shards())
+
+    def test_shards_of_a_folder_that_has_changed_are_refused(self):
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        (folder / "texts").mkdir()
+        arguments = CorpusArguments(dataset_name=f"{folder}/texts", tokenized_dataset_dir=f"{folder}/shards")
+        documents = {"train": Dataset.from_dict({"text": ["It rains. It pours."]})}
+        objective = SpanCorruptionObjective(TOKENIZER)
+        for text in ("It rains.", "It rains.", "It pours."):
+            (folder / "texts" / "train.jsonl").write_text(json.dumps({"text": text}))
+            if text != "It pours.":
+                prepare_shards(documents, objective, **arguments.for_sharding(f"{folder}/cache"))
+                self.assertIsNotNone(arguments.open_shards())
+        with self.assertRaisesRegex(ValueError, r"another preparation, with dataset_content .*`overwrite_cache`"):
+            prepare_shards(documents, objective, **arguments.for_sharding(f"{folder}/cache"))
+        with self.assertRaisesRegex(ValueError, "another text than the one .* dataset_content"):
+            arguments.open_shards()
+        manifest = folder / "shards" / "manifest.json"
+        saved = json.loads(manifest.read_text())
+        del saved["text"]["dataset_content"]  # as in shards of an earlier release
+        manifest.write_text(json.dumps(saved))
+        self.assertIsNotNone(arguments.open_shards())
 
     @parameterized.parameters(
         ({"train_file": ["a.txt"]}, "either `--dataset_mixture` or `--train_file`"),

@@ -6,7 +6,7 @@ from unittest import mock
 from absl.testing import parameterized
 
 from helpers import SENTENCES, CorpusTestCase
-from hf_depth.data.corpus import load_corpus
+from hf_depth.data.corpus import describe_dataset, describe_documents, load_corpus
 from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
 from hf_depth.data.python_reference import python_reference_documents
 
@@ -59,6 +59,34 @@ class SourceTest(CorpusTestCase):
             arguments["dataset_mixture"] = [{"name": "a", "train_file": self.path("a.txt")}]
         with self.assertRaisesRegex(ValueError, message):
             self.load(**arguments)
+
+
+class DescriptionTest(CorpusTestCase):
+    def test_files_of_the_hub_are_known_by_their_commit(self):
+        commit = "0123456789" * 4
+        names = {
+            split: [f"hf://datasets/some/data@{commit}/{split}-{i}.jsonl" for i in "01"] for split in ("train", "a")
+        }
+        with mock.patch("hf_depth.data.corpus.load_dataset_builder") as builder:
+            builder.return_value.config.data_files = names
+            self.assertEqual(describe_dataset("some/data")["train"], [f"hf://datasets/some/data@{commit}"])
+            described = describe_documents("some/data", streaming=True)
+            self.assertEqual(described["documents_held_out"], "5%")
+            builder.return_value.config.data_files = names | {"validation": names["a"]}
+            self.assertEqual(describe_documents("some/data", streaming=True)["documents_held_out"], "0%")
+            self.assertEqual(describe_documents("some/data", split="a", streaming=True)["documents_held_out"], "5%")
+            builder.side_effect = ConnectionError("no network")
+            self.assertIsNone(describe_dataset("some/data"))
+            self.assertEqual(set(describe_documents("some/data", streaming=True).values()), {None})
+
+    def test_a_card_of_a_map_style_data_set_of_the_hub_may_change(self):
+        with mock.patch("hf_depth.data.corpus.load_dataset_builder", side_effect=AssertionError):
+            self.assertIsNone(describe_documents("some/data")["dataset_content"])
+
+    def test_documentation_of_another_python_is_another_text(self):
+        described = describe_documents(streaming=True)
+        with mock.patch("platform.python_version", return_value="4.0.0"):
+            self.assertNotEqual(describe_documents(streaming=True), described)
 
 
 class ValidationSplitTest(CorpusTestCase):

@@ -113,6 +113,17 @@ class ShardFolderTest(ShardsTestCase):
         self.assertEqual(ShardFolder.open(self.path("moved")).digest, digest)
         self.assertNotEqual(self.prepare(number=39, name="other").digest, digest)
 
+    def test_shards_with_the_units_of_another_vocabulary_are_refused(self):
+        self.write("pmi.txt", "mr. bennet\n")
+        objective = OBJECTIVES["depth"](pmi_vocab_file=self.path("pmi.txt"))
+        folder = prepare_shards({"train": documents(7)}, objective, self.path("shards"))
+        folder.check(objective)
+        self.write("pmi.txt", "good fortune\n")
+        with self.assertRaisesRegex(ValueError, "pmi_vocab_content 11 bytes.*now 13 bytes"):
+            folder.check(objective)
+        del folder.manifest["settings"]["pmi_vocab_content"]  # as in shards of an earlier release
+        folder.check(objective)
+
     def test_differences_are_named_however_deep(self):
         self.assertEqual(
             differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 2}}), ["c 2 (now None)", "d None (now 2)"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import shlex
 import sys
@@ -15,7 +16,7 @@ from helpers import ROOT
 from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.evaluation import comparison as reports
 from hf_depth.training.comparison import Comparison, find_checkpoints, find_recipe
-from tiny_training import save_pretraining
+from tiny_training import save_pretraining, tiny_model
 
 RECIPES = ROOT / "examples/configs/recipes"
 # A stand-in for the fine-tuning process: it is given the script, the configuration file and the flags of a run.
@@ -156,6 +157,45 @@ class ComparisonTest(parameterized.TestCase):
             file.write("seed: 7\n")
         with self.assertRaisesRegex(ValueError, "holds a run with other arguments"):
             self.comparison(config="own.yaml", tasks=["glue/rte"], models=["t5"]).pending_runs()
+
+    def test_scores_of_other_weights_by_the_same_name_are_refused(self):
+        self.execute(tasks=["glue/rte"], models=["t5"])
+        self.assertEmpty(self.comparison(tasks=["glue/rte"], models=["t5"]).pending_runs())
+        tiny_model("t5", seed=1).save_pretrained("runs/t5/checkpoint-10")
+        with self.assertRaisesRegex(ValueError, "step-10/glue/rte/seed-42 holds a run with other weights"):
+            self.comparison(tasks=["glue/rte"], models=["t5"]).pending_runs()
+
+    @parameterized.parameters("--train_file", "--dataset_dir")
+    def test_scores_on_other_data_by_the_same_name_are_refused(self, flag):
+        Path("data/rte").mkdir(parents=True)
+        file = Path("data/rte/train.jsonl")
+        file.write_text("{}")
+        given = {"flags": [flag, str(file if flag == "--train_file" else "data")]}
+        self.execute(tasks=["glue/rte"], models=["t5"], **given)
+        file.touch()
+        self.assertEmpty(self.comparison(tasks=["glue/rte"], models=["t5"], **given).pending_runs())
+        file.write_text("{ }")
+        with self.assertRaisesRegex(ValueError, f"seed-42 holds a run with other files .*{flag[2:]}"):
+            self.comparison(tasks=["glue/rte"], models=["t5"], **given).pending_runs()
+
+    def test_a_record_of_an_older_release_that_states_less_counts(self):
+        self.execute(tasks=["glue/rte"], models=["t5"])
+        for path in Path("out").rglob("comparison.json"):
+            record = json.loads(path.read_text())
+            record["run"] = {name: record["run"][name] for name in ("arguments", "config")}
+            path.write_text(json.dumps(record))
+        self.assertEmpty(self.comparison(tasks=["glue/rte"], models=["t5"]).pending_runs())
+
+    def test_a_run_that_is_tried_again_has_no_metrics_of_before(self):
+        folder = Path("out/t5/step-10/glue/rte/seed-42")
+        folder.mkdir(parents=True)
+        (folder / "all_results.json").write_text('{"predict_accuracy": 0.9}')
+        adding = LAUNCHER.replace("results = {", 'path = folder / "all_results.json"\nresults = {').replace(
+            "results))", "results | (json.loads(path.read_text()) if path.exists() else {})))"
+        )
+        Path("launcher.py").write_text(adding)
+        results, _ = self.execute(tasks=["glue/rte"], models=["t5"], steps=[10])
+        self.assertEqual([result.score for result in results], [0.1 + 4.2])
 
     def test_the_arguments_of_a_failed_run_can_be_corrected(self):
         Path("broken").write_text("rte")

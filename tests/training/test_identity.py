@@ -12,14 +12,20 @@ from absl.testing import absltest, parameterized
 from datasets import Dataset
 
 from helpers import tiny_tokenizer
-from hf_depth import DepthTrainingArguments, SpanCorruptionObjective
+from hf_depth import DepthTrainingArguments, SpanCorruptionObjective, TaskDataset, TaskTrainingArguments, get_task
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.data.mixture import Mixing, mix_examples
 from hf_depth.data.shard_preparation import prepare_shards
-from hf_depth.training.identity import check_same_run, describe_data, describe_run, describe_training
+from hf_depth.training.identity import (
+    check_same_run,
+    describe_data,
+    describe_evaluation,
+    describe_run,
+    describe_training,
+)
 from hf_depth.training.runs import Run
-from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
+from tiny_training import TrainingTestCase, mixture, parameters, stream, tiny_model, trainer
 
 ARGUMENTS = {
     "do_train": True,
@@ -31,6 +37,10 @@ ARGUMENTS = {
     "lr_scheduler_type": "linear",
 }
 
+BATCHES = {"dispatch_batches": False}
+# The scores choose the weights.
+CHOOSES = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+
 
 @functools.cache
 def first_run() -> tempfile.TemporaryDirectory:
@@ -40,8 +50,9 @@ def first_run() -> tempfile.TemporaryDirectory:
     return folder
 
 
-def execute(folder: str, describe: dict, number_of_rows: int = 8, **changes):
+def execute(folder: str, describe: dict, number_of_rows: int = 8, evaluation_rows: int = 7, **changes):
     run_trainer = trainer("depth", folder, number_of_rows=number_of_rows, **ARGUMENTS | changes)
+    run_trainer.eval_dataset = run_trainer.eval_dataset[:evaluation_rows]
     run = Run.find(run_trainer.args, describe)
     run_trainer.model = run.restore(run_trainer.model)
     with mock.patch("hf_depth.training.runs.plot_losses"):  # takes longer than these runs
@@ -74,6 +85,10 @@ class ContinuedRunTest(TrainingTestCase):
         ({"weight_decay": 0.5}, r"weight_decay 0.0 \(now 0.5\)"),
         ({"lr_scheduler_type": "cosine", "warmup_steps": 1}, r"lr_scheduler_type linear \(now cosine\).*warmup_steps"),
         ({"describe": {"noise": 0.5}}, r"noise 0.3 \(now 0.5\)"),
+        ({"accelerator_config": BATCHES | {"split_batches": True}}, r"split_batches False \(now True\)"),
+        ({"accelerator_config": BATCHES | {"even_batches": False}}, r"even_batches True \(now False\)"),
+        ({"accelerator_config": BATCHES | {"dispatch_batches": True}}, r"dispatch_batches False \(now True\)"),
+        ({"accelerator_config": BATCHES | {"use_seedable_sampler": False}}, "use_seedable_sampler True"),
     )
     def test_what_would_make_other_weights_is_refused_unless_it_is_allowed(self, changes, message):
         with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
@@ -110,6 +125,29 @@ class ContinuedRunTest(TrainingTestCase):
     )
     def test_what_does_not_change_the_weights_may_change(self, **changes):
         self.assertTrue(self.find(**changes).do_train)
+
+    def test_scores_that_choose_the_weights_are_of_one_evaluation(self):
+        self.folder = f"{self.folder}/chosen"
+        execute(self.folder, {"noise": 0.3}, **CHOOSES)
+        for changes, message in (
+            ({"evaluation_rows": 3}, r"eval_examples 7 \(now 3\), eval_examples_hash"),
+            ({"greater_is_better": True}, r"greater_is_better False \(now True\)"),
+            ({"metric_for_best_model": "eval_reconstruction_loss"}, "metric_for_best_model loss"),
+        ):
+            with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
+                self.continued(**CHOOSES | changes)
+        again = {"max_steps": 2, "generation_num_beams": 2, "evaluation_rows": 3}
+        self.continued(**CHOOSES | again)  # the run is finished, and is evaluated in another way
+        self.continued(**CHOOSES | {"load_best_model_at_end": False, "evaluation_rows": 3})
+
+    def test_an_older_checkpoint_that_does_not_state_its_evaluation_is_continued(self):
+        self.folder = f"{self.folder}/chosen"
+        execute(self.folder, {"noise": 0.3}, **CHOOSES)
+        run_file = Path(self.folder, "checkpoint-2", "run.json")
+        stated = {name: value for name, value in json.loads(run_file.read_text()).items() if "eval" not in name}
+        run_file.write_text(json.dumps(stated))
+        run_file.with_name("manifest.json").unlink()
+        self.assertEqual(self.continued(**CHOOSES, evaluation_rows=3).state.global_step, 3)
 
     def test_a_run_whose_length_changes_says_so_and_follows_the_new_schedule(self):
         with self.assertLogs("hf_depth", logging.WARNING) as logs:
@@ -172,6 +210,98 @@ class DescribeRunTest(TrainingTestCase):
             other.write_text(content)
             self.assertNotEqual(self.describe(train_file=[str(one)]), self.describe(train_file=[str(other)]))
 
+    def check(self, saved: dict, now: dict):
+        """Whether a checkpoint of the one run is continued by the other."""
+        Path(self.folder, "run.json").write_text(json.dumps(saved))
+        check_same_run(self.folder, now)
+
+    def test_documents_that_are_held_out_belong_to_a_run(self):
+        for name in ("texts", "more", "even_more"):
+            Path(self.folder, f"{name}.txt").write_text(f"It rains on {name}.")
+        files = {name: [str(Path(self.folder, f"{name}.txt"))] for name in ("texts", "more", "even_more")}
+        saved = self.describe(train_file=files["texts"], streaming=True)
+        validated = self.describe(train_file=files["texts"], streaming=True, validation_file=files["more"])
+        with self.assertRaisesRegex(ValueError, r"documents_held_out 5% \(now 0%\).*--allow_changed_arguments"):
+            self.check(saved, validated)
+        with self.assertRaisesRegex(ValueError, r"documents_held_out 0% \(now 5%\)"):
+            self.check(validated, saved)
+        other = self.describe(train_file=files["texts"], streaming=True, validation_file=files["even_more"])
+        self.check(validated, other)
+        none = {"train_file": files["texts"], "streaming": True, "validation_split_percentage": 0}
+        self.check(self.describe(**none), self.describe(**none, validation_file=files["more"]))
+        del saved["documents_held_out"]  # of an earlier release
+        self.check(saved, validated)
+
+    @parameterized.parameters(False, True)
+    def test_a_folder_that_is_streamed_is_known_by_its_files(self, mixed):
+        data = Path(self.folder, "data")
+        data.mkdir()
+
+        def described():
+            if mixed:
+                return self.describe(dataset_mixture=[f"name=a,weight=1,dataset_name={data}"], streaming=True)
+            return self.describe(dataset_name=str(data), streaming=True)
+
+        name = "dataset_content of a" if mixed else "dataset_content"
+        (data / "train.jsonl").write_text('{"text": "It rains."}\n')
+        saved = described()
+        (data / "train.jsonl").touch()
+        self.check(saved, described())
+        (data / "train.jsonl").write_text('{"text": "It snows."}\n')
+        with self.assertRaisesRegex(ValueError, name + r" \['22 bytes .*\(now \['22 bytes"):
+            self.check(saved, described())
+        (data / "train.jsonl").write_text('{"text": "It rains."}\n')
+        (data / "validation.jsonl").write_text('{"text": "It snows."}\n')
+        with self.assertRaisesRegex(ValueError, r"documents_held_out.* 5% \(now 0%\)"):
+            self.check(saved, described())
+
+    def test_what_is_not_known_without_a_connection_is_not_compared(self):
+        known = {"dataset_name": "some/data", "dataset_content": ["hf://datasets/some/data@1"]}
+        unknown = self.describe(dataset_name="some/data", streaming=True)
+        self.assertIsNone(unknown["dataset_content"])
+        self.check(known, unknown)
+        self.check(unknown, unknown | known)
+        with self.assertRaisesRegex(ValueError, "dataset_content.*data@1.*data@2"):
+            self.check(known, known | {"dataset_content": ["hf://datasets/some/data@2"]})
+
+    def test_other_weights_in_the_folder_of_the_base_model_are_another_base(self):
+        base, described = Path(self.folder, "base"), []
+        for seed in (0, 0, 1):
+            tiny_model("t5", seed).save_pretrained(base)
+            described.append(describe_run(ModelArguments(model_name_or_path=str(base))))
+        self.check(described[0], described[1])
+        with self.assertRaisesRegex(ValueError, "base_weights"):
+            self.check(described[0], described[2])
+
+    @parameterized.parameters(
+        ("hf_depth.data.sentences._version", lambda library: "99", "sentences"),
+        ("hf_depth.data.tokenization.tokenizers.__version__", "99", "tokenizers"),
+        ("hf_depth.data.streams.READERS_VERSION", 99, "readers"),
+    )
+    def test_a_stream_is_known_by_what_makes_examples_of_it(self, changed, value, name):
+        for make in (stream, functools.partial(mixture, streaming=True, packing=True)):
+            saved = describe_data(make("depth"))
+            self.check(saved, describe_data(make("depth")))
+            with mock.patch(changed, value):
+                now = describe_data(make("depth"))
+            message = rf"stream_versions .*\(now .*'{name}': [^,]*99.*--allow_changed_arguments"
+            with self.assertRaisesRegex(ValueError, message):
+                self.check(saved, now)
+
+    def test_examples_of_a_task_to_evaluate_on_are_known_by_their_content(self):
+        args = TaskTrainingArguments(self.folder, use_cpu=True)
+
+        def described(*sentences):
+            rows = Dataset.from_dict({"sentence1": sentences, "sentence2": sentences, "label": [0] * len(sentences)})
+            ids = {"input_ids": [[len(text), 1] for text in sentences], "labels": [[8, 1]] * len(sentences)}
+            examples = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))
+            return describe_evaluation(args, {"rte": examples})
+
+        self.assertEqual(described("A.", "Bc."), described("A.", "Bc."))
+        self.assertContainsSubset({"eval_examples": 2, "prediction_mode": "generate"}, described("A.", "Bc."))
+        self.assertNotEqual(described("A.", "Bc."), described("A.", "Bcd."))
+        self.assertNotIn("eval_examples", describe_evaluation(args, None))
+
     def test_shards_are_known_by_their_content_and_stand_for_the_text(self):
         objective, described = SpanCorruptionObjective(tiny_tokenizer()), {}
         for name, text in (("one", "It rains."), ("same", "It rains."), ("other", "It snows.")):
@@ -208,8 +338,12 @@ class DescribeRunTest(TrainingTestCase):
         ):
             with self.assertRaisesRegex(ValueError, difference):
                 check_same_run(checkpoint, self.describe(**changes))
-        moved = [sources[0].replace("one", "moved"), sources[1] + ",validation_file=three.txt"]
+        moved = [sources[0].replace("one", "moved"), sources[1]]
         check_same_run(checkpoint, self.describe(dataset_mixture=moved))
+        with self.assertRaisesRegex(ValueError, r"documents_held_out of b 5% \(now 0%\)"):
+            check_same_run(
+                checkpoint, self.describe(dataset_mixture=[sources[0], sources[1] + ",validation_file=c.txt"])
+            )
 
     def test_a_mixture_of_examples_is_known_by_all_its_sources(self):
         def described(*sizes):

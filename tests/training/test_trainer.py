@@ -408,6 +408,21 @@ class StreamTest(TrainingTestCase):
         self.assertRegex(logs.output[0], r"num_consumers 1 \(now 2\)")
         self.assertLen(rest, 2)
 
+    def test_a_position_of_other_versions_does_not_hold_unless_an_older_release_did_not_state_them(self):
+        self.run_of(3)[0].train()
+        path = Path(self.folder, "checkpoint-3", "stream.json")
+        saved = json.loads(path.read_text())
+        self.assertContainsSubset(["examples", "sentences", "tokenizers"], saved["settings"].pop("versions"))
+        path.write_text(json.dumps(saved))
+        path.with_name("manifest.json").unlink()
+        with self.assertNoLogs("hf_depth.training.trainer", "WARNING"):
+            self.run_of(4, save_strategy="no")[0].train(resume_from_checkpoint=True)
+        saved["settings"]["versions"] = {"tokenizers": "0.1"}
+        path.write_text(json.dumps(saved))
+        with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+            self.run_of(4, save_strategy="no")[0].train(resume_from_checkpoint=True)
+        self.assertRegex(logs.output[0], r"does not hold any more: versions \{'tokenizers': '0.1'\}")
+
     def test_two_processes_that_are_interrupted_are_one_with_two_workers(self):
         arguments = {"max_steps": 6, "streaming": True, "per_device_train_batch_size": 2, "learning_rate": 0.1}
         together = run_on_two_ranks("depth", self.folder, arguments | {"interrupted_at": 4})
