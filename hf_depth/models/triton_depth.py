@@ -1028,7 +1028,8 @@ def unsupported(head_dim: int, dtype: torch.dtype) -> str | None:
 def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dtype) -> str | None:
     """
     Whether the Triton kernels work on a device: they are run on a few tokens, with and without mask, bias and
-    causality, and compared with the formula. They are compiled for it, if Triton has not kept them on disk.
+    causality, and compared with the formula. They are compiled for it, in their configurations for small inputs,
+    unless Triton has kept them on disk.
 
     Args:
         device (`torch.device`): where the model is.
