@@ -5,6 +5,7 @@ Whether a kernel is interpreted is decided when Triton is imported, by a variabl
 the tests has perhaps imported it before. The functions here run in the other process.
 """
 
+import contextlib
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+import triton
 
 from hf_depth.models import triton_depth
 from hf_depth.models.attention_depth import expand_bias
@@ -182,13 +184,38 @@ def parts_of_the_batch(programs: int) -> torch.Tensor:
         return results(triton_depth.depth_triton, *arguments, None, False)[-1].tolist()
 
 
-def self_check(head_dim: int, dtype: torch.dtype, broken: bool) -> str | None:
-    """What `check_triton_attention` says of the interpreter, perhaps of kernels with a wrong result."""
+def self_check(head_dim: int, dtype: torch.dtype, broken: str | None = None) -> str | None:
+    """What `check_triton_attention` says of the interpreter, perhaps of kernels that are wrong in some calls."""
     triton_depth.check_triton_attention.cache_clear()
     function = triton_depth.depth_triton
-    wrong = function if not broken else lambda *arguments: function(*arguments) * 1.1
+
+    def wrong(query, key, value, bias, mask, is_causal):
+        kind = "masked" if mask is not None else "causal" if is_causal else "unbiased" if bias.dim() == 1 else None
+        return function(query, key, value, bias, mask, is_causal) * (1.1 if kind == broken else 1.0)
+
     with mock.patch.object(triton_depth, "depth_triton", wrong):
         return triton_depth.check_triton_attention(torch.device("cpu"), head_dim, dtype)
+
+
+def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
+    """The errors of large inputs, whose tiles are chosen by measuring them; the kernel of each measurement."""
+    kernels = [kernel for kernel in vars(triton_depth).values() if isinstance(kernel, triton.runtime.Autotuner)]
+    configs = [triton.Config({"BLOCK_Q": 32, "BLOCK_K": 16}), triton.Config({"BLOCK_Q": 16, "BLOCK_K": 32})]
+    measured = []
+    arguments = inputs(20, 20, 16, torch.float32, True)
+    right = results(eager, *(tensor.double() for tensor in arguments), None, True)
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(triton_depth, "MAX_UNTUNED_SCORES", 0))
+        for kernel in kernels:
+
+            def measure(call, quantiles, name=kernel.base_fn.__name__):
+                call()
+                measured.append(name)
+                return [-len(measured)] * 3  # the second one is chosen
+
+            patches.enter_context(mock.patch.dict(vars(kernel), configs=configs, do_bench=measure, cache={}))
+        found = results(triton_depth.depth_triton, *arguments, None, True)
+    return relative_errors(right, found), measured
 
 
 def model_differences() -> float:

@@ -126,8 +126,13 @@ class ModelArguments:
         """For `from_pretrained`."""
         return {"cache_dir": self.cache_dir, "revision": self.model_revision}
 
-    def for_loading(self) -> dict[str, Any]:
-        """The arguments of [`load_model`] but for the tokenizer."""
+    def for_loading(self, training_args: TrainingArguments | None = None) -> dict[str, Any]:
+        """
+        The arguments of [`load_model`] but for the tokenizer.
+
+        Args:
+            training_args: which say where the model will be.
+        """
         names = {item.name for item in fields(self)} & set(DepthConfig().to_dict()) - {"model_type"}
         changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         source = self.model_name_or_path
@@ -135,7 +140,8 @@ class ModelArguments:
             changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
             if self.config_name is not None:
                 source = load_config(self.config_name, **self.hub_arguments)
-        common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
+        device = None if training_args is None else training_args.device
+        common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation, "device": device}
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
     def load_tokenizer(self, of_data: str | None = None) -> PreTrainedTokenizerBase | None:

@@ -328,7 +328,7 @@ def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) ->
 
 
 def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
-    """The log-probabilities, float64, of orders of the sentences of an encoder input, which is encoded once."""
+    """The log-probabilities, of [`_log_probabilities`], of orders of an encoder input, which is encoded once."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
     batch = _batch([source], tokenizer, model.device)
     encoded = model.get_encoder()(**batch)  # (1, S, D)
@@ -415,16 +415,17 @@ def _decode(
 def _log_probabilities(
     model, batch, encoded: BaseModelOutput | tuple, tokens: torch.LongTensor, is_real: torch.BoolTensor
 ) -> torch.Tensor:
-    """The log-probabilities (B,), float64, of orders given by their sentence tokens (B, N), real or padding."""
+    """The log-probabilities (B,), float64, on the CPU, of orders given by sentence tokens (B, N), real or padding."""
     config = model.config
     # `<sent_i> <eosen> <sent_j> <eosen> …`, read by the decoder behind its start token.
     pairs = torch.stack([tokens, torch.full_like(tokens, config.eosen_token_id)], dim=2)  # (B, N, 2)
     labels = torch.where(is_real[:, :, None], pairs, -100).flatten(1)  # (B, 2N)
     outputs = model(**batch, encoder_outputs=encoded, labels=labels, skip_logits=False)
-    logits = outputs.logits[:, ::2].double()  # (B, N, V), those of sentence tokens
+    logits = outputs.logits[:, ::2]  # (B, N, V), those of sentence tokens
     num_places = tokens.shape[1]
     candidates = logits.gather(2, tokens[:, None].expand(-1, num_places, -1))  # (B, N, N): place, sentence
-    is_left = torch.ones(num_places, num_places, dtype=torch.bool, device=tokens.device).triu() & is_real[:, None]
+    candidates, is_real = candidates.cpu().double(), is_real.cpu()  # the GPU of a Mac has no float64
+    is_left = torch.ones(num_places, num_places, dtype=torch.bool).triu() & is_real[:, None]
     candidates = candidates.masked_fill(~is_left, -torch.inf)
     log_probabilities = candidates.diagonal(dim1=1, dim2=2) - candidates.logsumexp(2)  # (B, N)
     return log_probabilities.masked_fill(~is_real, 0.0).sum(1)

@@ -175,9 +175,9 @@ class TaskPredictor:
             task = _chosen_task(config, task)
             settings = _settings(config, task)
         tokenizer = load_tokenizer(name_or_path, **hub)
-        model = load_model(name_or_path, tokenizer, **hub).to(dtype)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        return cls(model.to(device), tokenizer, task, **settings | kwargs)
+        model = load_model(name_or_path, tokenizer, device=device, compute_dtype=dtype, **hub)
+        return cls(model.to(device, dtype), tokenizer, task, **settings | kwargs)
 
     def __call__(
         self,

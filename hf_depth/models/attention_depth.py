@@ -55,7 +55,7 @@ def register_attention(
             `(batch_size, queries, heads, head_size)`: the model needs it in that order. Scores are not scaled. A query
             without any key has an output and gradients of 0. There are gradients to query, key, value and bias.
         device_types (`Sequence[str]`, *optional*):
-            Where the function works, such as `("cuda",)`. Tensors on other devices go the way of "sdpa".
+            Where the function works, such as `("cuda",)`. Tensors on other devices go the way of "depth_sdpa".
         check (`Callable`, *optional*):
             `check(device, head_size, dtype)`, the reason why the function cannot be used there, or `None`. Without it
             the function is never chosen for a GPU by itself.
@@ -72,12 +72,17 @@ def register_attention(
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         if position_bias is not None and position_bias.dim() < 4:
+            if device_types is not None and query.device.type not in device_types:
+                elsewhere = ALL_ATTENTION_FUNCTIONS["depth_sdpa"]
+                return elsewhere(
+                    module, query, key, value, attention_mask, dropout=dropout, position_bias=position_bias, **kwargs
+                )
             if kwargs.get("output_attentions"):
                 logger.warning_once(
                     f"`{name}` attention does not support `output_attentions=True`: there are none in the output. "
                     'Call `model.set_attn_implementation("eager")` to have them.'
                 )
-            if dropout == 0.0 and (device_types is None or query.device.type in device_types):
+            if dropout == 0.0:
                 is_causal = module.is_causal and attention_mask is None
                 output = function(query, key, value, position_bias, attention_mask, is_causal)
                 return output.transpose(1, 2), None

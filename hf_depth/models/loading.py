@@ -72,6 +72,8 @@ def load_model(
     *,
     model_type: str | None = None,
     attn_implementation: str = "auto",
+    device: torch.device | str | None = None,
+    compute_dtype: torch.dtype | None = None,
     cache_dir: str | None = None,
     revision: str = "main",
     token: str | bool | None = None,
@@ -93,6 +95,12 @@ def load_model(
         attn_implementation (`str`):
             `"auto"`, what is fastest on this machine, see [`resolve_attention`]; or `"sdpa"`, `"eager"`,
             `"flex_attention"`, `"depth_sdpa"`, `"depth_triton"`, `"depth_flex"`. All compute the same.
+        device (`torch.device` or `str`, *optional*):
+            Where the model will be used, for `"auto"`; by default the current GPU if there is one, else the CPU. It is
+            loaded to the CPU in any case: `load_model(..., device="cuda").to("cuda")`.
+        compute_dtype (`torch.dtype`, *optional*):
+            What it will compute in, for `"auto"`, which checks kernels for a GPU in that dtype alone; by default in
+            float32 and bfloat16. (Under autocast it is both: `generate()` calls the encoder without.)
         cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
         token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
         config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
@@ -132,7 +140,11 @@ def load_model(
         raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     config, model_class = _config(source, model_type, tokenizer, config_changes)
     attn_implementation = resolve_attention(
-        attn_implementation, head_size=config.d_kv, dropout_rate=config.dropout_rate
+        attn_implementation,
+        head_size=config.d_kv,
+        dropout_rate=config.dropout_rate,
+        device=device,
+        dtype=compute_dtype,
     )
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
@@ -156,6 +168,7 @@ def resolve_attention(
     head_size: int = 64,
     dropout_rate: float = 0.0,
     device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> str:
     """
     The implementation of attention that `"auto"` stands for, which is logged once. Any other name is returned itself.
@@ -170,6 +183,8 @@ def resolve_attention(
         dropout_rate (`float`): that of the configuration.
         device (`torch.device` or `str`, *optional*):
             Where the model will be; by default on the current GPU if there is one, else on the CPU.
+        dtype (`torch.dtype`, *optional*):
+            Of queries, keys and values; by default kernels are checked in both float32 and bfloat16.
 
     Returns:
         `str`: for `from_pretrained(attn_implementation=...)`, `model.set_attn_implementation(...)` and
@@ -189,11 +204,12 @@ def resolve_attention(
         return attn_implementation
     if device is None:
         device = torch.accelerator.current_accelerator() or "cpu"
-    return _fastest_attention(torch.device(device), head_size, dropout_rate > 0)
+    dtypes = (torch.float32, torch.bfloat16) if dtype is None else (dtype,)
+    return _fastest_attention(torch.device(device), head_size, dropout_rate > 0, dtypes)
 
 
 @functools.cache
-def _fastest_attention(device, head_size, has_dropout) -> str:
+def _fastest_attention(device, head_size, has_dropout, dtypes) -> str:
     """What `"auto"` stands for. Cached: kernels are compiled to be checked, and what was chosen is logged once."""
     if has_dropout:
         chosen, reason = "sdpa", "the model has dropout"
@@ -203,7 +219,9 @@ def _fastest_attention(device, head_size, has_dropout) -> str:
         chosen, reason = "depth_triton", f"on {device}"
         check = ATTENTION_CHECKS.get(chosen)
         problems = ["it is not there."] if check is None else []
-        problems += [check(device, head_size, dtype) for dtype in (torch.float32, torch.bfloat16)] if check else []
+        if check is not None:
+            logger.info(f"Checking {chosen} on {device}: the first time on a machine, this may take a minute.")
+            problems += [check(device, head_size, dtype) for dtype in dtypes]
         if problem := next(filter(None, problems), None):
             logger.warning(f"attn_implementation is sdpa, which is slower than {chosen} would be: {problem}")
             return "sdpa"

@@ -11,6 +11,7 @@ Imports only torch, Triton where it is installed, and the files beside it: the H
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -31,6 +32,10 @@ MIN_CAPABILITY = (8, 0)  # bfloat16 matrix products and asynchronous copies
 MAX_MASKED_LENGTH = 2**15 - 1  # a token's segment and group share 32 bits: see `_key_codes`
 # Programs that fill a large GPU twice: the gradient of a small bias is summed over parts of the batch until there are.
 BIAS_GRADIENT_PROGRAMS = 512
+# Of so few scores (of a batch and its heads), all configurations take some microseconds: not worth measuring any.
+MAX_UNTUNED_SCORES = 2**18
+
+_launch_lock = threading.Lock()
 
 if triton is not None:
     INTERPRETED = triton.knobs.runtime.interpret
@@ -49,7 +54,7 @@ def tuned(*configs: tuple[int, int, int, int]) -> Callable[[Callable], Callable]
     """
     A decorator of kernels over blocks of queries and keys: at the first call of each size it is measured which of
     `configs` (queries, keys, warps, stages) is the fastest. The result is kept on disk, beside the compiled kernels:
-    later runs on the machine choose the same, and round alike.
+    later runs on the machine choose the same, and round alike. The last one is for small GPUs and small inputs.
     """
 
     def decorate(function):
@@ -87,6 +92,7 @@ def _fitting_configs(configs, named_args, **kwargs):
 
 
 # Helpers of the kernels. `queries` and `keys` are the indices of a tile's rows and columns, of shapes that broadcast.
+# They return at their ends only: Triton also compiles what is behind an `if` of constants that returns.
 
 
 @jit
@@ -105,8 +111,10 @@ def _load_rows(
     columns = tl.arange(0, BLOCK_D)[None, :]
     pointers = pointer + tl.cast(start, tl.int64) * stride + rows * stride + columns
     if EVEN and HEAD_DIM == BLOCK_D:
-        return tl.load(pointers)
-    return tl.load(pointers, mask=(rows < length - start) & (columns < HEAD_DIM), other=0.0)
+        values = tl.load(pointers)
+    else:
+        values = tl.load(pointers, mask=(rows < length - start) & (columns < HEAD_DIM), other=0.0)
+    return values
 
 
 @jit
@@ -161,29 +169,30 @@ def _query_codes(mask, queries, query_length, key_length, HAS_MASK: tl.constexpr
     Of each query: its segment and group in one number, which bits of that a key must share, and its position. The mask
     is that of one example, (3, Q + K). Queries behind the end, where nothing is stored, are as the last one.
     """
-    if not HAS_MASK:
-        return queries, queries, queries
-    queries = tl.minimum(queries, query_length - 1)
-    tokens = query_length + key_length
-    segment = tl.load(mask + queries)
-    group = tl.load(mask + tokens + queries)
-    position = tl.load(mask + 2 * tokens + queries)
-    code = (segment << 16) | tl.maximum(group, 0)
-    bits = tl.where(segment > 0, 0x7FFF0000, 0) | tl.where(group >= 0, 0xFFFF, 0) | PADDING_BIT
+    code, bits, position = queries, queries, queries  # not looked at without a mask
+    if HAS_MASK:
+        queries = tl.minimum(queries, query_length - 1)
+        tokens = query_length + key_length
+        segment = tl.load(mask + queries)
+        group = tl.load(mask + tokens + queries)
+        position = tl.load(mask + 2 * tokens + queries)
+        code = (segment << 16) | tl.maximum(group, 0)
+        bits = tl.where(segment > 0, 0x7FFF0000, 0) | tl.where(group >= 0, 0xFFFF, 0) | PADDING_BIT
     return code, bits, position
 
 
 @jit
 def _key_codes(mask, keys, query_length, key_length, HAS_MASK: tl.constexpr):
     """Of each key: 16 bits of group, 15 of segment and one that says that no query attends to it; and its position."""
-    if not HAS_MASK:
-        return keys, keys
-    inside = keys < key_length
-    tokens = query_length + key_length
-    segment = tl.load(mask + query_length + keys, mask=inside, other=-1)
-    group = tl.load(mask + tokens + query_length + keys, mask=inside, other=0)
-    position = tl.load(mask + 2 * tokens + query_length + keys, mask=inside, other=0)
-    return tl.where(segment < 0, PADDING_BIT, (segment << 16) | group), position
+    code, position = keys, keys  # not looked at without a mask
+    if HAS_MASK:
+        inside = keys < key_length
+        tokens = query_length + key_length
+        segment = tl.load(mask + query_length + keys, mask=inside, other=-1)
+        group = tl.load(mask + tokens + query_length + keys, mask=inside, other=0)
+        position = tl.load(mask + 2 * tokens + query_length + keys, mask=inside, other=0)
+        code = tl.where(segment < 0, PADDING_BIT, (segment << 16) | group)
+    return code, position
 
 
 @jit
@@ -862,7 +871,14 @@ def _add_bias_gradient(bias_gradient, tensors, strides, out_gradient, common):
 
 
 def _launch(kernel, num_programs, *arguments, **options):
-    with torch.cuda.device_of(arguments[0]):  # Triton launches on the current device
+    if isinstance(kernel, triton.runtime.Autotuner):
+        query = arguments[0]
+        if query.shape[:3].numel() * options["key_length"] <= MAX_UNTUNED_SCORES:
+            config = _fitting_configs(kernel.configs, {"query": query}, **options)[-1]
+            kernel, options = kernel.fn, options | config.all_kwargs()
+    # One thread at a time: the autotuner keeps the arguments of the call in an attribute. Triton launches on the
+    # current device.
+    with _launch_lock, torch.cuda.device_of(arguments[0]):
         kernel[lambda meta: (num_programs(meta),)](*arguments, **options)
 
 
@@ -1011,7 +1027,9 @@ def unsupported(head_dim: int, dtype: torch.dtype) -> str | None:
 @lru_cache
 def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dtype) -> str | None:
     """
-    Whether the Triton kernels work on a device: they are run on a few tokens and compared with the formula.
+    Whether the Triton kernels work on a device: they are run on a few tokens, with and without mask, bias and
+    causality, and compared with the formula. They are compiled for it, in their configurations for small inputs,
+    unless Triton has kept them on disk.
 
     Args:
         device (`torch.device`): where the model is.
@@ -1037,18 +1055,32 @@ def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dty
 
 
 def _compare_with_formula(device, head_dim, dtype):
-    *inputs, mask, out_gradient = _example(head_dim, dtype)
+    *vectors, biases, some_mask, out_gradient = _example(head_dim, dtype)
+    # Each is compiled by itself: layers with a mask, causal ones without (T5's decoder), and those without a bias.
+    cases = ((biases, some_mask, False), (biases, None, True), (biases.new_zeros(0), None, False))
+    for bias, mask, is_causal in cases:
+        inputs = (*vectors, bias, out_gradient)
+        on_device = [tensor.to(device) for tensor in inputs]
+        expected = _with_gradients(_formula, *(tensor.float() for tensor in inputs), mask, is_causal)
+        result = _with_gradients(depth_triton, *on_device, mask if mask is None else mask.to(device), is_causal)
+        if problem := _difference(result, expected, 1e-2 if dtype == torch.float32 else 5e-2):
+            return problem
+    return None
+
+
+def _with_gradients(function, query, key, value, bias, out_gradient, mask, is_causal):
+    """The output, and its gradients to query, key, value and, if there is one, bias."""
+    leaves = [tensor.detach().requires_grad_() for tensor in (query, key, value, bias)]
     with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-        leaves = [tensor.float().requires_grad_() for tensor in inputs]
-        expected = _formula(*leaves, mask)
-        expected = (expected, *torch.autograd.grad(expected, leaves, out_gradient.float()))
-        leaves = [tensor.to(device).requires_grad_() for tensor in inputs]
-        result = depth_triton(*leaves, mask.to(device), False)
-        result = (result, *torch.autograd.grad(result, leaves, out_gradient.to(device)))
-    tolerance = 1e-2 if dtype == torch.float32 else 5e-2  # of TF32 and bfloat16; a wrong tile is off by more
+        output = function(*leaves, mask, is_causal)
+        return output, *torch.autograd.grad(output, [leaf for leaf in leaves if leaf.numel() > 0], out_gradient)
+
+
+def _difference(result, expected, tolerance):
+    """What is off by more than the error of TF32 or bfloat16, relative to its largest number: a wrong tile is."""
     names = ("output", "gradient of query", "gradient of key", "gradient of value", "gradient of bias")
-    for name, value, right in zip(names, result, expected, strict=True):
-        difference = ((value.detach().cpu().float() - right).abs().max() / right.abs().max()).item()
+    for name, tensor, right in zip(names, result, expected, strict=False):
+        difference = ((tensor.detach().cpu().float() - right).abs().max() / right.abs().max()).item()
         if not difference <= tolerance:
             return f"the Triton kernels are off the formula: {name} by {difference:.1e} of its largest number."
     return None
@@ -1074,7 +1106,10 @@ def _example(head_dim, dtype):
     return *vectors[:3], random(num_heads, 2 * length - 1), mask, vectors[3]
 
 
-def _formula(query, key, value, bias, mask):
-    scores = query @ key.mT + expand_bias(bias, query.shape[2], key.shape[2])
-    scores = scores.masked_fill(~expand_mask(mask, query.shape[2]), -torch.inf)
-    return scores.softmax(dim=-1) @ value
+def _formula(query, key, value, bias, mask, is_causal):
+    scores, position_bias = query @ key.mT, expand_bias(bias, query.shape[2], key.shape[2])
+    if position_bias is not None:
+        scores = scores + position_bias
+    allowed = torch.ones_like(scores, dtype=torch.bool) if mask is None else expand_mask(mask, query.shape[2])
+    allowed = allowed.tril() if is_causal else allowed
+    return scores.masked_fill(~allowed, -torch.inf).softmax(dim=-1) @ value

@@ -84,8 +84,7 @@ class AdamWScale(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        for each in self.state.values():
-            each["step"] = each["step"].cpu()  # where the Trainer may have loaded it to a device, one by one
+        _count_on_cpu(self.state)
 
     def set_partitions(self, partitions: Mapping[Tensor, Partition]) -> None:
         """Say which parameters are in the flat tensors that DeepSpeed has put in their places."""
@@ -152,6 +151,13 @@ def _loss_of(closure: Callable[[], Any] | None) -> Any:
         return None
     with torch.enable_grad():
         return closure()
+
+
+def _count_on_cpu(state: Mapping[Tensor, dict[str, Any]]) -> None:
+    """Have the numbers of steps where they are read: among several processes, the Trainer loads them to the GPU."""
+    for each in state.values():
+        if "step" in each:
+            each["step"] = each["step"].cpu()
 
 
 def _rms(tensors: list[Tensor]) -> list[Tensor]:
@@ -354,6 +360,10 @@ class MuonWithAdamW(Optimizer):
         }
         made = {kind: iter(part.param_groups) for kind, part in self._parts.items()}
         super().__init__([next(made[group["use_muon"]]) for group in groups], shared)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _count_on_cpu(self.state)
 
     @staticmethod
     def _of_kind(groups: list[dict[str, Any]], use_muon: bool) -> list[dict[str, Any]]:

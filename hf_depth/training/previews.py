@@ -116,14 +116,14 @@ def unshuffle(
         `generated`: what the model writes without the constraint, as text; `free_kendall_tau` of its order, `None` if
         it does not name each sentence once.
     """
-    device, config = model.device, model.config
-    inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
-    free = model.eval().generate(**inputs, **generate_kwargs)
+    config = model.config
+    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
+    free = model.eval().generate(**inputs, **generate_kwargs).cpu()
     max_new_tokens = (generate_kwargs.get("max_length") or 1) - 1
     constraint = SentenceOrderLogitsProcessor(config, tokenizer, inputs["input_ids"], max_new_tokens)
     settings = generate_kwargs | {"max_length": constraint.max_new_tokens + 1}
-    generated = model.generate(**inputs, **settings, logits_processor=[constraint])
-    labels = batch["labels"].to(device)
+    generated = model.generate(**inputs, **settings, logits_processor=[constraint]).cpu()
+    labels = batch["labels"]
 
     token_ids, sentences, start = [int(i) for i in example["input_ids"]], [], 0
     for length in example["sentence_lengths"]:
@@ -136,11 +136,11 @@ def unshuffle(
         return [sentence_of[i] for i in dict.fromkeys(sentence_sequence(ids, config)[0].tolist()) if i in sentence_of]
 
     def kendall_tau(ids: torch.Tensor) -> float:
-        return float(order_statistics(ids, inputs["input_ids"], labels, config)[0, 3])
+        return float(order_statistics(ids, batch["input_ids"], labels, config)[0, 3])
 
     free_tokens, true_tokens = (sentence_sequence(ids, config).sort().values for ids in (free, labels))
     return {
-        "given": in_order(inputs["input_ids"]),
+        "given": in_order(batch["input_ids"]),
         "predicted": in_order(generated),
         "true": sentences,
         "kendall_tau": kendall_tau(generated),

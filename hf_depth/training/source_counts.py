@@ -63,8 +63,9 @@ class SourceCounts:
                 collator gives them.
         """
         rows = torch.stack([num_documents, num_examples, num_tokens, torch.ones_like(num_documents)], dim=1)
+        source, rows = source.to(self._device), rows.to(self._device).to(self.sums)  # float64 is not everywhere
         # Not in place: who has kept the sums can go back to them.
-        self.sums = self.sums.index_add(0, source.to(self._device), rows.to(self.sums))
+        self.sums = self.sums.index_add(0, source, rows)
 
     def metrics(
         self, accelerator: Accelerator, positions: Iterable[MixturePosition] = (), num_consumers: int = 1

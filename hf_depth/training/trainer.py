@@ -234,10 +234,10 @@ class DepthTrainer(GenerationTrainer):
             )
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         check_sharding(self.args, plugin and plugin.deepspeed_config, self.is_fsdp_enabled)
-        if self.args.n_gpu > 1 and not self.args.average_tokens_across_devices:
+        if self.args.n_gpu > 1:
             raise ValueError(
-                "Under `nn.DataParallel`, `average_tokens_across_devices=False` would multiply the loss by the number "
-                "of devices. Leave it at True, or start one process per GPU by `accelerate launch`."
+                f"`args.n_gpu` is {self.args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "
+                f"`accelerate launch`, or make `args` a `{DepthTrainingArguments.__name__}`, which uses one GPU."
             )
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -436,7 +436,7 @@ class DepthTrainer(GenerationTrainer):
         if self._weights_losses and not (return_outputs and model.training):
             outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
             token_losses = outputs["token_losses"]
-            loss = outputs["loss"].sum()  # `nn.DataParallel` has one for each device
+            loss = outputs["loss"]
         else:
             if self._weights_losses and model.training and has_compiled_regions(model):
                 inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients there

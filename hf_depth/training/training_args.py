@@ -1,5 +1,6 @@
 """Arguments of [`DepthTrainer`] and of [`TaskTrainer`]."""
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -25,6 +26,8 @@ from .settings import (
     check_options,
     check_schedule,
 )
+
+logger = logging.getLogger(__name__)
 
 # Of AdamW. A pre-trained T5 needs more than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
 # From scratch, nanoT5's best recipe for a T5-base is a cosine from 2e-2 times the root mean square of each matrix,
@@ -101,6 +104,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
         hub_license (`str`, *optional*):
             License of the model, for its card, as the Hub writes it: `"apache-2.0"`, `"mit"`, `"cc-by-4.0"`.
+
+    A process uses one GPU, the first one that it sees, with a warning if there are more: `accelerate launch` starts a
+    process for each.
 
     Raises:
         `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
@@ -247,6 +253,16 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         super().__post_init__()
         for name, value in own_names.items():
             setattr(self, name, value)
+        self._use_one_gpu()
+
+    def _use_one_gpu(self) -> None:
+        """Without a launcher, use the first GPU: `nn.DataParallel`, which the Trainer takes, fails on our loss."""
+        if self.n_gpu > 1:
+            logger.warning(
+                f"One of {self.n_gpu} GPUs is used. `accelerate launch --multi_gpu --num_processes {self.n_gpu} "
+                "SCRIPT ...` uses them all, with one process for each. CUDA_VISIBLE_DEVICES=0 says that one is enough."
+            )
+            self._n_gpu = 1
 
     def set_optimizer(self, name: str = "adamw_torch", *args: Any, **kwargs: Any) -> Self:
         """

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
-from helpers import SENTENCES, tiny_tokenizer
+from helpers import SENTENCES, WithoutFloat64, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     SentenceOrderLogitsProcessor,
@@ -111,6 +111,15 @@ class OrderSentencesTest(parameterized.TestCase):
         first, second, *_ = sentence_token_ids(TOKENIZER).tolist()
         eosen = eosen_token_id(TOKENIZER)
         self.assertEqual(seen, [eosen, first, *texts[0], eosen, second, *texts[1], eosen, TOKENIZER.eos_token_id])
+
+    @parameterized.parameters(1, 2)
+    def test_a_device_needs_no_float64(self, num_beams):
+        model = random_model()
+        expected = order_sentences(model, TOKENIZER, [SHORT[:3]], num_beams=num_beams)
+        scores = score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]])
+        with WithoutFloat64():
+            self.assertEqual(order_sentences(model, TOKENIZER, [SHORT[:3]], num_beams=num_beams), expected)
+            self.assertEqual(score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]]), scores)
 
     def test_settings_for_generating_text_have_no_effect_and_stay(self):
         model = random_model()

@@ -641,9 +641,25 @@ class AttentionTest(parameterized.TestCase):
             seen.append((device.type, head_size, dtype))
 
         seen = []
-        with mock.patch.dict(loading.ATTENTION_CHECKS, {"depth_triton": check}):
+        with (
+            mock.patch.dict(loading.ATTENTION_CHECKS, {"depth_triton": check}),
+            self.assertLogs("hf_depth.models.loading", "INFO") as logs,
+        ):
             self.assertEqual(resolve_attention(head_size=32, device="cuda"), "depth_triton")
-        self.assertEqual(seen, [("cuda", 32, torch.float32), ("cuda", 32, torch.bfloat16)])
+            self.assertEqual(seen, [("cuda", 32, torch.float32), ("cuda", 32, torch.bfloat16)])
+            resolve_attention(head_size=32, device="cuda", dtype=torch.float16)
+        self.assertEqual(seen[2:], [("cuda", 32, torch.float16)])
+        self.assertIn("Checking depth_triton on cuda", logs.output[0])
+
+    def test_a_model_for_the_cpu_of_a_machine_with_a_gpu_gets_what_is_fastest_there(self):
+        checks = {"depth_triton": mock.Mock(return_value=None)}
+        with (
+            mock.patch("torch.accelerator.current_accelerator", return_value=torch.device("cuda")),
+            mock.patch.dict(loading.ATTENTION_CHECKS, checks),
+        ):
+            models = [load_model(None, TOKENIZER, device=device, **TINY) for device in ("cpu", None)]
+        self.assertEqual([model.config._attn_implementation for model in models], ["depth_sdpa", "depth_triton"])
+        checks["depth_triton"].assert_called_with(torch.device("cuda"), TINY["d_kv"], torch.bfloat16)
 
     @parameterized.parameters("they are off the formula", None)
     def test_a_gpu_without_working_kernels_gets_sdpa_and_a_reason(self, problem):

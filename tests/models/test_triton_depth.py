@@ -3,6 +3,8 @@
 import functools
 import os
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import torch
@@ -89,35 +91,104 @@ class InterpretedKernelsTest(parameterized.TestCase):
 
     def test_the_self_check_finds_right_kernels_right_and_wrong_ones_wrong(self):
         check = interpreted_attention.self_check
-        self.assertIsNone(self.run_there(check, 16, torch.float16, False))
-        self.assertIn("output", self.run_there(check, 16, torch.float16, True))
-        self.assertIn("up to 128", self.run_there(check, 256, torch.float32, False))
-        self.assertIn("float64", self.run_there(check, 16, torch.float64, False))
+        self.assertIsNone(self.run_there(check, 16, torch.float16))
+        self.assertIn("output", self.run_there(check, 16, torch.float16, "unbiased"))
+        self.assertIn("up to 128", self.run_there(check, 256, torch.float32))
+        self.assertIn("float64", self.run_there(check, 16, torch.float64))
+
+    def test_large_inputs_take_the_tiles_that_were_measured_to_be_the_fastest(self):
+        errors, measured = self.run_there(interpreted_attention.errors_of_tuned_kernels)
+        self.assertLess(max(errors.values()), 2e-6)
+        self.assertEqual(measured, [name for name in KERNELS for _ in range(2)])
 
     def test_a_model_has_the_gradients_of_eager_attention(self):
         self.assertLess(self.run_there(interpreted_attention.model_differences), 1e-5)
 
 
+class LaunchTest(parameterized.TestCase):
+    def test_one_thread_launches_at_a_time(self):
+        running, most = [], []
+
+        class Kernel:
+            def __getitem__(self, grid):
+                return self.run
+
+            def run(self, query):
+                running.append(query)
+                most.append(len(running))
+                time.sleep(0.01)  # in which another thread would come in
+                running.pop()
+
+        with ThreadPoolExecutor(4) as threads:
+            launches = [threads.submit(triton_depth._launch, Kernel(), None, torch.zeros(1)) for _ in range(4)]
+        self.assertEqual([launch.result() for launch in launches], [None] * 4)
+        self.assertEqual(most, [1] * 4)
+
+    @parameterized.parameters((16, False), (1024, True))
+    def test_configurations_are_measured_for_large_inputs_alone(self, length, is_measured):
+        kernel = triton_depth._forward_kernel
+        query, common = torch.zeros(2, 2, length, 16), {"BLOCK_D": 16, "key_length": length}
+        with mock.patch.object(kernel, "run") as measuring, mock.patch.object(kernel.fn, "run") as running:
+            triton_depth._launch(kernel, None, query, **common)
+        self.assertEqual((measuring.called, running.called), (is_measured, not is_measured))
+        if not is_measured:
+            settings = running.call_args.kwargs
+            self.assertEqual((settings["BLOCK_Q"], settings["BLOCK_K"], settings["num_stages"]), (64, 32, 2))
+
+
 KERNELS = ("_forward_kernel", "_query_gradient_kernel", "_key_value_gradient_kernel", "_score_gradient_kernel")
 SHARED_MEMORY = 99 * 1024  # bytes, of a GPU of capability 8.6: the least that there are kernels for
-HALF_PRECISION = {"query", "key", "value", "out", "out_gradient", "query_gradient", "key_gradient", "value_gradient"}
-FLOAT32 = {"bias", "logsumexp", "delta", "score_gradient"}
+VECTORS = {"query", "key", "value", "out", "out_gradient", "query_gradient", "key_gradient", "value_gradient"}
+FLOAT32 = {"bias", "logsumexp", "delta", "score_gradient", "bias_gradient"}
+# Numbers of which Triton makes constants where they are 1.
+ONES = ("num_heads", "query_length", "query_class", "rows_class", "batch_size", "part_size", "parts")
+# Kernel, configuration, capability, dtype, what differs from bias and mask, and what Triton knows of the lengths: that
+# 16 divides them, nothing, or that some are 1.
+VARIANTS = (
+    ("_forward_kernel", 0, 90, torch.bfloat16, {"HAS_MASK": False, "IS_CAUSAL": True}, "uneven"),
+    ("_forward_kernel", 0, 80, torch.float32, {"HAS_MASK": False, "HAS_BIAS": False}, "even"),
+    ("_forward_kernel", 3, 90, torch.bfloat16, {"HAS_BIAS": False}, "one"),
+    ("_query_gradient_kernel", 0, 80, torch.bfloat16, {"HAS_MASK": False, "HAS_BIAS": False}, "uneven"),
+    ("_query_gradient_kernel", 0, 90, torch.float32, {"HAS_MASK": False, "IS_CAUSAL": True}, "one"),
+    ("_key_value_gradient_kernel", 0, 90, torch.bfloat16, {"HAS_MASK": False, "IS_CAUSAL": True}, "uneven"),
+    ("_key_value_gradient_kernel", 2, 80, torch.bfloat16, {"HAS_MASK": False, "HAS_BIAS": False}, "one"),
+    ("_score_gradient_kernel", 0, 90, torch.bfloat16, {"HAS_MASK": False, "IS_CAUSAL": True}, "uneven"),
+    ("_score_gradient_kernel", 2, 80, torch.bfloat16, {"HAS_MASK": False}, "one"),
+    ("_diagonal_sum_kernel", 0, 90, torch.float32, {}, "uneven"),
+    ("_diagonal_sum_kernel", 0, 80, torch.float32, {}, "one"),
+)
 
 
 @functools.cache
-def compile_kernel(name: str, capability: int, **changes) -> triton.compiler.CompiledKernel:
-    """Compile a kernel of `triton_depth` with its first configuration, for bfloat16, bias and mask, without a GPU."""
-    kernel = getattr(triton_depth, name)
-    config, function = kernel.configs[0], kernel.fn.fn
-    options = {"HAS_BIAS": True, "HAS_MASK": True, "IS_CAUSAL": False, "EVEN_QUERIES": True, "EVEN_KEYS": True}
-    constants = {**options, "HEAD_DIM": 64, "BLOCK_D": 64, "PRECISION": "ieee", **config.kwargs, **changes}
-    signature, attributes = {}, {}
-    for index, argument in enumerate(function.arg_names):
-        kinds = {"constexpr": constants, "*bf16": HALF_PRECISION, "*fp32": FLOAT32, "*i32": {"mask"}}
-        signature[argument] = next((kind for kind, names in kinds.items() if argument in names), "i32")
-        if signature[argument] != "constexpr":
-            attributes[index,] = [["tt.divisibility", 16]]
-    source = ASTSource(function, signature, {name: constants[name] for name in constants}, attributes)
+def compile_kernel(
+    name: str,
+    capability: int,
+    config_index: int = 0,
+    dtype: torch.dtype = torch.bfloat16,
+    lengths: str = "even",
+    **changes: bool,
+) -> triton.compiler.CompiledKernel:
+    """Compile a kernel of `triton_depth`, by default for bfloat16, bias and mask, without a GPU."""
+    kernel, is_even = getattr(triton_depth, name), lengths == "even"
+    if isinstance(kernel, triton.runtime.Autotuner):
+        configs = triton_depth._fitting_configs(kernel.configs, {"query": torch.empty(0, dtype=dtype)}, BLOCK_D=64)
+        function, config = kernel.fn.fn, configs[config_index]
+        constants = {"HAS_BIAS": True, "HAS_MASK": True, "IS_CAUSAL": False, "HEAD_DIM": 64, "BLOCK_D": 64}
+        constants |= {"EVEN_QUERIES": is_even, "EVEN_KEYS": is_even, "PRECISION": "ieee"} | changes
+    else:
+        function, config, constants = kernel, triton.Config({}), {"ROWS": 64, "DIAGONALS": 64}
+    constants |= config.kwargs | ({name: 1 for name in ONES} if lengths == "one" else {})
+    vector = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[dtype]
+    types = dict.fromkeys(VECTORS, vector) | dict.fromkeys(FLOAT32, "*fp32") | dict.fromkeys(constants, "constexpr")
+    types["mask"] = "*i32" if constants.get("HAS_MASK") else vector  # the queries stand in its place
+    signature = {argument: types.get(argument, "i32") for argument in function.arg_names}
+    attributes = {
+        (index,): [["tt.divisibility", 16]]
+        for index, kind in enumerate(signature.values())
+        if kind.startswith("*") or (kind == "i32" and is_even)
+    }
+    constants = {argument: constants[argument] for argument in signature if argument in constants}
+    source = ASTSource(function, signature, constants, attributes)
     settings = {"num_warps": config.num_warps, "num_stages": config.num_stages}
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TRITON_CACHE_DIR": folder}):
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=settings)
@@ -129,6 +200,12 @@ class CompiledKernelsTest(parameterized.TestCase):
     @parameterized.parameters(*zip(KERNELS, (90, 80, 80, 90), strict=True))
     def test_kernels_compile_and_fit_into_shared_memory(self, name, capability):
         compiled = compile_kernel(name, capability)
+        self.assertGreater(len(compiled.asm["cubin"]), 0)
+        self.assertLess(compiled.metadata.shared, SHARED_MEMORY)
+
+    @parameterized.parameters(*VARIANTS)
+    def test_kernels_compile_for_all_that_they_may_get(self, name, config_index, capability, dtype, changes, lengths):
+        compiled = compile_kernel(name, capability, config_index, dtype, lengths, **changes)
         self.assertGreater(len(compiled.asm["cubin"]), 0)
         self.assertLess(compiled.metadata.shared, SHARED_MEMORY)
 

@@ -159,6 +159,32 @@ class AdamWScaleTest(parameterized.TestCase):
                 AdamWScale([each]).step()
 
 
+class LoadedStepsTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("adamw_scale", AdamWScale),
+        ("muon", lambda params: MuonWithAdamW([{"params": params}], lr=0.1)),
+    )
+    def test_the_numbers_of_steps_are_on_the_cpu_wherever_they_were_loaded(self, make):
+        p = torch.nn.Parameter(torch.ones(3, 2))
+        first, resumed = make([p]), make([p])
+        set_gradients([p], 0)
+        first.step()
+        saved = first.state_dict()
+        saved["state"][0] |= {"step": mock.Mock(spec=torch.Tensor, cpu=lambda: torch.tensor(7.0))}
+        resumed.load_state_dict(saved)
+        self.assertEqual(resumed.state[p]["step"], torch.tensor(7.0))
+        resumed.step()
+        self.assertEqual(resumed.state[p]["step"].item(), 8)
+
+    def test_matrices_of_muon_count_no_steps(self):
+        p = torch.nn.Parameter(torch.ones(3, 2))
+        optimizer = MuonWithAdamW([{"params": [p], "use_muon": True}], lr=0.1)
+        set_gradients([p], 0)
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+        self.assertEqual(list(optimizer.state[p]), ["momentum_buffer"])
+
+
 class ClosureTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("adamw_scale", AdamWScale),

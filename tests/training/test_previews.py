@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 
-from helpers import tiny_tokenizer
+from helpers import WithoutFloat64, tiny_tokenizer
 from hf_depth import DataCollatorForDepth
 from hf_depth.training.previews import print_unshuffled
 from hf_depth.training.statistics import is_shuffled
@@ -42,6 +42,11 @@ class UnshuffledTest(TrainingTestCase):
         self.assertEqual(predicted, true)  # each sentence once
         self.assertEqual(text.count("Kendall's tau"), 1)
         self.assertIn("Generated without this constraint (it does not name each sentence once): </s>", text)
+
+    def test_a_device_needs_no_float64(self):
+        expected = self.printed(tiny_model("depth"))
+        with WithoutFloat64():
+            self.assertEqual(self.printed(tiny_model("depth")), expected)
 
     def test_an_order_written_freely_has_its_kendall_tau(self):
         model = tiny_model("depth")

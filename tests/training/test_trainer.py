@@ -681,10 +681,10 @@ class PartsTest(TrainingTestCase):
         with self.assertRaisesRegex(TypeError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
             DepthTrainer(tiny_model("t5"), Seq2SeqTrainingArguments(self.folder, use_cpu=True))
 
-    def test_data_parallel_that_would_scale_the_loss_is_refused(self):
+    def test_data_parallel_is_refused(self):
         with mock.patch.object(DepthTrainingArguments, "n_gpu", 2):
-            with self.assertRaisesRegex(ValueError, "average_tokens_across_devices"):
-                self.trainer(tiny_model("depth"), average_tokens_across_devices=False)
+            with self.assertRaisesRegex(ValueError, "`args.n_gpu` is 2.*Start one process per GPU"):
+                self.trainer(tiny_model("depth"))
 
     def test_generation_is_as_long_as_the_longest_target(self):
         tokenizer = tiny_tokenizer(sentence_tokens=True)

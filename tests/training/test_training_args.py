@@ -1,3 +1,4 @@
+import copy
 from unittest import mock
 
 import torch
@@ -95,6 +96,24 @@ class DefaultScheduleTest(parameterized.TestCase):
         args.use_scratch_schedule()
         description = describe_training(args)
         self.assertEqual(tuple(description[name] for name in SCHEDULE), (1e-3, "cosine", 0.05))
+
+
+class DevicesTest(parameterized.TestCase):
+    @mock.patch("torch.cuda.device_count", return_value=2)
+    def test_without_a_launcher_one_of_several_gpus_is_used_and_it_says_so(self, _):
+        with self.assertLogs("hf_depth.training.training_args", "WARNING") as logs:
+            args = DepthTrainingArguments("runs/x", per_device_train_batch_size=4)
+        self.assertIn("One of 2 GPUs is used. `accelerate launch --multi_gpu --num_processes 2", logs.output[0])
+        self.assertEqual((args.n_gpu, args.train_batch_size, args.world_size), (1, 4, 1))
+        self.assertEqual(copy.deepcopy(args).n_gpu, 1)
+
+    @parameterized.parameters((1, {}), (2, {"use_cpu": True}))
+    def test_nothing_is_said_where_no_gpu_is_left_out(self, number, arguments):
+        with (
+            mock.patch("torch.cuda.device_count", return_value=number),
+            self.assertNoLogs("hf_depth.training.training_args", "WARNING"),
+        ):
+            DepthTrainingArguments("runs/x", **arguments)
 
 
 class DataLoaderTest(parameterized.TestCase):
