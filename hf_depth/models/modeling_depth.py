@@ -40,7 +40,7 @@ from .sdpa_depth import depth_sdpa
 from .triton_depth import INTERPRETED, check_triton_attention, depth_triton
 
 # Implementations of attention that transformers then knows by name, as in `COMPACT_IMPLEMENTATIONS`. A model that is
-# on a CPU after all, where kernels for GPUs cannot run, computes the same by sdpa.
+# on a CPU after all, where kernels for GPUs cannot run, computes the same by depth_sdpa.
 register_attention("depth_sdpa", depth_sdpa)
 register_attention("depth_triton", depth_triton, None if INTERPRETED else ("cuda",), check_triton_attention)
 register_attention("depth_flex", depth_flex, ("cuda", "xpu"))
