@@ -1,13 +1,15 @@
 """Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 from absl.testing import parameterized
+from torch.distributed.fsdp import StateDictType
 from transformers import GenerationConfig
 
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
 from hf_depth.training.runs import Run
-from hf_depth.training.settings import check_sharding
+from hf_depth.training.settings import check_sharding, check_whole_weights
 from tiny_tasks import rte_rows, task_dataset
 from tiny_tasks import trainer as task_trainer
 from tiny_training import TrainingTestCase, trainer
@@ -38,6 +40,29 @@ class ShardingTest(parameterized.TestCase):
     @parameterized.parameters("adamw_scale", "adafactor", "adamw_torch")
     def test_what_knows_its_partitions_is_accepted_under_deepspeed(self, optim):
         check_sharding(DepthTrainingArguments("unused", use_cpu=True, optim=optim), {"zero_optimization": {}}, False)
+
+    @parameterized.parameters(
+        (None, "SHARDED_STATE_DICT", "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT in the config"),
+        (None, "LOCAL_STATE_DICT", "`fsdp_state_dict_type` LOCAL_STATE_DICT"),
+        ({"stage": 3}, None, "`stage3_gather_16bit_weights_on_model_save`.*`zero3_save_16bit_model`"),
+        ({"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}, None, "ZeRO-3 without"),
+    )
+    def test_an_engine_that_saves_parts_of_weights_is_refused(self, zero, state_dict_type, message):
+        with self.assertRaisesRegex(ValueError, message):
+            self.check_whole_weights(zero, state_dict_type)
+
+    @parameterized.parameters(
+        (None, None),
+        (None, "FULL_STATE_DICT"),
+        ({"stage": 2}, None),
+        ({"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}, None),
+    )
+    def test_an_engine_that_saves_whole_weights_is_accepted(self, zero, state_dict_type):
+        self.check_whole_weights(zero, state_dict_type)
+
+    def check_whole_weights(self, zero, state_dict_type):
+        plugin = state_dict_type and SimpleNamespace(state_dict_type=StateDictType[state_dict_type])
+        check_whole_weights(zero and {"zero_optimization": zero}, plugin)
 
 
 class ArgumentsTest(parameterized.TestCase):
