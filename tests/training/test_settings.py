@@ -1,10 +1,9 @@
 """Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
 
-from types import SimpleNamespace
 from unittest import mock
 
 from absl.testing import parameterized
-from torch.distributed.fsdp import StateDictType
+from accelerate.utils import FullyShardedDataParallelPlugin
 from transformers import GenerationConfig
 
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
@@ -42,27 +41,21 @@ class ShardingTest(parameterized.TestCase):
         check_sharding(DepthTrainingArguments("unused", use_cpu=True, optim=optim), {"zero_optimization": {}}, False)
 
     @parameterized.parameters(
-        (None, "SHARDED_STATE_DICT", "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT in the config"),
-        (None, "LOCAL_STATE_DICT", "`fsdp_state_dict_type` LOCAL_STATE_DICT"),
-        ({"stage": 3}, None, "`stage3_gather_16bit_weights_on_model_save`.*`zero3_save_16bit_model`"),
-        ({"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}, None, "ZeRO-3 without"),
+        ({"state_dict_type": "sharded_state_dict"},),
+        ({"state_dict_type": None},),  # that of accelerate
     )
-    def test_an_engine_that_saves_parts_of_weights_is_refused(self, zero, state_dict_type, message):
-        with self.assertRaisesRegex(ValueError, message):
-            self.check_whole_weights(zero, state_dict_type)
+    def test_fsdp_that_saves_parts_of_weights_is_refused(self, settings):
+        with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT in the"):
+            check_whole_weights(None, FullyShardedDataParallelPlugin(fsdp_version=2, **settings))
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+        check_whole_weights(None, plugin)
 
-    @parameterized.parameters(
-        (None, None),
-        (None, "FULL_STATE_DICT"),
-        ({"stage": 2}, None),
-        ({"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}, None),
-    )
-    def test_an_engine_that_saves_whole_weights_is_accepted(self, zero, state_dict_type):
-        self.check_whole_weights(zero, state_dict_type)
-
-    def check_whole_weights(self, zero, state_dict_type):
-        plugin = state_dict_type and SimpleNamespace(state_dict_type=StateDictType[state_dict_type])
-        check_whole_weights(zero and {"zero_optimization": zero}, plugin)
+    @parameterized.parameters({}, {"stage3_gather_16bit_weights_on_model_save": False})
+    def test_zero_3_that_saves_parts_of_weights_is_refused(self, **settings):
+        with self.assertRaisesRegex(ValueError, "stage3_gather_16bit_weights_on_model_save.*zero3_save_16bit_model"):
+            check_whole_weights({"zero_optimization": {"stage": 3, **settings}}, None)
+        for accepted in ({"stage": 2}, {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}):
+            check_whole_weights({"zero_optimization": accepted}, None)
 
 
 class ArgumentsTest(parameterized.TestCase):
