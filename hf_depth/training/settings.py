@@ -251,10 +251,12 @@ def check_whole_weights(deepspeed_config: dict[str, Any] | None, fsdp_plugin: An
             "FULL_STATE_DICT in the configuration of accelerate, as in `examples/accelerate/fsdp2.yaml`."
         )
     zero = (deepspeed_config or {}).get("zero_optimization", {})
-    if zero.get("stage") == 3 and not zero.get("stage3_gather_16bit_weights_on_model_save"):
+    # accelerate takes "auto" for false.
+    if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
         raise ValueError(
             "ZeRO-3 without `stage3_gather_16bit_weights_on_model_save`: no model that can be loaded would be saved. "
-            "Set it to true (in a configuration of accelerate, `zero3_save_16bit_model`), as in the files of examples."
+            "Set it to true (in a configuration of accelerate, `zero3_save_16bit_model`), as in the files of "
+            "`examples/deepspeed` and `examples/accelerate`."
         )
 
 

@@ -50,11 +50,12 @@ class ShardingTest(parameterized.TestCase):
         plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
         check_whole_weights(None, plugin)
 
-    @parameterized.parameters({}, {"stage3_gather_16bit_weights_on_model_save": False})
-    def test_zero_3_that_saves_parts_of_weights_is_refused(self, **settings):
-        with self.assertRaisesRegex(ValueError, "stage3_gather_16bit_weights_on_model_save.*zero3_save_16bit_model"):
-            check_whole_weights({"zero_optimization": {"stage": 3, **settings}}, None)
-        for accepted in ({"stage": 2}, {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}):
+    @parameterized.parameters(None, False, "auto")
+    def test_zero_3_that_saves_parts_of_weights_is_refused(self, value):
+        name = "stage3_gather_16bit_weights_on_model_save"
+        with self.assertRaisesRegex(ValueError, f"{name}.*zero3_save_16bit_model"):
+            check_whole_weights({"zero_optimization": {"stage": 3, name: value}}, None)
+        for accepted in ({"stage": 2}, {"stage": 3, name: True}):
             check_whole_weights({"zero_optimization": accepted}, None)
 
 
