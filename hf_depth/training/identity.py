@@ -43,7 +43,6 @@ TRAINING_SETTINGS = (
     "sentence_loss_coefficient",
     "average_tokens_across_devices",
     "max_grad_norm",
-    "neftune_noise_alpha",
     "bf16",
     "fp16",
     "residual_dtype",

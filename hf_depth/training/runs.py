@@ -186,7 +186,7 @@ class Run:
         if self.checkpoint is None:
             return
         fixed = FIXED
-        if self.args.deepspeed is not None or self.args.lr_scheduler_type in SCHEDULES_WITH_STATE:
+        if self.args.deepspeed_plugin is not None or self.args.lr_scheduler_type in SCHEDULES_WITH_STATE:
             fixed = (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS)  # the loaded ones are used as they are
         check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed, free_settings(self.args))
 

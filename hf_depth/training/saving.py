@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import torch
 from accelerate.utils import gather_object
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import TrainOutput, rotate_checkpoints
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput, rotate_checkpoints
 
 from ..manifests import (
     UNFINISHED_FOLDER,
@@ -34,6 +35,7 @@ from .locks import alone_in_output_dir
 logger = logging.getLogger(__name__)
 
 ALL_RESULTS_FILE = "all_results.json"
+INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 Result = TypeVar("Result")
 
@@ -130,8 +132,13 @@ class SavingTrainer(Seq2SeqTrainer):
         return super()._get_output_dir(trial) if self._staging_folder is None else str(self._staging_folder)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if self._staging_folder is None:  # otherwise it is not complete yet
-            super()._push_from_checkpoint(checkpoint_folder)
+        """As `Trainer` does, with the code of the model, without which it is not loaded."""
+        if self._staging_folder is not None:  # it is not complete yet
+            return
+        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
+            for path in Path(checkpoint_folder).glob("*.py"):
+                shutil.copy(path, self.args.output_dir)
+        super()._push_from_checkpoint(checkpoint_folder)
 
     def _record_best_checkpoint(self, folder: Path) -> None:
         best_step = self.state.best_global_step
@@ -244,7 +251,13 @@ class SavingTrainer(Seq2SeqTrainer):
             if self.is_deepspeed_enabled or self.is_fsdp_enabled:
                 self.accelerator.wait_for_everyone()  # all may write a part
             if self.args.should_save:
-                self._model_files = describe_files(aside, list_files(aside), sync=True)
+                files = list_files(aside)
+                if not any(name.endswith(".safetensors") for name in files):
+                    raise RuntimeError(
+                        f"`Trainer` wrote no weights to {self.args.output_dir}, but {', '.join(files) or 'nothing'}. "
+                        "The last checkpoint has what was trained."
+                    )
+                self._model_files = describe_files(aside, files, sync=True)
                 publish_files(aside, Path(self.args.output_dir))
         except Exception as error:
             free = shutil.disk_usage(self.args.output_dir).free
@@ -273,6 +286,22 @@ class SavingTrainer(Seq2SeqTrainer):
         """Mark the folder of the run as complete, after everything else: see [`model_is_complete`]."""
         if self.args.should_save:
             write_manifest(self.args.output_dir, self._model_files, step=self.state.global_step)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """
+        As `Trainer.evaluation_loop`; what is trained or saved later has the weights of before. After training,
+        `Trainer` casts the model for `bf16_full_eval` and `fp16_full_eval`, and leaves it so.
+        """
+        if self.is_in_train or not (self.args.bf16_full_eval or self.args.fp16_full_eval):
+            return super().evaluation_loop(*args, **kwargs)
+        weights = [(parameter, parameter.data) for parameter in self.model.parameters()]
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            self.model.to(max((data.dtype for _, data in weights), key=lambda dtype: dtype.itemsize))
+            with torch.no_grad():
+                for parameter, data in weights:
+                    parameter.copy_(data)  # to assign the data of a `DTensor` would change its outer type only
 
     def _remove_unfinished(self) -> int:
         """Remove what was not written to its end; the free space of the disk before, in bytes."""
@@ -329,6 +358,8 @@ class SavingTrainer(Seq2SeqTrainer):
     def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
         self._check_training_loss()
         self._check_parameters()
+        # `Trainer` adds that of this process to those of the logs, which are means over all.
+        self._tr_loss = self.accelerator.reduce(self._tr_loss, "mean")
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             # With a limit of 1, `Trainer` would delete the last checkpoint if it is not the best one: a run that a
@@ -365,6 +396,23 @@ class SavingTrainer(Seq2SeqTrainer):
         self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
         self._first_step = None
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """
+        As `Trainer` does, but a run that is continued has the intervals of its arguments, not those of the checkpoint,
+        and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them.
+        """
+        intervals = {name: getattr(self.args, name) for name in INTERVALS}
+        vars(self.args).update(dict.fromkeys(INTERVALS))  # or they are compared, shares with numbers, in a warning
+        try:
+            progress = super()._init_training_state(max_steps, *args, **kwargs)
+        finally:
+            vars(self.args).update(intervals)
+        self.state.compute_steps(self.args, max_steps)
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):
+                self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
+        return progress
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """As `Trainer` does, but not about second names of loaded weights, which no checkpoint holds."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from accelerate.utils import DynamoBackend
+from torch.distributed.fsdp import StateDictType
 from transformers import TrainingArguments
 from transformers.trainer_pt_utils import AcceleratorConfig
 from transformers.training_args import OptimizerNames
@@ -230,6 +231,33 @@ def check_sharding(args: TrainingArguments, deepspeed_config: dict[str, Any] | N
                 f"`{argument}` {value} would have no effect: the settings of DeepSpeed have their own `{section}`. "
                 "Remove it there, as in the files of examples/deepspeed."
             )
+
+
+def check_whole_weights(deepspeed_config: dict[str, Any] | None, fsdp_plugin: Any | None) -> None:
+    """
+    Check that `Trainer` saves whole weights, not only the part of each process, from which no model is loaded.
+
+    Args:
+        deepspeed_config (`dict`, *optional*): the settings of DeepSpeed.
+        fsdp_plugin (`FullyShardedDataParallelPlugin`, *optional*): those of FSDP.
+
+    Raises:
+        `ValueError`: naming the setting.
+    """
+    state_dict_type = getattr(fsdp_plugin, "state_dict_type", None)
+    if fsdp_plugin is not None and state_dict_type != StateDictType.FULL_STATE_DICT:
+        raise ValueError(
+            f"`fsdp_state_dict_type` {state_dict_type.name}: the Trainer would save no model. Set it to "
+            "FULL_STATE_DICT in the configuration of accelerate, as in `examples/accelerate/fsdp2.yaml`."
+        )
+    zero = (deepspeed_config or {}).get("zero_optimization", {})
+    # accelerate takes "auto" for false.
+    if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
+        raise ValueError(
+            "ZeRO-3 without `stage3_gather_16bit_weights_on_model_save`: no model that can be loaded would be saved. "
+            "Set it to true (in a configuration of accelerate, `zero3_save_16bit_model`), as in the files of "
+            "`examples/deepspeed` and `examples/accelerate`."
+        )
 
 
 def check_devices(args: TrainingArguments) -> None:

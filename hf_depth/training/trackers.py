@@ -115,8 +115,6 @@ class RunTracker(ExportableState):
     ) -> None:
         self.restore(state)
         super().on_train_begin(args, state, control, **kwargs)
-        # The Trainer saves the states of those callbacks only that the checkpoint has, which may be without a tracker.
-        state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def restore(self, state: TrainerState) -> None:
         """Take the identity from the checkpoint that a run continues."""

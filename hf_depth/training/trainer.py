@@ -50,7 +50,7 @@ from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_gro
 from .partitions import deepspeed_partitions
 from .parts import check_packed_rows, check_parts
 from .schedules import make_schedule
-from .settings import check_sharding
+from .settings import check_sharding, check_whole_weights
 from .signals import without_signals
 from .source_counts import SourceCounts
 from .statistics import (
@@ -214,7 +214,7 @@ class DepthTrainer(GenerationTrainer):
                 "objective, every epoch has the same noise. Make it a class with a method `set_epoch(epoch)`."
             )
         halves = {p.dtype for p in self.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
-        if halves:
+        if halves and not self.is_deepspeed_enabled:  # which casts parameters itself, and updates them in float32
             logger.warning(
                 f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
                 "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
@@ -232,8 +232,10 @@ class DepthTrainer(GenerationTrainer):
                 "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
                 "`dispatch_batches` false and `split_batches` false, the defaults of this package."
             )
-        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
-        check_sharding(self.args, plugin and plugin.deepspeed_config, self.is_fsdp_enabled)
+        state = self.accelerator.state
+        deepspeed_config = state.deepspeed_plugin.deepspeed_config if self.is_deepspeed_enabled else None
+        check_sharding(self.args, deepspeed_config, self.is_fsdp_enabled)
+        check_whole_weights(deepspeed_config, state.fsdp_plugin if self.is_fsdp_enabled else None)
         if self.args.n_gpu > 1:
             raise ValueError(
                 f"`args.n_gpu` is {self.args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "

@@ -112,7 +112,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
             train nothing, an optimizer or a schedule that cannot be made, float16 on a CPU, `skip_bad_batches` with
             float16 or DeepSpeed, a `residual_dtype` without autocast to it, a setting of evaluation that would be
-            without effect, a `label_smoothing_factor` (the weighted loss has none), and for `enable_jit_checkpoint`.
+            without effect, a `label_smoothing_factor` (the weighted loss has none), a `neftune_noise_alpha` (which T5
+            and DEPTH do not heed), and for `enable_jit_checkpoint`.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -220,6 +221,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
                 "cross-entropy per label. Leave it at 0.0."
+            )
+        if self.neftune_noise_alpha:
+            raise ValueError(
+                f"`neftune_noise_alpha`={self.neftune_noise_alpha} would have no effect: it adds noise to the output "
+                "of the model's embedding, but encoder and decoder of a T5 have modules of their own. Leave it out."
             )
         if self.residual_dtype != "float32" and not (self.residual_dtype == "bfloat16" and self.bf16):
             raise ValueError(

@@ -114,6 +114,14 @@ class ContinuedRunTest(TrainingTestCase):
                 self.find(optim="adafactor", allow_changed_arguments=allow)
         self.continued(optim="adamw_torch_fused")  # has the same state
 
+    @parameterized.parameters({"learning_rate": 0.1}, {"weight_decay": 0.1}, {"warmup_steps": 1})
+    def test_what_deepspeed_restores_is_refused_however_it_was_configured(self, **changes):
+        args = self.find(**changes, allow_changed_arguments=True).args
+        args.deepspeed_plugin = object()  # by `accelerate launch` there is no `args.deepspeed`
+        (name,) = changes
+        with self.assertRaisesRegex(ValueError, f"No flag allows another `{name}`"):
+            Run.find(args, {"noise": 0.3})
+
     def test_a_schedule_with_a_state_of_its_own_is_refused(self):
         changes = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1}
         with self.assertRaisesRegex(ValueError, "No flag allows another `lr_scheduler_type`"):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback
 
 from hf_depth.manifests import damage, list_files, read_manifest
+from hf_depth.training.callbacks import EarlyStopping
 from tiny_training import TrainingTestCase, parameters, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "learning_rate": 0.1}
@@ -133,6 +134,19 @@ class CheckpointTest(SavingTestCase):
             one_trainer.train()
         self.assertEqual(pushed, [(f"{self.folder}/checkpoint-1", None)])
 
+    @parameterized.parameters("every_save", "end")
+    def test_a_model_that_is_uploaded_while_a_run_trains_has_its_code(self, strategy):
+        uploads = []
+        api = mock.Mock()
+        api.upload_folder.side_effect = lambda **kwargs: uploads.append(self.names()) or mock.Mock()
+        with mock.patch("transformers.trainer.hf_api", lambda: api):
+            self.trainer("depth", max_steps=1, push_to_hub=True, hub_strategy=strategy).train()
+        code = [path.name for path in Path(self.folder, "checkpoint-1").glob("*_depth.py")]
+        self.assertIn("modeling_depth.py", code)
+        self.assertLen(uploads, strategy == "every_save")
+        for upload in uploads:
+            self.assertContainsSubset(["config.json", "model.safetensors", *code], upload)
+
     def test_the_best_checkpoint_is_recorded_where_it_is(self):
         one_trainer = self.trainer(eval_strategy="steps", eval_steps=1, load_best_model_at_end=True)
         one_trainer.train()
@@ -168,6 +182,25 @@ class CheckpointTest(SavingTestCase):
         self.assertNotIn("_unfinished", self.names())
         one_trainer.save_model()
         self.assertNotEqual(Path(self.folder, "model.safetensors").read_bytes(), before)
+
+    def test_a_model_without_weights_is_an_error(self):
+        one_trainer = self.trainer(save_strategy="no")
+        one_trainer.train()
+        with mock.patch.object(Trainer, "save_model"):  # as under FSDP, unless it gathers the weights
+            with self.assertRaisesRegex(RuntimeError, f"wrote no weights to {self.folder}, but nothing"):
+                one_trainer.save_model()
+
+    @parameterized.parameters("evaluate", "predict")
+    def test_an_evaluation_in_half_precision_leaves_the_weights_as_they_are(self, method):
+        one_trainer = self.trainer(save_strategy="no", bf16_full_eval=True)
+        one_trainer.train()
+        trained, dtypes = parameters(one_trainer.model), []
+        one_trainer.model.register_forward_hook(lambda model, *_: dtypes.append(model.dtype))
+        getattr(one_trainer, method)(one_trainer.eval_dataset)
+        self.assertEqual(set(dtypes), {torch.bfloat16})
+        for name, value in parameters(one_trainer.model).items():
+            self.assertEqual(value.dtype, torch.float32)
+            self.assertTrue(torch.equal(value, trained[name]), name)
 
 
 class MetricsTest(SavingTestCase):
@@ -251,6 +284,32 @@ class ResumeTest(SavingTestCase):
         resumed.train(f"{self.folder}/checkpoint-{at}")
         self.assertEqual(logs(resumed), logs(whole))
 
+    @parameterized.parameters(
+        ({"save_steps": 2, "logging_steps": 3, "eval_steps": 2}, [2, 4, 5], [3], [2, 4, 5]),
+        ({"save_steps": 0.4, "logging_steps": 0.6, "eval_steps": 0.4}, [2, 4, 5], [3], [2, 4, 5]),  # of 5 steps
+    )
+    def test_a_continued_run_has_the_intervals_of_its_arguments(self, intervals, saved, logged, evaluated):
+        changes = {"eval_strategy": "steps", "eval_steps": 1}
+        self.trainer(max_steps=1, **changes).train()
+        resumed = self.trainer(**changes | {"max_steps": 5} | intervals)
+        with mock.patch("transformers.trainer_utils.logger.warning_once") as warning:
+            resumed.train(f"{self.folder}/checkpoint-1")
+        warning.assert_not_called()
+        self.assertEqual(self.names(), [f"checkpoint-{step}" for step in [1, *saved]])
+        new = [log for log in resumed.state.log_history if log["step"] > 1]
+        self.assertEqual([log["step"] for log in new if "loss" in log], logged)
+        self.assertEqual([log["step"] for log in new if "eval_loss" in log], evaluated)
+        self.assertEqual(resumed.args.save_steps, intervals["save_steps"])
+
+    def test_a_callback_that_the_checkpoint_lacks_has_its_state_in_the_next_one(self):
+        changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True}
+        self.trainer(max_steps=1, **changes).train()
+        resumed = self.trainer(**changes)
+        resumed.add_callback(EarlyStopping(3))
+        resumed.train(f"{self.folder}/checkpoint-1")
+        state = json.loads(Path(self.folder, "checkpoint-2", "trainer_state.json").read_text())
+        self.assertEqual(state["stateful_callbacks"]["EarlyStopping"]["args"]["early_stopping_patience"], 3)
+
     def test_true_resumes_from_the_last_checkpoint_that_is_whole(self):
         self.trainer().train()
         Path(self.folder, "checkpoint-2", "optimizer.pt").write_bytes(b"")
@@ -294,6 +353,14 @@ class ResumeTest(SavingTestCase):
         second = one_trainer.train()
         logged = [log["loss"] for log in one_trainer.state.log_history if "loss" in log]
         self.assertAlmostEqual(second.training_loss, sum(logged) / 3, delta=1e-5)
+
+    def test_the_mean_loss_of_a_run_is_that_of_all_processes_also_since_its_last_log(self):
+        one_trainer = self.trainer(max_steps=3, logging_steps=2, save_strategy="no")
+        mean = one_trainer.accelerator.reduce
+        one_trainer.accelerator.reduce = lambda tensor, how: mean(tensor, how) + 3.0  # the other process has more
+        loss = one_trainer.train().training_loss
+        expected = self.trainer(max_steps=3, logging_steps=2, save_strategy="no").train().training_loss
+        self.assertAlmostEqual(loss, expected + 1.0, delta=1e-5)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from unittest import mock
 
 from absl.testing import parameterized
+from accelerate.utils import FullyShardedDataParallelPlugin
 from transformers import GenerationConfig
 
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
 from hf_depth.training.runs import Run
-from hf_depth.training.settings import check_sharding
+from hf_depth.training.settings import check_sharding, check_whole_weights
 from tiny_tasks import rte_rows, task_dataset
 from tiny_tasks import trainer as task_trainer
 from tiny_training import TrainingTestCase, trainer
@@ -38,6 +39,24 @@ class ShardingTest(parameterized.TestCase):
     @parameterized.parameters("adamw_scale", "adafactor", "adamw_torch")
     def test_what_knows_its_partitions_is_accepted_under_deepspeed(self, optim):
         check_sharding(DepthTrainingArguments("unused", use_cpu=True, optim=optim), {"zero_optimization": {}}, False)
+
+    @parameterized.parameters(
+        ({"state_dict_type": "sharded_state_dict"},),
+        ({"state_dict_type": None},),  # that of accelerate
+    )
+    def test_fsdp_that_saves_parts_of_weights_is_refused(self, settings):
+        with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT in the"):
+            check_whole_weights(None, FullyShardedDataParallelPlugin(fsdp_version=2, **settings))
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+        check_whole_weights(None, plugin)
+
+    @parameterized.parameters(None, False, "auto")
+    def test_zero_3_that_saves_parts_of_weights_is_refused(self, value):
+        name = "stage3_gather_16bit_weights_on_model_save"
+        with self.assertRaisesRegex(ValueError, f"{name}.*zero3_save_16bit_model"):
+            check_whole_weights({"zero_optimization": {"stage": 3, name: value}}, None)
+        for accepted in ({"stage": 2}, {"stage": 3, name: True}):
+            check_whole_weights({"zero_optimization": accepted}, None)
 
 
 class ArgumentsTest(parameterized.TestCase):

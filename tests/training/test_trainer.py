@@ -4,6 +4,7 @@ import math
 import multiprocessing
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -11,6 +12,7 @@ from absl.testing import absltest, parameterized
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from datasets import Dataset
+from torch.distributed.fsdp import StateDictType
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 import tiny_training
@@ -176,6 +178,7 @@ class LossTest(TrainingTestCase):
     @parameterized.parameters(
         ({"sentence_loss_coefficient": -1.0}, "`sentence_loss_coefficient` must be at least 0, got -1.0"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor`=0.1 is not supported"),
+        ({"neftune_noise_alpha": 5.0}, "`neftune_noise_alpha`=5.0 would have no effect"),
     )
     def test_bad_arguments_are_named(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -668,6 +671,22 @@ class PartsTest(TrainingTestCase):
         with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
             self.trainer(**{"model": tiny_model("depth")} | parts)
         self.assertRegex(logs.output[0], message)
+
+    def test_parameters_that_deepspeed_has_cast_are_not_reported(self):
+        run = self.trainer(tiny_model("depth"))
+        run.model.bfloat16()  # as `zero.Init` does
+        run.is_deepspeed_enabled = True
+        run.accelerator.state = SimpleNamespace(deepspeed_plugin=SimpleNamespace(deepspeed_config={}))
+        with self.assertNoLogs("hf_depth.training.trainer", "WARNING"):
+            run._check_settings()
+
+    def test_an_engine_that_would_save_no_model_is_refused(self):
+        run = self.trainer(tiny_model("depth"))
+        run.is_fsdp_enabled = True
+        plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
+        run.accelerator.state = SimpleNamespace(fsdp_plugin=plugin)
+        with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT"):
+            run._check_settings()
 
     @parameterized.parameters(
         ("depth", DataCollatorForT5SpanCorruption, "DepthObjective"),
