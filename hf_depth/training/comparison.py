@@ -291,14 +291,21 @@ def saved_metrics(run: ComparisonRun) -> Mapping[str, float] | None:
     is_other = saved["run"] != _description(run)
     if is_other and (saved["results"] is not None or any(run.folder.glob("checkpoint-*"))):
         raise ValueError(
-            f"{run.folder} holds a run with other arguments: {shlex.join(saved['run']['arguments'])}. Choose another "
-            "`--output_dir`, or delete that folder."
+            f"{run.folder} holds a run with other arguments{_other_version(run, saved['run'])}: "
+            f"{shlex.join(saved['run']['arguments'])}. Choose another `--output_dir`, or delete that folder."
         )
     return None if is_other else saved["results"]
 
 
 def _description(run: ComparisonRun) -> dict[str, Any]:
-    return {"arguments": list(run.arguments), "config": Path(run.arguments[0]).read_text(encoding="utf-8")}
+    description = {"arguments": list(run.arguments), "config": Path(run.arguments[0]).read_text(encoding="utf-8")}
+    # Scores of another version are not comparable; results of the first one do not state it.
+    return description if run.spec.version == 1 else description | {"task_version": run.spec.version}
+
+
+def _other_version(run: ComparisonRun, saved: Mapping[str, Any]) -> str:
+    version = saved.get("task_version", 1)
+    return "" if version == run.spec.version else f", of version {version} of the task (now {run.spec.version})"
 
 
 def _record(run: ComparisonRun, metrics: Mapping[str, float] | None) -> None:
