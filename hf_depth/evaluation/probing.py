@@ -158,7 +158,7 @@ class EmbeddingFeatures:
         texts = list(dict.fromkeys(text for example in examples for text in example))
         embedded = [text for text, ids in zip(texts, self.encoder(texts), strict=True) if ids]
         places = {text: place for place, text in enumerate(embedded)}
-        is_embedded = np.array([[text in places for text in example] for example in examples])  # (N, C)
+        is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
         self.num_empty_texts += int((~is_embedded).sum())
         if self.options.read_together:
             documents = [[text for text in example if text in places] for example in examples]
