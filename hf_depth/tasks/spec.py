@@ -65,8 +65,8 @@ class TaskSpec:
             What a probe reads of the sentence embeddings x1, x2, … of the text columns, one of
             `evaluation.probing.FEATURES`; by default `"product"` for two columns, else `"concatenation"`.
         probe_hidden_units (`int`, *optional*, defaults to 0):
-            Units of the probe's hidden layer; 0 is for a linear probe. This adds up what each text says by itself if
-            its features are a `"concatenation"`, hence cannot compare texts.
+            Units of the probe's hidden layer; 0 is for a linear probe, which adds up what each text of a
+            `"concatenation"` says by itself, hence cannot tell whether texts are alike.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
     Raises:
