@@ -1,5 +1,5 @@
 """
-How well a linear probe reads discourse tasks from frozen sentence embeddings, over the steps of pre-training, as mean
+How well a probe reads discourse tasks from frozen sentence embeddings, over the steps of pre-training, as mean
 and standard deviation over several pre-training runs of each kind of model; step 0 is the same model with random
 weights.
 

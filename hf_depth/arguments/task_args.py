@@ -202,7 +202,8 @@ def parse_task_arguments(
 ) -> tuple:
     """
     [`parse_arguments`] for a script that fine-tunes, with the tasks. A fine-tuned model brings those that its folder
-    names, and the defaults of the flags with which it was evaluated.
+    names, and the defaults of the flags with which it was evaluated. These it also brings to a task that is trained on
+    one of its own, such as GLUE's `ax` to a model of `mnli`.
 
     Args:
         dataclass_types: of the model, of the tasks and of the training, in this order.
@@ -217,9 +218,23 @@ def parse_task_arguments(
     """
     parsed = parse_arguments(dataclass_types, args, description=description)
     config = model_tasks(*parsed[:2])
+    tasks = chosen_tasks(parsed[1], config)
+    config = config or _config_of_training(parsed[0], tasks)
     if config is not None:
         parsed = parse_arguments(dataclass_types, args, description=description, defaults=task_defaults(config))
-    return *parsed, chosen_tasks(parsed[1], config)
+    return *parsed, tasks
+
+
+def _config_of_training(model_args: ModelArguments, tasks: Sequence[TaskSpec]) -> TaskConfig | None:
+    """What the model's folder says, if it was fine-tuned on what these tasks without training data are trained on."""
+    if model_args.model_name_or_path is None or any(task.train_split for task in tasks):
+        return None
+    try:
+        config = find_task_config(model_args.model_name_or_path, **model_args.hub_arguments)
+    except OSError:
+        return None  # whatever is wrong with the model is said when it is loaded
+    trained = [task.full_name for task in training_tasks(tasks)]
+    return config if config and set(trained) <= set(config.task_names) else None
 
 
 def task_defaults(config: TaskConfig) -> dict[str, Any]:

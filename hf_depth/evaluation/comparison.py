@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SPREAD = "Mean and standard deviation of several seeds"  # what stands in a table as ±, in a figure as a bar
 
-# Fields of a result that are the same for all models, and their lines in the figure.
+# Fields of a result that are those of a task and a seed, not of a model, and their lines in the figure. (A bag of
+# words has the tokens of the first model.)
 BASELINES = {"majority": "-.", "chance": ":", "bag_of_words": (0, (1, 4))}
 
 
@@ -199,13 +200,14 @@ def markdown(results: Sequence[Result]) -> str:
     columns = [(task, model) for task in groups for model in models]
     table = [["steps", *(f"{task}<br>{model}" for task, model in columns)], ["---:"] * (1 + len(columns))]
     for step in sorted({result.step for result in results}, key=lambda step: (step is None, step)):
-        cells = [_cell(groups[task].get(model, {}).get(step, ())) for task, model in columns]
+        found = [groups[task].get(model, {}).get(step, ()) for task, model in columns]
+        cells = [_shown([result.score for result in of_seeds]) for of_seeds in found]
         table.append(["" if step is None else f"{step:,}", *cells])
     firsts = {task: next(result for result in results if result.task == task) for task in groups}
     for name in BASELINES:
-        values = [getattr(firsts[task], name) for task, _ in columns]
-        if set(values) != {None}:
-            table.append([name.replace("_", " "), *("" if value is None else f"{value:.4f}" for value in values)])
+        values = {task: _baseline(results, task, name) for task in groups}
+        if any(values.values()):
+            table.append([name.replace("_", " "), *(_shown(values[task]) for task, _ in columns)])
     lines = [f"| {' | '.join(row)} |" for row in table]
     lines += ["", *(f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items())]
     if len({result.seed for result in results}) > 1:
@@ -215,8 +217,14 @@ def markdown(results: Sequence[Result]) -> str:
     return "\n".join([f"{kind} by steps of pre-training.", "", *lines, ""])
 
 
-def _cell(results: Sequence[Result]) -> str:
-    scores = [result.score for result in results]
+def _baseline(results: Sequence[Result], task: str, name: str) -> list[float]:
+    """A baseline of a task with each seed; once if it is the same with all of them, none if it is not known."""
+    by_seed = {result.seed: getattr(result, name) for result in reversed(results) if result.task == task}
+    values = [value for value in by_seed.values() if value is not None]
+    return values if len(set(values)) > 1 else values[:1]
+
+
+def _shown(scores: Sequence[float]) -> str:
     if not scores:
         return ""
     spread = f" ± {_spread(scores):.4f}" if len(scores) > 1 else ""
@@ -246,7 +254,7 @@ def score_figure(results: Sequence[Result]) -> "Figure":
         for model, results_by_step in models.items():
             _plot_model(panel, results_by_step, color=colors[model], label=model)
         first = next(result for result in results if result.task == task)
-        _plot_baselines(panel, first)
+        _plot_baselines(panel, results, task)
         panel.set(title=task, xlabel="steps of pre-training", ylabel=f"{first.metric} ({first.split})")
         _format_steps(panel, steps)
         handles |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
@@ -273,9 +281,13 @@ def _plot_model(panel: "Axes", results_by_step: Mapping[int | None, Sequence[Res
         panel.errorbar(steps, means, yerr=[_spread(scores[step]) for step in steps], marker="o", capsize=3, **style)
     for step in (0, None):  # a logarithmic axis has no place for them
         if step in scores:
-            mean, spread = statistics.fmean(scores[step]), _spread(scores[step])
-            panel.axhline(mean, linestyle="--", **style)
-            panel.axhspan(mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
+            _plot_across(panel, scores[step], linestyle="--", **style)
+
+
+def _plot_across(panel: "Axes", scores: Sequence[float], **style: Any) -> None:
+    mean, spread = statistics.fmean(scores), _spread(scores)
+    panel.axhline(mean, **style)
+    panel.axhspan(mean - spread, mean + spread, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _spread(scores: Sequence[float]) -> float:
@@ -283,11 +295,11 @@ def _spread(scores: Sequence[float]) -> float:
     return statistics.stdev(scores) if len(scores) > 1 else 0.0
 
 
-def _plot_baselines(panel: "Axes", result: Result) -> None:
+def _plot_baselines(panel: "Axes", results: Sequence[Result], task: str) -> None:
     for name, linestyle in BASELINES.items():
-        if getattr(result, name) is not None:
-            label = name.replace("_", " ")
-            panel.axhline(getattr(result, name), color="grey", linestyle=linestyle, label=label)
+        values = _baseline(results, task, name)
+        if values:
+            _plot_across(panel, values, color="grey", linestyle=linestyle, label=name.replace("_", " "))
 
 
 def _format_steps(panel: "Axes", steps: Sequence[int]) -> None:

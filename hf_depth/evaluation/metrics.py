@@ -10,7 +10,8 @@ Such a prediction is of the class `UNPARSED`, which no example has, and so is al
 - F1, precision and recall of more classes: missed for the example's class, found for none. Averages are over the
   classes that occur among the labels or the predictions.
 - Matthews correlation: a class of its own.
-- Pearson and Spearman correlation: the number -1, as in T5.
+- Pearson and Spearman correlation: the number -1, as in T5. (A number on the scale between two labels is parsed as the
+  nearest, see [`TaskSpec.parse`].)
 """
 
 import string

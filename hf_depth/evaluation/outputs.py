@@ -69,8 +69,10 @@ def write_predictions(
     Write one JSON object per example and line.
 
     - `index`, and of `idx`, `id`, `task` and `category` those that the example has; `input`: the prompt.
-    - `answer`: the generated text, if there is one; `scores`: the log-probability of each label, if they were scored.
-    - `prediction`: the label's text, or its number if the task predicts numbers; `null` for unparseable text.
+    - `answer`: the generated text, if there is one; `scores`: if labels were scored, the log-probability of each, with
+      `length_normalize_scores` divided by its number of tokens.
+    - `prediction`: the label's text, or its number (of the nearest label) if the task predicts numbers; `null` for
+      unparseable text.
     - `label`: the same of the example, `null` if it is unlabeled; for a free-form task instead all `references`.
     - `correct`: whether the two are the same (free-form: up to case and punctuation), `null` if it is unlabeled.
 

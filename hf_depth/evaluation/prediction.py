@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ class TaskPredictor:
         loader_options: Mapping[str, Any] | None = None,
     ):
         self.spec = get_task(task) if isinstance(task, str) else task
+        if max_source_length is not None:  # of the task, since its loader makes prompts that fit
+            self.spec = replace(self.spec, max_source_length=max_source_length)
         if batch_size < 1:
             raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
         check_sentence_tokens(model, tokenizer)
@@ -119,7 +122,6 @@ class TaskPredictor:
             tokenizer,
             self.spec,
             sentence_tokens=has_sentence_tokens(model.config),
-            max_source_length=max_source_length,
             sentence_language=sentence_language,
         )
         self.collator = DataCollatorForTasks(tokenizer)
@@ -198,7 +200,7 @@ class TaskPredictor:
         Returns:
             `list[dict]`: for each example, in their order, `text`, what was generated; for a task with labels also
             `label`, one of them, or `None` if the text is unparseable, and with `return_scores` `scores`, the
-            log-probability of each label.
+            log-probability of each label, with `length_normalize_scores` divided by its number of tokens.
 
         Raises:
             `ValueError`: if an example lacks a column or it holds no text, or free-form predictions are to be scored.

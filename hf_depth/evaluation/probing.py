@@ -1,16 +1,17 @@
 """
-Linear probes: what a classifier reads of a model's frozen sentence embeddings, without fine-tuning, beside what it
-reads of a bag of words and of the same model with random weights.
+Probes: what a classifier reads of a model's frozen sentence embeddings, without fine-tuning, beside what it reads of a
+bag of words and of the same model with random weights.
 
 Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
-Representations", arXiv 1909.00142, sections 3 and 5: each sentence is embedded by itself, the embeddings of an example
-are put together as its task wants it, and a logistic regression is fitted, its regularization chosen on the validation
-examples.
+Representations", arXiv 1909.00142, sections 3 and 5, and the code of the authors: each sentence is embedded by itself,
+the embeddings of an example are put together as its task wants it, and a logistic regression is fitted, for discourse
+coherence a network with one hidden layer.
 """
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +32,12 @@ from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_me
 logger = logging.getLogger(__name__)
 
 HELD_OUT = 0.2  # of the training examples, for a task without validation examples
+
+PATIENCE = 8  # classifiers that score no better on validation examples before no further one is tried
+
+# Of a network: the examples of a step, the steps (at least) and how often validation examples are scored after them.
+BATCH_SIZE, NUM_STEPS, MAX_SCORES = 64, 32, 100
+LATENT_DIMENSIONS = 300  # of a text's bag of words, for a network
 
 NORMALIZATIONS = ("standardize", "whiten", "none")
 
@@ -126,12 +133,14 @@ class EmbeddingFeatures:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
     ):
         self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
+        self.encoder = TextEncoder(tokenizer)
         self.normalizer: Any = None
+        self.num_empty_texts = 0  # so far
 
     def fit_transform(self, rows: Dataset) -> np.ndarray:
         """Features of the training examples, float32 of shape `(num_examples, num_features)`."""
         embeddings = self.embed(rows)
-        self.normalizer = _normalizer(self.options.normalization).fit(embeddings.reshape(-1, embeddings.shape[-1]))
+        self.normalizer = _normalizer(self.options.normalization).fit(embeddings[_is_embedded(embeddings)])
         return self._features(embeddings)
 
     def transform(self, rows: Dataset) -> np.ndarray:
@@ -139,19 +148,30 @@ class EmbeddingFeatures:
         return self._features(self.embed(rows))
 
     def embed(self, rows: Dataset) -> np.ndarray:
-        """The embedding of each text of each example, float32 of shape `(num_examples, num_columns, d_model)`."""
+        """
+        The embedding of each text of each example, float32 of shape `(num_examples, num_columns, d_model)`; zeros for
+        a text without tokens, such as the empty questions of QQP.
+        """
         columns = [rows[name][:] for name in self.spec.text_column_name]
         examples = list(zip(*columns, strict=True))
-        if self.options.read_together:
-            return torch.stack(self._embed([list(texts) for texts in examples])).numpy()
         # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
-        places = {text: None for texts in examples for text in texts}
-        places = {text: place for place, text in enumerate(places)}
-        embeddings = torch.cat(self._embed([[text] for text in places])).numpy()  # (T, D)
-        return embeddings[[[places[text] for text in texts] for texts in examples]]
+        texts = list(dict.fromkeys(text for example in examples for text in example))
+        embedded = [text for text, ids in zip(texts, self.encoder(texts), strict=True) if ids]
+        places = {text: place for place, text in enumerate(embedded)}
+        is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
+        self.num_empty_texts += int((~is_embedded).sum())
+        if self.options.read_together:
+            documents = [[text for text in example if text in places] for example in examples]
+            embeddings = np.zeros((*is_embedded.shape, self.model.config.d_model), dtype=np.float32)
+            embeddings[is_embedded] = self._embed([document for document in documents if document])
+            return embeddings
+        embeddings = self._embed([[text] for text in embedded])  # (T, D)
+        embeddings = np.concatenate([embeddings, np.zeros_like(embeddings, shape=(1, embeddings.shape[1]))])
+        return embeddings[[[places.get(text, -1) for text in example] for example in examples]]
 
-    def _embed(self, documents: list[list[str]]) -> list[torch.Tensor]:
-        return sentence_embeddings(
+    def _embed(self, documents: list[list[str]]) -> np.ndarray:
+        """The embeddings of all texts, one after the other: float32 of shape `(num_texts, d_model)`."""
+        embeddings = sentence_embeddings(
             self.model,
             self.tokenizer,
             documents,
@@ -159,11 +179,17 @@ class EmbeddingFeatures:
             pooling=self.options.pooling,
             batch_size=self.options.batch_size,
         )
+        return torch.cat([torch.empty(0, self.model.config.d_model), *embeddings]).numpy()
 
     def _features(self, embeddings: np.ndarray) -> np.ndarray:
         flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]))
-        embeddings = flat.reshape(*embeddings.shape[:2], -1)
+        embeddings = flat.reshape(*embeddings.shape[:2], -1) * _is_embedded(embeddings)[..., None]
         return np.concatenate(FEATURES[self.spec.probe_features](embeddings), axis=-1, dtype=np.float32)
+
+
+def _is_embedded(embeddings: np.ndarray) -> np.ndarray:
+    """Which texts have tokens: bool of shape `(num_examples, num_columns)`."""
+    return embeddings.any(axis=-1)
 
 
 def _normalizer(name: str) -> Any:
@@ -179,44 +205,70 @@ class BagOfWords:
     """
     For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
     model's tokenizer, so that every language has some.
+
+    Args:
+        tokenizer: whose tokens.
+        spec: the task.
+        dimensions:
+            Of each text at most, by a singular value decomposition (latent semantic analysis): a hidden layer on all
+            weights would have as many rows as the vocabulary, for each column.
+        seed: of the decomposition.
     """
 
     regularization = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, dimensions: int | None = None, seed: int = 42
+    ):
         from sklearn.feature_extraction.text import TfidfVectorizer
 
-        self.encoder, self.spec = TextEncoder(tokenizer), spec
+        self.encoder, self.spec, self.dimensions, self.seed = TextEncoder(tokenizer), spec, dimensions, seed
         self.vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+        self.decomposition: Any = None
+        self.scale = 1.0  # a network learns slowly from numbers as small as these
 
-    def fit_transform(self, rows: Dataset) -> csr_matrix:
+    def fit_transform(self, rows: Dataset) -> csr_matrix | np.ndarray:
         """Features of the training examples, a matrix of shape `(num_examples, num_features)`."""
         columns = self._tokens(rows)
-        self.vectorizer.fit([tokens for column in columns for tokens in column])
+        weights = self.vectorizer.fit_transform([tokens for column in columns for tokens in column])
+        if self.dimensions is not None:
+            self._decompose(weights)
         return self._features(columns)
 
-    def transform(self, rows: Dataset) -> csr_matrix:
+    def transform(self, rows: Dataset) -> csr_matrix | np.ndarray:
         """Features of other examples, a matrix of shape `(num_examples, num_features)`."""
         return self._features(self._tokens(rows))
+
+    def _decompose(self, weights: csr_matrix) -> None:
+        from sklearn.decomposition import TruncatedSVD
+
+        self.decomposition = TruncatedSVD(min(self.dimensions, *weights.shape), random_state=self.seed)
+        self.scale = np.sqrt(np.mean(self.decomposition.fit_transform(weights) ** 2))
 
     def _tokens(self, rows: Dataset) -> list[list[list[int]]]:
         return [self.encoder(rows[name][:]) for name in self.spec.text_column_name]
 
-    def _features(self, columns: list[list[list[int]]]) -> csr_matrix:
-        return hstack([self.vectorizer.transform(column) for column in columns], format="csr")
+    def _features(self, columns: list[list[list[int]]]) -> csr_matrix | np.ndarray:
+        weights = [self.vectorizer.transform(column) for column in columns]
+        if self.decomposition is None:
+            return hstack(weights, format="csr")
+        features = [self.decomposition.transform(column) / self.scale for column in weights]
+        return np.concatenate(features, axis=-1, dtype=np.float32)
 
 
 # ---- Classifier -----------------------------------------------------------------------------------------------------
 
 
-class LinearProbe:
+class Probe:
     """
-    A logistic regression of a task's classes; its regularization is the one that scores best on validation examples.
+    A classifier of a task's classes, chosen on validation examples: a logistic regression with the regularization that
+    scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after the epoch of its
+    training that scores best.
 
     Args:
         spec: the task.
         featurizer: makes features of its examples.
-        seed: of the examples that are held out for a task without validation examples.
+        seed: of a network, and of the examples that are held out for a task without validation examples.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: Featurizer, seed: int = 42):
@@ -224,19 +276,17 @@ class LinearProbe:
         self.classifier: Any = None
         self._features: dict[str, Any] = {}  # of the validation examples, which are perhaps predicted later
 
-    def fit(self, train: Dataset, validation: Dataset | None = None) -> "LinearProbe":
+    def fit(self, train: Dataset, validation: Dataset | None = None) -> "Probe":
         """
         Fit on labeled training examples.
 
         Args:
             train: the training examples.
-            validation: on which the regularization is chosen; by default a fifth of the training examples.
+            validation: on which the classifier is chosen; by default a fifth of the training examples.
 
         Raises:
             `ValueError`: if they do not have at least two classes.
         """
-        from sklearn.linear_model import LogisticRegression
-
         if validation is None:
             order = np.random.default_rng(self.seed).permutation(len(train))
             held_out = max(1, int(HELD_OUT * len(train)))
@@ -250,18 +300,46 @@ class LinearProbe:
         features = self.featurizer.fit_transform(train)
         validated = self.featurizer.transform(validation)
         self._features = {validation._fingerprint: validated}
-        classifier = LogisticRegression(max_iter=500, tol=1e-3, warm_start=True)
-        scores: list[float] = []
-        for inverse in self.featurizer.regularization:
-            classifier.set_params(C=inverse).fit(features, labels)
-            scores.append(self._score(validation, classifier.predict(validated)))
-            if scores[-1] > max(scores[:-1], default=-np.inf):
-                self.classifier = copy.deepcopy(classifier)
+        candidates = self._networks if self.spec.probe_hidden_units else self._regressions
+        best, chosen, num_worse = -np.inf, "", 0
+        for name, classifier in candidates(features, labels):
+            score = self._score(validation, classifier.predict(validated))
+            num_worse += 1
+            if score > best:
+                best, chosen, num_worse, self.classifier = score, name, 0, copy.deepcopy(classifier)
+            if num_worse == PATIENCE:
+                break
         logger.info(
             f"{self.spec.full_name}: {type(self.featurizer).__name__} of {features.shape[0]:,} examples, "
-            f"{features.shape[1]:,} features; C={self.classifier.C:g} scores {max(scores):.4f} on validation examples"
+            f"{features.shape[1]:,} features; {chosen} scores {best:.4f} on validation examples"
         )
         return self
+
+    def _regressions(self, features: Any, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
+        """A logistic regression with each regularization."""
+        from sklearn.linear_model import LogisticRegression
+
+        classifier = LogisticRegression(max_iter=500, tol=1e-3, warm_start=True)
+        for inverse in self.featurizer.regularization:
+            yield f"C={inverse:g}", classifier.set_params(C=inverse).fit(features, labels)
+
+    def _networks(self, features: np.ndarray, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
+        """
+        A network after each epoch, or after several if an epoch has few steps. Its units are rectified: the logistic
+        ones of DiscoEval are all but linear at the start, and learn what single texts say by heart before they compare
+        texts.
+        """
+        from sklearn.neural_network import MLPClassifier
+
+        batch_size = min(BATCH_SIZE, len(labels))
+        # A generator: of a number, each epoch would have the same order.
+        random = np.random.RandomState(self.seed)
+        classifier = MLPClassifier(self.spec.probe_hidden_units, alpha=0.0, batch_size=batch_size, random_state=random)
+        num_epochs = math.ceil(NUM_STEPS * batch_size / len(labels))
+        for epoch in range(1, MAX_SCORES * num_epochs + 1):
+            classifier.partial_fit(features, labels, classes=np.unique(labels))
+            if epoch % num_epochs == 0:
+                yield f"epoch {epoch}", classifier
 
     def _score(self, rows: Dataset, predicted_ids: np.ndarray) -> float:
         score = compute_task_metrics(self.spec, rows, predicted_ids=predicted_ids)[self.spec.metric_to_optimize]
@@ -296,16 +374,16 @@ def probe_task(
     baselines: Sequence[str] = BASELINES,
 ) -> list[TaskEvaluation]:
     """
-    Fit a linear probe on a task's training examples, and predict others by it. The model is not changed.
+    Fit a probe on a task's training examples, and predict others by it. The model is not changed.
 
     Args:
         model (`PreTrainedModel`): a DEPTH model or a T5.
         tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
         spec (`TaskSpec`): the task, one with classes.
-        train (`Dataset`), validation (`Dataset`, *optional*): see [`LinearProbe.fit`].
+        train (`Dataset`), validation (`Dataset`, *optional*): see [`Probe.fit`].
         evaluated (`Mapping[str, Dataset]`): the examples to predict by the names of their splits.
         options ([`ProbeOptions`], *optional*): how examples are embedded.
-        seed (`int`, *optional*, defaults to 42): of the random weights.
+        seed (`int`, *optional*, defaults to 42): of the random weights, and of a [`Probe`].
         baselines (`Sequence[str]`, *optional*): those of `BASELINES` that are fitted, too.
 
     Returns:
@@ -328,16 +406,17 @@ def probe_task(
     """
     check_prediction_mode([spec], "probe", EVALUATION_MODES)
     options = ProbeOptions() if options is None else options
+    dimensions = LATENT_DIMENSIONS if spec.probe_hidden_units else None
     featurizers: dict[str, Callable[[], Featurizer]] = {
         "": lambda: EmbeddingFeatures(model, tokenizer, spec, options),
-        "bag_of_words": lambda: BagOfWords(tokenizer, spec),
+        "bag_of_words": lambda: BagOfWords(tokenizer, spec, dimensions, seed),
         "random_weights": lambda: EmbeddingFeatures(with_random_weights(model, seed), tokenizer, spec, options),
     }
     train_label_ids = spec.label_ids(train)
     predictions: dict[str, np.ndarray] = {}
     metrics: dict[str, dict[str, float]] = {split: {} for split in evaluated}
     for name in ("", *baselines):
-        probe = LinearProbe(spec, featurizers[name](), seed).fit(train, validation)
+        probe = Probe(spec, featurizers[name](), seed).fit(train, validation)
         for split, rows in evaluated.items():
             predicted_ids = probe.predict(rows)
             found = compute_task_metrics(spec, rows, predicted_ids=predicted_ids, train_label_ids=train_label_ids)
@@ -348,6 +427,10 @@ def probe_task(
                 metrics[split] |= {
                     f"{name}_{metric}": found[metric] for metric in spec.metric_names if metric in found
                 }
+        if name == "" and probe.featurizer.num_empty_texts:
+            logger.warning(
+                f"{spec.full_name}: {probe.featurizer.num_empty_texts:,} texts have no token: a probe reads zeros."
+            )
     return [
         TaskEvaluation(ProbedSplit(spec, split, rows), TaskPredictions(label_ids=predictions[split]), metrics[split])
         for split, rows in evaluated.items()
@@ -377,11 +460,16 @@ def probe_tasks(
         `ValueError`: as [`probe_task`] does, or if a task has no training examples.
     """
     evaluations = []
-    trained = {part.spec.name: part for part in splits.parts if part.spec.train_split in part.examples}
+    trained = {
+        (part.spec.benchmark, part.spec.name): part for part in splits.parts if part.spec.train_split in part.examples
+    }
     for part in splits.parts:
-        source = trained.get(part.spec.train_on or part.spec.name)
+        name = part.spec.name if part.spec.train_split else part.spec.train_on  # as in `training_tasks`
+        source = trained.get((part.spec.benchmark, name))
         if source is None:
-            raise ValueError(f"Task {part.spec.name!r} has no training examples to fit a probe on: name `train_file`.")
+            raise ValueError(
+                f"Task {part.spec.full_name!r} has no training examples to fit a probe on: name `train_file`."
+            )
         validated = next((split for split in source.spec.validation_splits if split in source.examples), None)
         wanted = (*(part.spec.validation_splits if do_eval else ()), *(part.spec.test_splits if do_predict else ()))
         evaluated = {split: part.examples[split] for split in wanted if split in part.examples}

@@ -218,7 +218,8 @@ class TaskPredictions:
         label_ids (`np.ndarray` of shape `(num_examples,)`, *optional*):
             The classes; -1 for unparseable text; `None` for a free-form task.
         scores (`np.ndarray` of shape `(num_examples, num_labels)`, *optional*):
-            The log-probability of each label, if labels were scored.
+            If labels were scored, the log-probability of each, with `length_normalize_scores` divided by its number
+            of tokens.
     """
 
     texts: list[str] | None = None

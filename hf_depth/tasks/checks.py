@@ -20,7 +20,7 @@ SUBMISSION_LABELS = ("text", "id", "number")
 PREDICTION_MODES = ("generate", "score_labels")
 EVALUATION_MODES = (*PREDICTION_MODES, "probe")  # a probe predicts by itself, not by the model's decoder
 
-# What a linear probe reads of sentence embeddings, by the number of text columns that it needs (`None`: any).
+# What a probe reads of sentence embeddings, by the number of text columns that it needs (`None`: any).
 PROBE_FEATURES = {"concatenation": None, "first_differences": None, "difference": 2, "product": 2}
 
 _NAME = re.compile(r"[\w][\w.\-]*")  # it becomes part of file names and of metric names
@@ -109,7 +109,7 @@ def _check_types(task: Any) -> None:
             *("train_split", "submission_labels", "loader", "probe_features"),
         ),
         bool: ("greater_is_better",),
-        int: ("max_source_length", "max_target_length", "version"),
+        int: ("max_source_length", "max_target_length", "probe_hidden_units", "version"),
     }
     for kind, names in kinds.items():
         for name in names:
@@ -138,6 +138,8 @@ def _check_types(task: Any) -> None:
     for name in ("max_source_length", "max_target_length", "version"):
         if getattr(task, name) < 1:
             raise _error(task, name, f"must be at least 1, got {getattr(task, name)}.")
+    if task.probe_hidden_units < 0:
+        raise _error(task, "probe_hidden_units", f"must be at least 0, got {task.probe_hidden_units}.")
 
 
 def _check_columns(task: Any) -> None:

@@ -99,6 +99,7 @@ GLUE: dict[str, Entry] = {
         tuple(f"{fifths / 5:.1f}" for fifths in range(26)),  # "0.0", "0.2", … "5.0"
         "STS-B",
         label_step=0.2,
+        version=2,  # a prediction between two labels counts as the nearest
         metric_names=("pearson", "spearman"),
         metric_to_optimize="spearman",
         submission_labels="number",
@@ -166,6 +167,8 @@ def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str], **o
 _POSITION_PROBE = {"probe_features": "first_differences"}
 _ORDER_PROBE = {"probe_features": "difference"}
 _ORDER_TASK = {"loader": "disco_eval_pairs", **_ORDER_PROBE}
+# As in their code (`DCEval.run`): a linear classifier could not compare the sentences.
+_COHERENCE_PROBE = {"probe_hidden_units": 2000, "version": 2}
 
 
 DISCO_EVAL: dict[str, Entry] = {
@@ -176,8 +179,8 @@ DISCO_EVAL: dict[str, Entry] = {
     "BSOarxiv": _disco_eval("BSOarxiv", 2, _ORDERS, **_ORDER_TASK),
     "BSOrocstory": _disco_eval("BSOrocstory", 2, _ORDERS, **_ORDER_TASK),
     "BSOwiki": _disco_eval("BSOwiki", 2, _ORDERS, **_ORDER_TASK),
-    "DCchat": _disco_eval("DCchat", 6, _COHERENCE),
-    "DCwiki": _disco_eval("DCwiki", 6, _COHERENCE),
+    "DCchat": _disco_eval("DCchat", 6, _COHERENCE, **_COHERENCE_PROBE),
+    "DCwiki": _disco_eval("DCwiki", 6, _COHERENCE, **_COHERENCE_PROBE),
     "PDTB-E": _disco_eval("PDTB-E", 2, _EXPLICIT),
     "PDTB-I": _disco_eval("PDTB-I", 2, _IMPLICIT),
     "RST": _disco_eval("RST", 2, _RST_LABELS),
@@ -202,7 +205,7 @@ DISCOURSE: dict[str, Entry] = {
     for name, number, labels, other in (
         ("sentence_position", 5, _POSITIONS, _POSITION_PROBE),
         ("sentence_ordering", 2, _ORDERS, _ORDER_PROBE),
-        ("discourse_coherence", 6, _COHERENCE, {}),
+        ("discourse_coherence", 6, _COHERENCE, _COHERENCE_PROBE),
     )
 }
 

@@ -63,8 +63,11 @@ class TaskSpec:
             out) and `"empty_texts"` (they are kept).
         max_source_length, max_target_length (`int`): tokens at most.
         probe_features (`str`, *optional*):
-            What a linear probe reads of the sentence embeddings x1, x2, … of the text columns, one of
+            What a probe reads of the sentence embeddings x1, x2, … of the text columns, one of
             `evaluation.probing.FEATURES`; by default `"product"` for two columns, else `"concatenation"`.
+        probe_hidden_units (`int`, *optional*, defaults to 0):
+            Units of the probe's hidden layer; 0 is for a linear probe, which adds up what each text of a
+            `"concatenation"` says by itself, hence cannot tell whether texts are alike.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
     Raises:
@@ -103,6 +106,7 @@ class TaskSpec:
     max_source_length: int = 512
     max_target_length: int = 16
     probe_features: str = ""
+    probe_hidden_units: int = 0
     version: int = 1
 
     def __post_init__(self):
@@ -215,17 +219,26 @@ class TaskSpec:
             value = float(label)
         except (TypeError, ValueError):
             raise self.bad_label(label) from None
-        if isinstance(label, bool):
-            raise self.bad_label(label)
-        grid = [float(text) for text in self.labels.values()]
-        if not min(grid) <= value <= max(grid):
+        if isinstance(label, bool) or not self._is_on_scale(value):
             raise self.bad_label(label)
         return value
 
     def parse(self, text: str) -> int:
-        """The class that a predicted text names, white space at its ends aside; `-1` if it is none of the labels."""
+        """
+        The class that a predicted text names, white space at its ends aside; `-1` if it is none of the labels. If the
+        task predicts a number, each number on the scale of the labels names the nearest of them: T5 takes `"5"` for
+        `"5.0"`, too.
+        """
         text = text.strip()
-        return next((label_id for label_id, label in (self.labels or {}).items() if label == text), UNPARSED)
+        label_id = next((label_id for label_id, label in (self.labels or {}).items() if label == text), UNPARSED)
+        return self._parse_number(text) if label_id == UNPARSED and self.is_regression else label_id
+
+    def _parse_number(self, text: str) -> int:
+        try:
+            value = float(text)
+        except ValueError:
+            return UNPARSED
+        return self._nearest(value) if self._is_on_scale(value) else UNPARSED
 
     def parse_bool(self, value: bool) -> int:
         """The class whose text is a truth value as Python or JSON spells it; `-1` if there is none."""
@@ -245,6 +258,10 @@ class TaskSpec:
             return ids.astype(np.float64)
         value_of = {label_id: float(text) for label_id, text in self.labels.items()} | {UNPARSED: float(UNPARSED)}
         return np.array([value_of[label_id] for label_id in ids.tolist()], dtype=np.float64)
+
+    def _is_on_scale(self, value: float) -> bool:
+        grid = [float(text) for text in self.labels.values()]
+        return min(grid) <= value <= max(grid)  # not so of NaN
 
     def _nearest(self, value: float) -> int:
         """The class whose number is nearest."""

@@ -332,7 +332,7 @@ class TaskSplits:
                 seed = self.seed if split == part.spec.train_split else self.split_seed
                 preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens, seed)
                 self._sentence_tokens = preprocessor.sentence_tokens
-                name = f"{part.spec.name} {split}"
+                name = f"{self._name(part.spec)} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
                     part.prepared[split] = prepare_task(
                         examples, preprocessor, num_proc, overwrite_cache, desc=f"Preparing {name}"
@@ -433,12 +433,16 @@ class TaskSplits:
     def sources(self) -> dict[str, str]:
         """Where the data comes from: the names of files, else for each task that of its data."""
         # Without files it comes from the Hub, or is made of what every CPython has.
-        return self.files.names or {task.name: task.path or PYTHON_TEXT for task in self.tasks}
+        return self.files.names or {self._name(task): task.path or PYTHON_TEXT for task in self.tasks}
 
     @property
     def description(self) -> dict[str, str | int]:
         """Where the data comes from, and how many examples each split has."""
         return self.sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
+
+    def _name(self, task: TaskSpec) -> str:
+        """What reports call a task: its name, with the benchmark where another one has a task of that name."""
+        return task.full_name if [other.name for other in self.tasks].count(task.name) > 1 else task.name
 
     def preview(self, number: int = 2) -> str:
         """

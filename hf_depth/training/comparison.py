@@ -324,6 +324,7 @@ def saved_metrics(run: ComparisonRun) -> Mapping[str, float] | None:
 
 def _changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What differs, in the words of an error; what one of them does not know is not compared."""
+    saved = {"task_version": 1} | saved  # as it was before it was recorded
     names = [name for name in now if saved.get(name) != now[name] and None not in (saved.get(name), now[name])]
     if {"arguments", "config"} & set(names):
         return f"other arguments: {shlex.join(saved['arguments'])}"

@@ -1,4 +1,4 @@
-"""[`run_probe`]: the linear probe of a checkpoint as a run of the fine-tuning script, with the same files."""
+"""[`run_probe`]: the probe of a checkpoint as a run of the fine-tuning script, with the same files."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ def run_probe(
     tasks: Sequence[TaskSpec],
 ) -> list[TaskEvaluation]:
     """
-    Probe a checkpoint on tasks, see [`probe_tasks`]: with `do_train` a linear classifier is fitted on the training
+    Probe a checkpoint on tasks, see [`probe_tasks`]: with `do_train` a classifier is fitted on the training
     examples, with `do_eval` and `do_predict` the validation and test examples are predicted by it. The model is not
     trained and not saved; arguments of training are without effect.
 

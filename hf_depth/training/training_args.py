@@ -385,7 +385,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     Args:
         prediction_mode (`str`, *optional*, defaults to `"generate"`):
             `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
-            label; `"probe"`, for [`run_probe`] and not for [`TaskTrainer`], fits a linear classifier on frozen
+            label; `"probe"`, for [`run_probe`] and not for [`TaskTrainer`], fits a small classifier on frozen
             sentence embeddings.
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             With `"score_labels"`, divide the log-probability of a label by its number of tokens.
@@ -416,7 +416,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     prediction_mode: str = field(
         default="generate",
         metadata={
-            "help": "generate: free text; score_labels: the most probable of the task's labels; probe: a linear "
+            "help": "generate: free text; score_labels: the most probable of the task's labels; probe: a small "
             "classifier of frozen sentence embeddings, the model is not trained."
         }
         | {"choices": list(EVALUATION_MODES)},

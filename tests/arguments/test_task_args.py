@@ -91,6 +91,27 @@ class ModelTasksTest(RegistryTestCase):
         self.assertEqual((model_args.model_name_or_path, training_args.output_dir), (str(self.folder), "run"))
         self.assertEqual((task_args.sentence_language, tasks), (language, [get_task("glue/rte")]))
 
+    @parameterized.parameters(
+        (["ax"], [], ("score_labels", "de")),
+        (["ax"], ["--prediction_mode", "generate"], ("generate", "de")),
+        (["ax", "rte"], [], ("generate", "en")),
+        (["mnli"], [], ("generate", "en")),
+    )
+    def test_a_task_without_training_data_is_predicted_as_the_one_that_the_model_was_trained_on(
+        self, names, flags, expected
+    ):
+        config = self.config.replace(tasks=(get_task("glue/mnli"),), prediction_mode="score_labels")
+        config.save_pretrained(self.folder)
+        flags = ["--benchmark", "glue", "--dataset_name", *names, *flags]
+        flags += ["--model_name_or_path", str(self.folder), "--output_dir", str(self.folder)]
+        classes = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+        _, task_args, training_args, tasks = parse_task_arguments(classes, flags)
+        self.assertEqual([task.name for task in tasks], names)
+        self.assertEqual((training_args.prediction_mode, task_args.sentence_language), expected)
+        self.config.save_pretrained(self.folder)  # of a model of other tasks
+        _, task_args, _, _ = parse_task_arguments(classes, flags)
+        self.assertEqual(task_args.sentence_language, "en")
+
     def test_the_defaults_are_those_of_the_models_run(self):
         options = {"natural_instructions": {"num_pos_examples": 1, "max_num_validation_instances_per_task": 3}}
         defaults = task_defaults(self.config.replace(prediction_mode="score_labels", loader_options=options))

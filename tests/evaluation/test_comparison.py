@@ -119,6 +119,20 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual(random_weight_results([*entries, *random]), [])
         self.assertEqual(random_weight_results(results("glue/rte", "t5", {10: [0.5]})), [])
 
+    def test_baselines_that_differ_between_seeds_have_a_mean_and_a_deviation(self):
+        entries = results("glue/rte", "depth", {10: [0.5, 0.6], 20: [0.7, 0.8]})
+        entries += results("glue/rte", "t5", {10: [0.5]})
+        bags = {0: 0.4, 1: 0.6}
+        entries = [replace(entry, bag_of_words=bags[entry.seed]) for entry in entries]
+        _, rows = self.table(entries)
+        self.assertEqual(rows[-3:-1], [["majority", "0.6000", "0.6000"], ["chance", "0.5000", "0.5000"]])
+        self.assertEqual(rows[-1], ["bag of words", "0.5000 ± 0.1414", "0.5000 ± 0.1414"])
+        (panel,) = score_figure(entries).axes
+        lines = {line.get_label(): line.get_ydata()[0] for line in panel.lines}
+        self.assertAlmostEqual(lines["bag of words"], 0.5)
+        bands = [tuple(round(edge, 4) for edge in patch.get_bbox().intervaly) for patch in panel.patches]
+        self.assertEqual(bands, [(0.6, 0.6), (0.5, 0.5), (0.3586, 0.6414)])
+
     def test_results_are_grouped_by_task_model_and_step(self):
         rte = results("glue/rte", "t5", {10: [0.4, 0.5], 20: [0.6]})
         cola = results("glue/cola", "depth", {10: [0.1]})

@@ -53,6 +53,17 @@ class TaskPredictorTest(parameterized.TestCase):
         self.assertLess(max(prediction["scores"].values()), 0)
         self.assertEqual(set(prediction), {"text", "label", "scores"})
 
+    def test_the_length_that_is_given_is_that_of_the_prompt(self):
+        examples = [{"input": f"{word} " * 40, "output": word} for word in ("wet", "dry")]
+        example = {"input": "Who is it?", "Definition": "Answer the question.", "Positive Examples": examples}
+        for length, num_left in ((None, 2), (300, 1), (160, 0)):
+            predictor = self.predictor(task="natural_instructions", max_source_length=length)
+            with mock.patch.object(predictor, "_prepared", side_effect=predictor._prepared) as prepared:
+                predictor([example])
+            (texts,) = prepared.call_args.args
+            self.assertEqual(texts["prompt"][0].count("Example"), num_left)
+            self.assertEqual(predictor.preprocessor(texts)["num_cut_tokens"], [0])
+
     def test_free_form_predictions_are_texts(self):
         predictor = self.predictor(task=QUESTIONS)
         predictions = predictor([{"question": "Who is it?"}, {"question": "Why?"}])

@@ -1,6 +1,8 @@
-"""Linear probes: the features of each task, how regularization is chosen, baselines, and what is left untouched."""
+"""Probes: the features of each task, how the classifier is chosen, baselines, and what is left untouched."""
 
 import copy
+from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import torch
@@ -9,12 +11,13 @@ from datasets import Dataset
 from sklearn.linear_model import LogisticRegression
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import TaskSplits, get_task, sentence_embeddings
+from hf_depth import DATASET_VALS, TaskSplits, get_task, sentence_embeddings
+from hf_depth.evaluation import probing
 from hf_depth.evaluation.probing import (
     FEATURES,
     BagOfWords,
     EmbeddingFeatures,
-    LinearProbe,
+    Probe,
     ProbedSplit,
     ProbeOptions,
     probe_task,
@@ -95,6 +98,11 @@ class FeaturesTest(parameterized.TestCase):
     def test_the_tasks_have_those_of_disco_eval(self, task, features):
         self.assertEqual(get_task(task).probe_features, features)
 
+    def test_only_the_probes_of_coherence_have_a_hidden_layer(self):
+        tasks = [get_task(name, benchmark) for benchmark, names in DATASET_VALS.items() for name in names]
+        units = {task.name: task.probe_hidden_units for task in tasks if task.probe_hidden_units}
+        self.assertEqual(units, dict.fromkeys(("DCchat", "DCwiki", "discourse_coherence"), 2000))
+
     @parameterized.product(kind=("depth", "t5"), layer=(-1, 0))
     def test_each_text_is_embedded_by_itself_unless_they_are_read_together(self, kind, layer):
         rows = pairs(9)
@@ -132,12 +140,40 @@ class FeaturesTest(parameterized.TestCase):
         np.testing.assert_array_equal(features[0, :half], features[1, half:])
         self.assertFalse(np.array_equal(features[0], features[1]))
 
+    def test_a_bag_of_words_for_a_hidden_layer_has_few_dimensions_for_each_text(self):
+        features = BagOfWords(tiny_tokenizer(), ORDER, dimensions=5)
+        trained = features.fit_transform(pairs(40))
+        self.assertEqual((trained.shape, trained.dtype), ((40, 10), np.float32))
+        np.testing.assert_allclose(features.transform(pairs(40).select(range(3))), trained[:3], atol=1e-5)
+        few = Dataset.from_dict({"sentence_1": ["wet dog", "cat"], "sentence_2": ["cat", "wet dog"], "label": [0, 1]})
+        self.assertEqual(BagOfWords(tiny_tokenizer(), ORDER, dimensions=500).fit_transform(few).shape[0], 2)
+
+    @parameterized.product(read_together=(False, True), normalization=("standardize", "whiten"))
+    def test_texts_without_tokens_are_zeros_and_change_no_other_text(self, read_together, normalization):
+        rows = pairs(30)
+        holes = {"sentence_1": ["", " ", SENTENCES[0]], "sentence_2": ["", SENTENCES[1], ""], "label": [0, 1, 0]}
+        features = featurizer(read_together=read_together, normalization=normalization)
+        expected = features.fit_transform(rows)
+        with_holes = Dataset.from_dict({name: [*rows[name], *values] for name, values in holes.items()})
+        embeddings = features.embed(with_holes)
+        np.testing.assert_allclose(embeddings[:30], features.embed(rows), atol=1e-6)
+        self.assertEqual(embeddings.any(axis=-1)[30:].tolist(), [[False, False], [False, True], [True, False]])
+        found = features.transform(with_holes)
+        np.testing.assert_allclose(found[:30], expected, atol=1e-3)
+        np.testing.assert_array_equal(found[30], 0)
+        self.assertEqual(features.num_empty_texts, 8)  # embedded twice
+
+    def test_there_may_be_no_text_with_tokens(self):
+        rows = Dataset.from_dict({"sentence_1": ["", " "], "sentence_2": [" ", ""], "label": [0, 1]})
+        for read_together in (False, True):
+            np.testing.assert_array_equal(featurizer(read_together=read_together).embed(rows), np.zeros((2, 2, 16)))
+
     def test_there_is_no_other_normalization(self):
         with self.assertRaisesRegex(ValueError, "`normalization` must be one of standardize, whiten, none, got 'l2'"):
             ProbeOptions(normalization="l2")
 
 
-class LinearProbeTest(parameterized.TestCase):
+class ProbeTest(parameterized.TestCase):
     def rows(self, number, seed):
         random = np.random.default_rng(seed)
         labels = np.arange(number) % 2
@@ -147,7 +183,7 @@ class LinearProbeTest(parameterized.TestCase):
 
     def test_the_regularization_is_the_best_on_validation_examples(self):
         train, validation = self.rows(40, 0), self.rows(200, 1)
-        probe = LinearProbe(TONE, GivenFeatures()).fit(train, validation)
+        probe = Probe(TONE, GivenFeatures()).fit(train, validation)
         x, y = np.array(train["features"][:]), train["label"][:]
         scores = [
             LogisticRegression(C=c, max_iter=500, tol=1e-3)
@@ -159,17 +195,44 @@ class LinearProbeTest(parameterized.TestCase):
         predicted = probe.predict(validation)
         self.assertAlmostEqual(np.mean(predicted == validation["label"][:]), max(scores), delta=0.02)
 
+    @parameterized.parameters((0, 0.4, 0.7), (100, 0.9, 1.0))
+    def test_only_a_hidden_layer_compares_texts(self, units, least, most):
+        def rows(number, seed):
+            features = np.random.default_rng(seed).normal(size=(number, 2))  # as of two texts
+            labels = (features[:, 0] * features[:, 1] > 0).astype(int)
+            return Dataset.from_dict({"review": ["."] * number, "label": labels, "features": features})
+
+        train, validation, test = (rows(number, seed) for seed, number in enumerate((1000, 200, 1000)))
+        predicted = []
+        for _ in range(2):
+            probe = Probe(replace(TONE, probe_hidden_units=units), GivenFeatures()).fit(train, validation)
+            predicted.append(probe.predict(test))
+        self.assertBetween(np.mean(predicted[0] == test["label"][:]), least, most)
+        np.testing.assert_array_equal(*predicted)
+
+    def test_the_epoch_of_a_network_is_the_best_on_validation_examples(self):
+        train, validation = self.rows(40, 0), self.rows(200, 1)
+        spec = replace(TONE, probe_hidden_units=20)
+        scores = []
+        with mock.patch.object(probing, "PATIENCE", 3):
+            probe = Probe(spec, GivenFeatures())
+            score = probe._score
+            probe._score = lambda *args: scores.append(score(*args)) or scores[-1]
+            probe.fit(train, validation)
+        self.assertEqual(len(scores), int(np.argmax(scores)) + 1 + 3)
+        self.assertAlmostEqual(np.mean(probe.predict(validation) == validation["label"][:]), max(scores))
+
     def test_without_validation_examples_some_training_examples_are_held_out(self):
         rows = self.rows(40, 0)
-        first, second = (LinearProbe(TONE, GivenFeatures(), seed=3).fit(rows) for _ in range(2))
+        first, second = (Probe(TONE, GivenFeatures(), seed=3).fit(rows) for _ in range(2))
         np.testing.assert_array_equal(first.classifier.coef_, second.classifier.coef_)
-        other = LinearProbe(TONE, GivenFeatures(), seed=4).fit(rows)
+        other = Probe(TONE, GivenFeatures(), seed=4).fit(rows)
         self.assertFalse(np.array_equal(first.classifier.coef_, other.classifier.coef_))
 
     def test_there_must_be_two_classes(self):
         rows = self.rows(8, 0).filter(lambda row: row["label"] == 1)
         with self.assertRaisesRegex(ValueError, "at least two classes, but the 4 that there are have 1"):
-            LinearProbe(TONE, GivenFeatures()).fit(rows, rows)
+            Probe(TONE, GivenFeatures()).fit(rows, rows)
 
 
 class ProbeTaskTest(parameterized.TestCase):
@@ -190,6 +253,20 @@ class ProbeTaskTest(parameterized.TestCase):
         self.assertEqual(metrics["majority_accuracy"], 0.5)
         predicted, labels = evaluation.predictions.label_ids, evaluation.dataset.rows["label"][:]
         self.assertEqual(np.mean(predicted == labels), metrics["accuracy"])
+
+    def test_a_hidden_layer_has_the_same_baselines(self):
+        spec = replace(TONE, probe_hidden_units=50)
+        (first,), (second,) = self.probe(spec=spec), self.probe(spec=spec)
+        self.assertEqual(first.metrics, second.metrics)
+        for name in ("accuracy", "bag_of_words_accuracy", "random_weights_accuracy"):
+            self.assertGreater(first.metrics[name], 0.7)
+
+    def test_texts_without_tokens_are_counted_in_one_warning(self):
+        train = Dataset.from_list([*reviews(30), {"review": "", "label": 0}, {"review": " ", "label": 1}])
+        with self.assertLogs("hf_depth.evaluation.probing", "WARNING") as logs:
+            self.probe(train=train)
+        self.assertLen(logs.output, 1)
+        self.assertIn("tests/tone: 2 texts have no token", logs.output[0])
 
     def test_labels_that_embeddings_cannot_tell_are_not_found(self):
         rows = reviews(120)
@@ -248,8 +325,19 @@ class ProbeTasksTest(parameterized.TestCase):
         keys = [evaluation.dataset.key for evaluation in found]
         self.assertEqual(keys, [("glue", "mnli", "test_matched"), ("glue", "ax", "test")])
         del splits.parts[0]
-        with self.assertRaisesRegex(ValueError, "Task 'ax' has no training examples"):
+        with self.assertRaisesRegex(ValueError, "Task 'glue/ax' has no training examples"):
             probe_tasks(tiny_model("t5"), tiny_tokenizer(), splits)
+
+    def test_tasks_of_one_name_have_probes_of_their_own(self):
+        other = replace(RTE, benchmark="tests", labels=("not_entailment", "entailment"))
+        labels = [0, 1] * 8
+        texts = {"sentence1": [f"It is {('wet', 'dry')[label]}." for label in labels], "sentence2": ["So."] * 16}
+        splits = TaskSplits([])
+        for spec, own in ((RTE, labels), (other, [1 - label for label in labels])):
+            rows = Dataset.from_dict(texts | {"label": own})
+            splits.parts += TaskSplits.from_datasets(spec, {"train": rows, "validation": rows}).parts
+        for evaluation in probe_tasks(tiny_model("t5"), tiny_tokenizer(), splits):
+            self.assertEqual(evaluation.metrics["accuracy"], 1.0)
 
     def test_a_split_knows_whether_it_is_labeled(self):
         self.assertTrue(ProbedSplit(RTE, "validation", rte_rows(3)).has_targets)

@@ -46,6 +46,8 @@ class FieldsTest(RegistryTestCase):
         ({"test_splits": ["test", ""]}, "field `test_splits`: must hold names"),
         ({"submission_names": [""]}, "field `submission_names`: must hold names"),
         ({"probe_features": "diference"}, "field `probe_features`: got 'diference'. Did you mean 'difference'"),
+        ({"probe_hidden_units": -1}, "field `probe_hidden_units`: must be at least 0, got -1"),
+        ({"probe_hidden_units": True}, "field `probe_hidden_units`: must be of type `int`, got True"),
         ({"probe_features": "product"}, "field `probe_features`: 'product' is for 2 text columns, but there are 1"),
     )
     def test_a_wrong_field_is_an_error_that_names_it(self, fields, message):

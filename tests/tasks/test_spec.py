@@ -110,6 +110,27 @@ class PredictionsTest(parameterized.TestCase):
         parsed = get_task("rte").parse_all(texts)
         self.assertEqual((parsed.tolist(), parsed.dtype), ([0, 1, UNPARSED, UNPARSED, UNPARSED], np.int64))
 
+    @parameterized.parameters(
+        ("5", "5.0"),
+        (" 4.80 ", "4.8"),
+        ("3.5", "3.6"),
+        ("3.3", "3.2"),
+        ("0.04", "0.0"),
+        ("-0.0", "0.0"),
+        ("4e0", "4.0"),
+    )
+    def test_a_number_on_the_scale_is_the_nearest_label(self, text, label):
+        task = get_task("stsb")
+        self.assertEqual(task.labels[task.parse(text)], label)
+
+    @parameterized.parameters("5.2", "-0.2", "-1", "100", "nan", "inf", "3,5", "3.4 stars", "")
+    def test_what_is_no_number_on_the_scale_is_none_of_the_labels(self, text):
+        self.assertEqual(get_task("stsb").parse(text), UNPARSED)
+
+    def test_classes_whose_texts_are_numbers_are_texts(self):
+        task = as_task(ENTRY | {"labels": ["1", "2", "3"]}, "mine", "stars")
+        self.assertEqual(task.parse_all(["2", "2.0"]).tolist(), [1, UNPARSED])
+
     def test_classes_stand_for_numbers_if_the_task_predicts_numbers(self):
         np.testing.assert_array_equal(get_task("stsb").label_values([0, 3, -1]), [0.0, 0.6, -1.0])
         np.testing.assert_array_equal(get_task("rte").label_values([1, 0, -1]), [1.0, 0.0, -1.0])

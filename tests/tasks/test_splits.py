@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -349,6 +350,16 @@ class ReportsTest(SplitsTestCase):
         expected |= {"rte train: examples": 6, "rte validation: examples": 6}
         self.assertEqual(splits.description, expected)
         self.assertEmpty(splits.hub_datasets)
+
+    def test_tasks_of_one_name_are_told_apart(self):
+        splits = self.load_rte()
+        other = replace(RTE, benchmark="tests", path="somewhere/rte")
+        splits.parts += TaskSplits.from_datasets(other, {"train": rte_rows(4)}).parts
+        splits.prepare(TOKENIZER)
+        counts = {name: counts["examples"] for name, counts in splits.statistics.items()}
+        self.assertEqual(counts, {"glue/rte train": 6, "glue/rte validation": 6, "tests/rte train": 4})
+        splits.files = TaskFiles()
+        self.assertEqual(splits.sources, {"glue/rte": "nyu-mll/glue", "tests/rte": "somewhere/rte"})
 
     def test_data_of_the_hub_is_named(self):
         rows = {split: rte_rows(2) for split in ("train", "validation", "test")}

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +16,8 @@ from absl.testing import parameterized
 from helpers import ROOT
 from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.evaluation import comparison as reports
+from hf_depth.tasks.registry import get_task
+from hf_depth.training import comparison
 from hf_depth.training.comparison import Comparison, find_checkpoints, find_recipe
 from tiny_training import save_pretraining, tiny_model
 
@@ -149,6 +152,18 @@ class ComparisonTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "out/t5/step-10/glue/rte/seed-42 holds a run with other arguments"):
             self.execute(tasks=["glue/rte"], models=["t5"], flags=["--max_steps", "7"])
         self.assertLen(self.calls(), 2)
+
+    def test_scores_of_another_version_of_a_task_do_not_mix(self):
+        arguments = {"tasks": ["glue/rte"], "models": ["t5"]}
+        self.execute(**arguments)
+        task = replace(get_task("glue/rte"), version=2)
+        with mock.patch.object(comparison, "get_task", return_value=task):
+            with self.assertRaisesRegex(ValueError, "holds a run with other task_version 1 .now 2."):
+                self.execute(**arguments)
+            self.execute(**arguments, seeds=[3])
+            self.assertLen(self.calls(), 4)
+            self.execute(**arguments, seeds=[3])
+        self.assertLen(self.calls(), 4)
 
     def test_another_text_of_the_configuration_is_another_argument(self):
         Path("own.yaml").write_text((RECIPES / "rte.yaml").read_text())
