@@ -23,6 +23,7 @@ from unittest import mock
 import sentencepiece
 import torch
 from absl.testing import parameterized
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
 from hf_depth.data.corpus import load_corpus
@@ -153,6 +154,14 @@ def write_sentencepiece_model(folder: str):
     """Write `spiece.model` to a folder, the only file that T5's own vocabulary comes in."""
     with open(f"{folder}/spiece.model", "wb") as file:
         file.write(_tiny_vocabulary())
+
+
+def write_mt5_model(folder: str):
+    """Write `spiece.model` to a folder, with sentinels as mT5 has them: user-defined pieces, `▁<extra_id_0>` last."""
+    model = ModelProto.FromString(_tiny_vocabulary())
+    for number in reversed(range(100)):
+        model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=ModelProto.SentencePiece.USER_DEFINED)
+    Path(folder, "spiece.model").write_bytes(model.SerializeToString())
 
 
 def tiny_tokenizer(sentence_tokens: bool = False) -> PreTrainedTokenizerBase:

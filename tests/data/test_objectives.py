@@ -1,5 +1,6 @@
 import functools
 import itertools
+import string
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
@@ -8,7 +9,7 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset, IterableDataset
-from transformers import TrainingArguments
+from transformers import T5Tokenizer, TrainingArguments
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -60,6 +61,15 @@ class ObjectiveTest(parameterized.TestCase):
             for name, length in zip(("input_ids", "labels"), LENGTHS.values(), strict=True):
                 self.assertEqual(len(batch[name]), len(examples))
                 self.assertBetween(batch[name].shape[1], length if padding == "max_length" else 1, length)
+
+    def test_a_prefix_language_model_needs_no_sentinels(self):
+        pieces = ["<pad>", "</s>", "<unk>", "▁", *string.ascii_letters, *string.punctuation]
+        tokenizer = T5Tokenizer(extra_ids=0, vocab=[(piece, -1.0) for piece in pieces])
+        objective = PrefixLMObjective(tokenizer, **LENGTHS)
+        batch = objective.collator()(list(objective.prepare(documents())))
+        self.assertLess(batch["input_ids"].max(), len(tokenizer))
+        with self.assertRaisesRegex(ValueError, "no sentinel token"):
+            SpanCorruptionObjective(tokenizer, **LENGTHS)
 
     @parameterized.parameters(*OBJECTIVES.values())
     def test_no_token_is_lost_or_added(self, objective):
