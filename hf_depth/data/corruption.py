@@ -442,9 +442,9 @@ def corrupt_t5(
     T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans.
 
     An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
-    the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers of
-    masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the text,
-    as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
+    the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
+    of masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the
+    text, as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
 
     Args:
         token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 NUM_SENTENCE_TOKENS = 20
 SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
 EOSEN_TOKEN = "<eosen>"
-# T5's sentinels are tokens behind its vocabulary, mT5's are pieces of it: words, with the mark of the space before them.
+# T5's sentinels are tokens behind its vocabulary, mT5's are pieces of it, with the mark of the space before a word.
 SENTINEL_PATTERNS = ("<extra_id_{}>", "▁<extra_id_{}>")
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")
 _NO_IDS = np.array([], np.int64)

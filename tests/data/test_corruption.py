@@ -191,7 +191,7 @@ class SeparatorsTest(parameterized.TestCase):
     """`</s>` between the documents of a T5 example."""
 
     @given(st.lists(any_documents, min_size=1, max_size=4), st.floats(0.05, 0.4), means)
-    def test_they_are_masked_with_a_single_span_alone_and_change_neither_text_nor_lengths(self, examples, density, mean):
+    def test_they_are_masked_in_a_single_span_alone_and_change_neither_text_nor_lengths(self, examples, density, mean):
         joined = [[token for document in documents for token in [*document, EOS]][:-1] for documents in examples]
         lengths = np.array([len(example) for example in joined])
         input_lengths, target_lengths = t5_input_and_target_lengths(lengths, density, mean)
