@@ -2,8 +2,8 @@
 The code of model cards: whole blocks that load a model and use it, one with hf_depth and one without it.
 
 A block runs as it stands where the folder of the model is (or anywhere, for a model on the Hub), without a question
-about custom code. Both blocks read and predict the same, which the tests of this module hold them to. The rule for lines
-that are wrapped at the width of a page is too long for a card, which says so instead.
+about custom code. Both blocks read and predict the same, which the tests of this module hold them to. The rule for
+lines that are wrapped at the width of a page is too long for a card, which says so instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -180,7 +180,7 @@ class ObjectiveTest(parameterized.TestCase):
         (MixtureOfDenoisersObjective, {"denoisers": []}, "`denoisers` must hold a denoiser"),
         (MixtureOfDenoisersObjective, {"denoisers": ["{density: 2}"]}, "`density` of a denoiser must be .*, got 2"),
         (MixtureOfDenoisersObjective, {"denoisers": [Denoiser(0.2, mode="[Z]")]}, "no mode token `.Z.`.*add_mode"),
-        (MixtureOfDenoisersObjective, {"max_source_length": 2048}, "masked spans.*sentinels"),
+        (MixtureOfDenoisersObjective, {"max_source_length": 2048}, "masked spans.*sentinels.*length` of `denoisers`"),
         (PrefixLMObjective, {"max_target_length": 0}, "max_target_length"),
     )
     def test_wrong_settings_are_refused_by_name(self, objective, settings, message):

@@ -74,7 +74,7 @@ class SentenceSplitterTest(parameterized.TestCase):
         "Paris\nLondon\nMadrid\nRome",
         "Chapter One\nIt was late when they came to\nthe town by the long river, and\ncold.",
         "Apples from the garden of our house\nPears and plums of last year\nCherries from the old market",
-        "The Annual Report of the Whole Company\nThe Board of Directors and its Members\nThe Balance of Two Years\n2024",
+        "The Annual Report of the Whole Company\nThe Board of Directors and its Members\nThe Balance\n2024",
         "- one thing\n- another thing\n- a third thing, which is a little longer",
         "A Title as Long as the Text Below It Is\nIt goes on here for a while.",
     )
