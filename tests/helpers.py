@@ -172,6 +172,13 @@ def tiny_tokenizer(sentence_tokens: bool = False) -> PreTrainedTokenizerBase:
     return add_sentence_tokens(tokenizer) if sentence_tokens else tokenizer
 
 
+def tiny_mt5_tokenizer() -> PreTrainedTokenizerBase:
+    """As `tiny_tokenizer`, with the same ids, whose sentinels are pieces of the vocabulary as in mT5."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_mt5_model(folder)
+        return T5Tokenizer.from_pretrained(folder, extra_ids=0)
+
+
 class CorpusTestCase(parameterized.TestCase):
     """Works in a folder of its own, with a cache of its own."""
 

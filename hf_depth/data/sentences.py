@@ -36,6 +36,7 @@ FIRST_WORD = re.compile(rf"\s*({WIDE.pattern}{{1,3}}|\S{{0,20}})")
 # Read as a space, it would part a word.
 WIDE_LINE_BREAK = re.compile(rf"(?<={WIDE.pattern})[^\S\n]*\n\s*(?={WIDE.pattern})")
 
+LINE_RULES_VERSION = 2  # raise it when the same text may have other sentences
 MIN_PAGE_WIDTH = 40  # in columns; shorter lines of about the same length are those of a list
 
 _version = functools.cache(version)  # it reads files
@@ -88,8 +89,8 @@ class SentenceSplitter:
         language (`str`, defaults to `"en"`): ISO 639-1 code.
 
     Attributes:
-        version (`str`): the library with the rules and its version. It makes part of the fingerprint of what
-            `datasets.map` prepares: after an upgrade text is split anew.
+        version (`str`): the library with the rules and its version, and that of our own rules. It makes part of the
+            fingerprint of what `datasets.map` prepares: after an upgrade text is split anew.
     """
 
     language: str = "en"
@@ -97,7 +98,7 @@ class SentenceSplitter:
 
     def __post_init__(self):
         library = "nupunkt" if self.language == "en" else "sentencex"
-        object.__setattr__(self, "version", f"{library} {_version(library)}")
+        object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}")
 
     def __call__(self, text: str) -> list[str]:
         """

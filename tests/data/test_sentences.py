@@ -122,8 +122,9 @@ class SentenceSplitterTest(parameterized.TestCase):
     @parameterized.parameters("en", "de")
     def test_another_version_of_the_rules_has_another_fingerprint(self, language):
         fingerprint = Hasher.hash(get_sentence_splitter(language))
-        with mock.patch("hf_depth.data.sentences._version", lambda library: "0.0"):
-            self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
+        for rules in ({"_version": lambda library: "0.0"}, {"LINE_RULES_VERSION": 0}):
+            with mock.patch.multiple("hf_depth.data.sentences", **rules):
+                self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
 
     def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):
         splitter = get_sentence_splitter("de")
