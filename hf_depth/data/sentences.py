@@ -31,7 +31,7 @@ WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
 
 # Of scripts without spaces between words; each character is two columns wide. And the first word of a line, in these
 # scripts some characters, since no line begins with a comma.
-WIDE = re.compile("[\u2e80-\ua4cf\uf900-\ufaff\uff00-\uff60]")
+WIDE = re.compile("[\u2e80-\u2fff\u3001-\ua4cf\uf900-\ufaff\uff00-\uff60]")
 FIRST_WORD = re.compile(rf"\s*({WIDE.pattern}{{1,3}}|\S{{0,20}})")
 # Read as a space, it would part a word.
 WIDE_LINE_BREAK = re.compile(rf"(?<={WIDE.pattern})[^\S\n]*\n\s*(?={WIDE.pattern})")
