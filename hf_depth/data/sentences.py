@@ -56,9 +56,10 @@ def without_wraps(text: str) -> str:
     extended = [width + 1 + _columns(word) for width, word in zip(widths, words, strict=True)]
     paragraphs = [list(group) for is_text, group in groupby(range(len(lines)), lambda at: bool(lines[at].strip()))]
     pages = [_page_width(lines, widths, extended, paragraph) for paragraph in paragraphs]
+    widest = max(pages, default=0)
     ends = ["\n"] * len(lines)
     for page, paragraph in zip(pages, paragraphs, strict=True):
-        page = page or max(pages)  # two lines may be headings, or wrapped as others are
+        page = page or widest  # two lines may be headings, or wrapped as others are
         for at in paragraph[:-1]:
             if widths[at] <= page < extended[at] and not LIST_MARKER.match(lines[at + 1]):
                 ends[at] = " "
