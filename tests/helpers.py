@@ -23,6 +23,7 @@ from unittest import mock
 import sentencepiece
 import torch
 from absl.testing import parameterized
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
@@ -173,12 +174,27 @@ def write_sentencepiece_model(folder: str):
         file.write(_tiny_vocabulary())
 
 
+def write_mt5_model(folder: str):
+    """Write `spiece.model` to a folder, with sentinels as mT5 has them: user-defined pieces, `▁<extra_id_0>` last."""
+    model = ModelProto.FromString(_tiny_vocabulary())
+    for number in reversed(range(100)):
+        model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=ModelProto.SentencePiece.USER_DEFINED)
+    Path(folder, "spiece.model").write_bytes(model.SerializeToString())
+
+
 def tiny_tokenizer(sentence_tokens: bool = False) -> PreTrainedTokenizerBase:
     """A T5 tokenizer of about 500 ids, the last 100 of them sentinels; on request with 20 sentence tokens behind."""
     with tempfile.TemporaryDirectory() as folder:
         write_sentencepiece_model(folder)
         tokenizer = T5Tokenizer.from_pretrained(folder)
     return add_sentence_tokens(tokenizer) if sentence_tokens else tokenizer
+
+
+def tiny_mt5_tokenizer() -> PreTrainedTokenizerBase:
+    """As `tiny_tokenizer`, with the same ids, whose sentinels are pieces of the vocabulary as in mT5."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_mt5_model(folder)
+        return T5Tokenizer.from_pretrained(folder, extra_ids=0)
 
 
 class CorpusTestCase(parameterized.TestCase):

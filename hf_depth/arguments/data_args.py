@@ -2,11 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents
@@ -328,10 +329,12 @@ class CorpusArguments:
                 raise ValueError(f"There are no {split} data: {remedy}.")
         return {split: corpus[split] for split, (is_needed, _) in needed.items() if is_needed}
 
-    def training_texts(self, documents: Documents | DocumentMixture) -> Iterator[str | None]:
-        """The texts of documents to train on, of a mixture in its shares."""
+    def training_texts(self, documents: Documents | DocumentMixture) -> Iterable[str | None]:
+        """The texts of documents to train on, of a mixture in its shares; a sequence where their number is known."""
         if isinstance(documents, DocumentMixture):
             return documents.texts(self.split_seed)
+        if isinstance(documents, Dataset):
+            return documents[self.text_column]
         return (document[self.text_column] for document in documents)
 
 

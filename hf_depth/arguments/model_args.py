@@ -1,7 +1,7 @@
 """The flags of the model and its tokenizer, and what is loaded by them."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
@@ -161,7 +161,8 @@ class ModelArguments:
         A vocabulary trained on texts by the first process, and read from `output_dir` by all.
 
         Args:
-            texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read.
+            texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances if
+                they are a sequence, otherwise (a stream, the prompts of tasks) the first ones.
         """
         folder = Path(training_args.output_dir, "tokenizer")
         # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
@@ -172,9 +173,8 @@ class ModelArguments:
                 logger.info(
                     f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text"
                 )
-                texts = islice(texts, MAX_TOKENIZER_DOCUMENTS)
                 try:
-                    train_tokenizer(texts, vocab_size, folder, allow_fewer=self.vocab_size is None)
+                    train_tokenizer(_some(texts), vocab_size, folder, allow_fewer=self.vocab_size is None)
                 except ValueError as error:
                     if self.vocab_size is None or "vocab_size" not in str(error):  # such as a text that is not read
                         raise
@@ -250,3 +250,10 @@ def _check_folder(name_or_path: str) -> None:
         raise ValueError(
             f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
         )
+
+
+def _some(texts: Iterable[str | None]) -> Iterable[str | None]:
+    """At most `MAX_TOKENIZER_DOCUMENTS` of the texts, see `ModelArguments.train_tokenizer`."""
+    if isinstance(texts, Sized) and len(texts) > MAX_TOKENIZER_DOCUMENTS:
+        return (texts[place * len(texts) // MAX_TOKENIZER_DOCUMENTS] for place in range(MAX_TOKENIZER_DOCUMENTS))
+    return islice(texts, MAX_TOKENIZER_DOCUMENTS)

@@ -441,9 +441,10 @@ def corrupt_t5(
     """
     T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans.
 
-    An example may hold several documents with `</s>` between them, which is never masked. If a masked span reaches
-    into the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the
-    numbers of masked tokens and of spans, and both lengths, are those of any other example.
+    An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
+    the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
+    of masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the
+    text, as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
 
     Args:
         token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
@@ -487,7 +488,8 @@ def mask_spans(
         `ValueError`: if an example has more spans than there are sentinels.
     """
     _check_enough_sentinels(num_spans, special_ids)
-    is_separator = token_ids == special_ids.eos  # (lengths.sum(),)
+    # Before a single span there would be the `</s>` of all documents that it holds, and these would be one text.
+    is_separator = (token_ids == special_ids.eos) & np.repeat(num_spans > 1, lengths)  # (lengths.sum(),)
     if is_separator.any():
         text_lengths = np.add.reduceat(~is_separator, _starts(lengths), dtype=np.int64)  # (batch_size,)
         num_noise = np.minimum(num_noise, text_lengths - 1)

@@ -404,6 +404,11 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
                 if denoiser.mode is not None:
                     self._mode_ids[index] = mode_token_id(self.tokenizer, denoiser.mode)
 
+    def _get_special_ids(self):
+        # A prefix language model masks nothing. Sentinels that there are can be no token of a text all the same.
+        sentinels = sentinel_token_ids(self.tokenizer, allow_none=self.objective == "prefix_lm")
+        return SpecialIds(self.tokenizer.eos_token_id, sentinels)
+
     def _is_separator(self, token_ids, lengths):
         # Between two documents that `pack_examples` has joined. At an end, a tokenizer has written it.
         is_separator = token_ids == self.tokenizer.eos_token_id

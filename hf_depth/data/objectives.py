@@ -916,7 +916,8 @@ class MixtureOfDenoisersObjective(Objective):
 
     def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
         raw_length = self._raw_length()
-        check_enough_sentinels(most_spans(raw_length, self.denoisers), self.tokenizer)
+        remedy = "Raise the `mean_length` of `denoisers`, lower their `density`"
+        check_enough_sentinels(most_spans(raw_length, self.denoisers), self.tokenizer, remedy)
         return SpanCorruptionPreprocessor(
             self.tokenizer, raw_length, text_column, self.pack_examples, metadata=self.metadata_encoder
         )

@@ -351,13 +351,18 @@ def _equal_parts(sentences: list[list[int]], number: int) -> Iterator[list[list[
         yield sentences[part * len(sentences) // number : (part + 1) * len(sentences) // number]
 
 
-def check_enough_sentinels(num_spans: int, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_enough_sentinels(
+    num_spans: int,
+    tokenizer: PreTrainedTokenizerBase,
+    remedy: str = "Raise `mean_noise_span_length`, lower `mlm_probability`",
+) -> None:
     """
     Check, before any text is prepared, that no window has more masked spans than the tokenizer has sentinels.
 
     Args:
         num_spans (`int`): the most masked spans that a window can have.
         tokenizer ([`PreTrainedTokenizerBase`]): a T5 tokenizer.
+        remedy (`str`): what makes fewer spans, beside shorter windows.
 
     Raises:
         `ValueError`: if there are more spans than sentinels.
@@ -366,8 +371,8 @@ def check_enough_sentinels(num_spans: int, tokenizer: PreTrainedTokenizerBase) -
     if num_spans > available:
         raise ValueError(
             f"Windows of these lengths can have {num_spans} masked spans, but the tokenizer has {available} sentinels "
-            "(`<extra_id_0>`, …), and no two spans may share one. Raise `mean_noise_span_length`, lower "
-            "`mlm_probability` or `max_source_length`, or use a tokenizer with more sentinels."
+            f"(`<extra_id_0>`, …), and no two spans may share one. {remedy} or `max_source_length`, or use a "
+            "tokenizer with more sentinels."
         )
 
 

@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import nupunkt
 import sentencex
-from nupunkt.layout import iter_blocks
+from nupunkt.layout import LIST_MARKER, iter_blocks
 
 from ..suggestions import suggestion
 
@@ -29,22 +29,69 @@ CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？
 # White space before a full stop. sentencex (1.0.32) takes its last byte for a character, and panics on "A\u00a0.".
 WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
 
+# Of scripts without spaces between words; each character is two columns wide. And the first word of a line, in these
+# scripts some characters, since no line begins with a comma.
+WIDE = re.compile("[\u2e80-\u2fff\u3001-\ua4cf\uf900-\ufaff\uff00-\uff60]")
+FIRST_WORD = re.compile(rf"\s*({WIDE.pattern}{{1,3}}|\S{{0,20}})")
+# Read as a space, it would part a word.
+WIDE_LINE_BREAK = re.compile(rf"(?<={WIDE.pattern})[^\S\n]*\n\s*(?={WIDE.pattern})")
+
+LINE_RULES_VERSION = 2  # raise it when the same text may have other sentences
+MIN_PAGE_WIDTH = 40  # in columns; shorter lines of about the same length are those of a list
 
 _version = functools.cache(version)  # it reads files
+
+
+def without_wraps(text: str) -> str:
+    """
+    The text with a space for each line break that is due to the width of the page, before which the next word would
+    not have fit: such a line is no heading. Characters have the places that they had.
+    """
+    if "\n" not in text:
+        return text
+    lines = text.split("\n")
+    widths = [_columns(line.rstrip()) for line in lines]
+    # Of each line with the first word of the next one, or with a rule below a heading, of which some is enough.
+    words = [FIRST_WORD.match(line)[1] for line in [*lines[1:], ""]]
+    extended = [width + 1 + _columns(word) for width, word in zip(widths, words, strict=True)]
+    paragraphs = [list(group) for is_text, group in groupby(range(len(lines)), lambda at: bool(lines[at].strip()))]
+    pages = [_page_width(lines, widths, extended, paragraph) for paragraph in paragraphs]
+    widest = max(pages, default=0)
+    ends = ["\n"] * len(lines)
+    for page, paragraph in zip(pages, paragraphs, strict=True):
+        page = page or widest  # two lines may be headings, or wrapped as others are
+        for at in paragraph[:-1]:
+            if widths[at] <= page < extended[at] and not LIST_MARKER.match(lines[at + 1]):
+                ends[at] = " "
+    return "".join(line + end for line, end in zip(lines, ends, strict=True))[:-1]
+
+
+def _page_width(lines: list[str], widths: list[int], extended: list[int], paragraph: list[int]) -> int:
+    """The width at which the lines of a paragraph are wrapped, 0 if they are not: most are full, and one goes on."""
+    page = max(widths[at] for at in paragraph)
+    num_full = sum(extended[at] > page for at in paragraph[:-1])
+    starts = [lines[at].lstrip()[:1] for at in paragraph[1:]]
+    is_wrapped = num_full >= 2 and 3 * num_full >= 2 * len(starts)
+    is_wrapped &= any(start.isalpha() and not start.isupper() for start in starts)
+    return page if is_wrapped and page >= MIN_PAGE_WIDTH else 0
+
+
+def _columns(text: str) -> int:
+    return len(text) + len(WIDE.findall(text))
 
 
 @dataclass(frozen=True)
 class SentenceSplitter:
     """
-    Gives the sentences of a text in order, none of them empty, without the white space around them. No other character
-    is lost. Made by [`get_sentence_splitter`].
+    Gives the sentences of a text in order, none of them empty, without the white space around them, and in scripts
+    without spaces without the line breaks in them. No other character is lost. Made by [`get_sentence_splitter`].
 
     Args:
         language (`str`, defaults to `"en"`): ISO 639-1 code.
 
     Attributes:
-        version (`str`): the library with the rules and its version. It makes part of the fingerprint of what
-            `datasets.map` prepares: after an upgrade text is split anew.
+        version (`str`): the library with the rules and its version, and that of our own rules. It makes part of the
+            fingerprint of what `datasets.map` prepares: after an upgrade text is split anew.
     """
 
     language: str = "en"
@@ -52,7 +99,7 @@ class SentenceSplitter:
 
     def __post_init__(self):
         library = "nupunkt" if self.language == "en" else "sentencex"
-        object.__setattr__(self, "version", f"{library} {_version(library)}")
+        object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}")
 
     def __call__(self, text: str) -> list[str]:
         """
@@ -62,12 +109,14 @@ class SentenceSplitter:
         Returns:
             `list[str]`: its sentences.
         """
+        layout = iter_blocks(without_wraps(text), paragraph_breaks=True, line_breaks=True)
+        blocks = (text[start:end] for start, end in layout)
         if self.language == "en":
-            return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
-        blocks = (text[start:end] for start, end in iter_blocks(text, paragraph_breaks=True, line_breaks=True))
+            texts = nupunkt.load("default").texts
+            return [sentence for block in blocks for sentence in texts(block, paragraph_breaks=False)]
         paragraphs = (paragraph for block in blocks for paragraph in CLOSED_LINE.split(block))
         sentences = (sentence for paragraph in paragraphs for sentence in self._segment(paragraph))
-        return [stripped for sentence in sentences if (stripped := sentence.strip())]
+        return [stripped for sentence in sentences if (stripped := WIDE_LINE_BREAK.sub("", sentence.strip()))]
 
     def _segment(self, paragraph: str) -> list[str]:
         """The sentences by sentencex, with the white space between them."""
@@ -88,8 +137,9 @@ def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
     """
     A sentence splitter that needs no download: nupunkt for English, sentencex for the other languages.
 
-    Blank lines, headings and list items end a sentence whether or not they end with a full stop. The splitter can be
-    pickled, and two splitters of one language have the same fingerprint for `datasets.map`.
+    Blank lines, headings and list items end a sentence whether or not they end with a full stop; a line that is as
+    long as the page is wide does not. The splitter can be pickled, and two splitters of one language have the same
+    fingerprint for `datasets.map`.
 
     Args:
         language (`str`, defaults to `"en"`): ISO 639-1 code, such as `"en"` or `"de"`.

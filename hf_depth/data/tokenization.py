@@ -19,6 +19,11 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 NUM_SENTENCE_TOKENS = 20
 SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
 EOSEN_TOKEN = "<eosen>"
+# T5's sentinels are tokens behind its vocabulary, mT5's are pieces of it, with the mark of the space before a word.
+SENTINEL_PATTERNS = ("<extra_id_{}>", "▁<extra_id_{}>")
+_SENTINEL = re.compile(r"▁?<extra_id_\d+>")
+_NO_IDS = np.array([], np.int64)
+_NEVER_CHOSEN = -1e6  # the score of a piece: far below that of any way to write a word in others
 
 # Of the words whose ids an encoder keeps: some 200,000 words, or fewer long ones, in less than 100 MB.
 MAX_CHARACTERS = 2_000_000
@@ -30,7 +35,8 @@ _PLAIN_TEXT = re.compile(r"[ -~\t\n\r\u00a1-\u00ac\u00ae-\u024f\u2010-\u2027\u20
 def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrainedTokenizerBase:
     """
     `AutoTokenizer.from_pretrained`, which also reads a folder that holds nothing but `spiece.model`, the one file of
-    T5's own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.)
+    T5's own vocabulary. (`AutoTokenizer` cannot tell which class such a folder belongs to.) Sentinels are not added to
+    the `spiece.model` of an mT5, which has them.
 
     Args:
         name_or_path (`str` or `os.PathLike`): a folder, or a name on the Hub.
@@ -50,12 +56,16 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     ...     load_tokenizer(folder).tokenize("It rains.") == tokenizer.tokenize("It rains.")
     True
     """
-    others = ("tokenizer.json", "tokenizer_config.json", "config.json")
-    is_bare = os.path.isfile(os.path.join(name_or_path, "spiece.model")) and not any(
-        os.path.isfile(os.path.join(name_or_path, file)) for file in others
-    )
+
+    def has(*files: str) -> bool:
+        return any(os.path.isfile(os.path.join(name_or_path, file)) for file in files)
+
+    has_no_settings = has("spiece.model") and not has("tokenizer.json", "tokenizer_config.json")
+    loader = T5Tokenizer if has_no_settings and not has("config.json") else AutoTokenizer
     try:
-        tokenizer = (T5Tokenizer if is_bare else AutoTokenizer).from_pretrained(name_or_path, **kwargs)
+        tokenizer = loader.from_pretrained(name_or_path, **kwargs)
+        if has_no_settings and len(_numbered_token_ids(tokenizer, SENTINEL_PATTERNS[1])):
+            tokenizer = loader.from_pretrained(name_or_path, **{"extra_ids": 0} | kwargs)
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # an unknown name, a damaged file
         reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
         raise ValueError(
@@ -133,6 +143,9 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
     Returns:
         `PreTrainedTokenizerBase`: the same tokenizer.
 
+    Raises:
+        `ValueError`: if the vocabulary has one of them that is no special token: it would be found in texts.
+
     >>> from hf_depth import add_mode_tokens, train_tokenizer
     >>> tokenizer = train_tokenizer(["The dog barked. The cat slept."], vocab_size=300, allow_fewer=True)
     >>> size = len(tokenizer)
@@ -140,7 +153,11 @@ def add_mode_tokens(tokenizer: PreTrainedTokenizerBase, modes: Iterable[str]) ->
     >>> [token_id - size for token_id in tokenizer.convert_tokens_to_ids(["[R]", "[S]"])]
     [0, 1]
     """
-    missing = [mode for mode in dict.fromkeys(modes) if _token_id(tokenizer, mode) is None]
+    modes = list(dict.fromkeys(modes))
+    missing = [mode for mode in modes if _token_id(tokenizer, mode) is None]
+    for mode in modes:
+        if mode not in missing:
+            _check_mode(tokenizer, mode)
     if missing:
         tokenizer.add_special_tokens({"extra_special_tokens": missing}, replace_extra_special_tokens=False)
     return tokenizer
@@ -155,7 +172,7 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
         mode (`str`): the token.
 
     Raises:
-        `ValueError`: if the tokenizer has none.
+        `ValueError`: if the tokenizer has none, or it is a piece of text.
     """
     token_id = _token_id(tokenizer, mode)
     if token_id is None:
@@ -163,15 +180,26 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
             f"The tokenizer has no mode token `{mode}`: call `add_mode_tokens(tokenizer, ...)` with the modes of all "
             "denoisers before the model is loaded, or go without them by `mode_tokens=False`."
         )
+    _check_mode(tokenizer, mode)
     return token_id
 
 
-def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+def _check_mode(tokenizer: PreTrainedTokenizerBase, mode: str) -> None:
+    if mode not in tokenizer.all_special_tokens:
+        raise ValueError(
+            f"The `mode` {mode!r} of a denoiser is a piece of the vocabulary, which the model reads in texts too: it "
+            f"would not know one from the other. Take another one, such as `[{mode.strip('▁[]')}]`."
+        )
+
+
+def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = False) -> np.ndarray:
     """
-    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has.
+    The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has; of an mT5's, which are pieces
+    of its vocabulary, those of `▁<extra_id_0>`, `▁<extra_id_1>`, ….
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): a T5 tokenizer.
+        allow_none (`bool`, defaults to `False`): whether it may have no sentinels.
 
     Returns:
         `np.ndarray` of shape `(num_sentinels,)`, int64.
@@ -179,8 +207,8 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     Raises:
         `ValueError`: if there is none.
     """
-    ids = _numbered_token_ids(tokenizer, "<extra_id_{}>")
-    if not len(ids):
+    ids = next(filter(len, (_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS)), _NO_IDS)
+    if not len(ids) and not allow_none:
         raise ValueError(
             f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "
             "add sentinels to yours: `tokenizer.add_special_tokens({'extra_special_tokens': [f'<extra_id_{i}>' for i "
@@ -438,18 +466,22 @@ def _plain_backend(serialized: str) -> tuple[str, bool]:
     A tokenizer's backend that has the same ids, but finds no special token in text; and whether it encodes words.
 
     `split_special_tokens=True` is not enough: `</s>`, `<unk>`, `<pad>` and the sentinels are also pieces of a T5
-    vocabulary, where the unigram model finds them. Here they get names with a space: text is cut at its spaces before
-    the model sees it, so that no piece of text has one.
+    vocabulary, where the unigram model finds them; those of mT5 are nothing else. Here they get names with a space:
+    text is cut at its spaces before the model sees it, so that no piece of text has one.
     """
     state = json.loads(serialized)
     vocabulary = state["model"]["vocab"]
     added = {token["id"]: token["content"] for token in state["added_tokens"]}
     special = {token["content"] for token in state["added_tokens"] if token["special"]}
+    special |= {piece for piece in chain(added.values(), dict(vocabulary)) if _SENTINEL.fullmatch(piece)}
     if isinstance(vocabulary, list):  # unigram: pairs of piece and score, ordered by id
-        vocabulary += [[added[index], 0.0] for index in sorted(added) if index >= len(vocabulary)]
+        # Those that are found as whole words only would be a piece of other words too, if they cost nothing.
+        words = {token["content"] for token in state["added_tokens"] if token["single_word"]} - special
+        behind = [added[index] for index in sorted(added) if index >= len(vocabulary)]
+        vocabulary += [[piece, _NEVER_CHOSEN if piece in words else 0.0] for piece in behind]
         state["model"]["vocab"] = [[f" {piece}" if piece in special else piece, score] for piece, score in vocabulary]
     else:  # byte pairs: no merge makes a special token
         vocabulary.update({piece: index for index, piece in added.items()})
-    state["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in special]
     state.update(post_processor=None, truncation=None, padding=None)
     return json.dumps(state), _encodes_words(state)

@@ -2,7 +2,8 @@
 The code of model cards: whole blocks that load a model and use it, one with hf_depth and one without it.
 
 A block runs as it stands where the folder of the model is (or anywhere, for a model on the Hub), without a question
-about custom code. Both blocks read and predict the same, which the tests of this module hold them to.
+about custom code. Both blocks read and predict the same, which the tests of this module hold them to. The rule for
+lines that are wrapped at the width of a page is too long for a card, which says so instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sentences import CLOSED_LINE, WIDE_SPACE_BEFORE_STOP
+from ..data.sentences import CLOSED_LINE, WIDE_LINE_BREAK, WIDE_SPACE_BEFORE_STOP
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..evaluation.prediction import generation_length
 from ..models.masking_depth import has_sentence_tokens
@@ -146,7 +147,7 @@ def split(text):
     lines = [line for block in blocks for line in re.split($closed_line, block)]
     lines = [re.sub($wide_space, " ", line) for line in lines]
     sentences = [sentence.strip() for line in lines for sentence in sentencex.segment($language, line)]
-    return [sentence for sentence in sentences if sentence]
+    return [re.sub($wide_line_break, "", sentence) for sentence in sentences if sentence]
 """)
 
 GENERATE = Template("""\
@@ -428,7 +429,8 @@ def _splitter(language: str) -> tuple[str, list[str]]:
     """The function that splits text into sentences, and what it imports."""
     if language == "en":
         return SPLIT_ENGLISH, ["import nupunkt"]
-    patterns = {"closed_line": repr(CLOSED_LINE.pattern), "wide_space": repr(WIDE_SPACE_BEFORE_STOP.pattern)}
+    patterns = {"closed_line": CLOSED_LINE, "wide_space": WIDE_SPACE_BEFORE_STOP, "wide_line_break": WIDE_LINE_BREAK}
+    patterns = {name: repr(pattern.pattern) for name, pattern in patterns.items()}
     code = SPLIT_OTHERS.substitute(patterns, language=repr(language))
     return code, ["import re", "", "import sentencex", "from nupunkt.layout import iter_blocks"]
 
@@ -457,7 +459,8 @@ def _task_notes(task_config: TaskConfig, spec: TaskSpec, has_instance: bool) -> 
         notes += (
             " The text of each column is split into sentences by itself, and its prefix belongs to the first of them. "
             "Each sentence stands behind `<eosen>` and a sentence token, which count up from `<sent_0>`; the input "
-            "ends in `<eosen></s>`. Do not leave them out: the model was trained with them."
+            "ends in `<eosen></s>`. Do not leave them out: the model was trained with them. Of lines that are cut at "
+            "the width of a page, hf_depth takes none for a heading; for the code without it, join them first."
         )
     else:
         notes += " It ends in `</s>`."

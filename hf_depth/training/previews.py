@@ -112,7 +112,8 @@ def unshuffle(
 
     Returns:
         `dict`: `given`, `predicted`, `true`: lists of sentences in the order of the input, of the model's output under
-        the constraint of [`SentenceOrderLogitsProcessor`], and of the document; `kendall_tau` of the order predicted.
+        the constraint of [`SentenceOrderLogitsProcessor`], and of the document (of a prefix language model, the
+        sentences that it reads); `kendall_tau` of the order predicted.
         `generated`: what the model writes without the constraint, as text; `free_kendall_tau` of its order, `None` if
         it does not name each sentence once.
     """
@@ -131,6 +132,7 @@ def unshuffle(
         start += int(length)
     true_order = sentence_sequence(labels, config)[0].tolist()
     sentence_of = dict(zip(true_order, sentences, strict=False))
+    read = set(sentence_sequence(inputs["input_ids"], config)[0].tolist())
 
     def in_order(ids: torch.Tensor) -> list[str]:
         return [sentence_of[i] for i in dict.fromkeys(sentence_sequence(ids, config)[0].tolist()) if i in sentence_of]
@@ -142,7 +144,7 @@ def unshuffle(
     return {
         "given": in_order(batch["input_ids"]),
         "predicted": in_order(generated),
-        "true": sentences,
+        "true": [sentence_of[i] for i in true_order if i in sentence_of and i in read],
         "kendall_tau": kendall_tau(generated),
         "generated": tokenizer.decode(free[0][free[0] != tokenizer.pad_token_id]),
         "free_kendall_tau": kendall_tau(free) if free_tokens.equal(true_tokens) else None,

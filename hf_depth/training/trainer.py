@@ -26,6 +26,7 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput, speed_metrics
 
 from ..credentials import without_credentials
+from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.metadata import has_metadata
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
@@ -69,6 +70,8 @@ from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
 
+# Of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
+EVALUATION_SEED = 42
 # What a batch of a mixture has beside the others.
 COUNTED_OF_SOURCES = ("source", "num_documents", "num_examples", "num_tokens")
 TRAINING_METRICS = (
@@ -174,6 +177,8 @@ class DepthTrainer(GenerationTrainer):
         self.eval_data_collator = self.data_collator
         if hasattr(self.data_collator, "set_epoch"):
             self.eval_data_collator = copy.deepcopy(self.data_collator)
+            if isinstance(self.eval_data_collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
+                self.eval_data_collator.seed = EVALUATION_SEED
             if self._takes_metadata:
                 self.eval_data_collator.set_metadata_probability(0.0)
         listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []

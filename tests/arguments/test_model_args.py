@@ -5,10 +5,12 @@ from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
+from datasets import Dataset
 
 from helpers import SENTENCES
 from hf_depth import DepthTrainingArguments
-from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments
+from hf_depth.arguments.data_args import CorpusArguments
+from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments, _some
 from tiny_training import tiny_model
 
 
@@ -31,6 +33,16 @@ class ModelArgumentsTest(parameterized.TestCase):
             training_args = DepthTrainingArguments(folder, use_cpu=True)
             with self.assertRaisesRegex(ValueError, r"=1979 .*That is `--vocab_size 2000` without 21 ids"):
                 ModelArguments(vocab_size=2000).train_tokenizer(SENTENCES, training_args)
+
+    @mock.patch("hf_depth.arguments.model_args.MAX_TOKENIZER_DOCUMENTS", 10)
+    def test_a_vocabulary_is_trained_on_texts_from_all_over_the_corpus(self):
+        documents = Dataset.from_dict({"text": ["early"] * 30 + ["late"] * 5})
+        texts = list(_some(CorpusArguments().training_texts(documents)))
+        self.assertEqual(texts, ["early"] * 9 + ["late"])
+        few = CorpusArguments().training_texts(documents.select(range(25, 35)))
+        self.assertEqual(list(_some(few)), ["early"] * 5 + ["late"] * 5)
+        stream = CorpusArguments().training_texts(documents.to_iterable_dataset())
+        self.assertEqual(list(_some(stream)), ["early"] * 10)
 
     @parameterized.parameters((None, None, 0.0), (None, 0.1, 0.1), ("google/t5", None, None), ("google/t5", 0.1, 0.1))
     def test_only_a_model_from_scratch_has_a_dropout_of_its_own(self, checkpoint, given, expected):

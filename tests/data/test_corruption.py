@@ -191,16 +191,19 @@ class SeparatorsTest(parameterized.TestCase):
     """`</s>` between the documents of a T5 example."""
 
     @given(st.lists(any_documents, min_size=1, max_size=4), st.floats(0.05, 0.4), means)
-    def test_they_are_never_masked_and_change_neither_text_nor_lengths(self, examples, density, mean):
+    def test_they_are_masked_in_a_single_span_alone_and_change_neither_text_nor_lengths(self, examples, density, mean):
         joined = [[token for document in documents for token in [*document, EOS]][:-1] for documents in examples]
         lengths = np.array([len(example) for example in joined])
         input_lengths, target_lengths = t5_input_and_target_lengths(lengths, density, mean)
         for index, (inputs, targets) in enumerate(t5(joined, density, mean)):
             self.assertLen(inputs, input_lengths[index])
             self.assertLen(targets, target_lengths[index])
-            self.assertEqual(targets.count(EOS), 1)
-            self.assertEqual(inputs.count(EOS), len(examples[index]))
             rebuilt = rebuilt_t5((inputs, targets))
+            if noise_counts(lengths, density, mean)[1][index] == 1:
+                self.assertEqual(rebuilt, joined[index])
+            else:
+                self.assertEqual(targets.count(EOS), 1)
+                self.assertEqual(inputs.count(EOS), len(examples[index]))
             self.assertEqual([token for token in rebuilt if token != EOS], sum(examples[index], []))
 
     def test_they_stand_where_they_were_or_at_the_end_of_a_masked_span(self):
@@ -221,6 +224,14 @@ class SeparatorsTest(parameterized.TestCase):
                 self.assertTrue(all(between))
                 moved += len(between) > 0
         self.assertBetween(moved, 10, 150)
+
+    def test_a_single_span_keeps_them_between_the_documents_that_it_holds(self):
+        documents = [random_document(np.random.default_rng(seed), 6) for seed in range(5)]
+        joined = [token for document in documents for token in [*document, EOS]][:-1]
+        inputs, targets = t5([joined], 0.5, 1000.0)[0]
+        place = inputs.index(SENTINELS[0])
+        self.assertEqual([*inputs[:place], *targets[1:]], [*joined, EOS])
+        self.assertGreater(targets.count(EOS), 2)
 
     def test_examples_without_any_are_as_in_any_other_batch(self):
         plain, joined = random_document(np.random.default_rng(1), 90), [*range(2, 40), EOS, *range(60, 90)]

@@ -1,5 +1,6 @@
 import functools
 import itertools
+import string
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
@@ -8,9 +9,9 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset, IterableDataset
-from transformers import TrainingArguments
+from transformers import T5Tokenizer, TrainingArguments
 
-from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_tokenizer
+from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_mt5_tokenizer, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from hf_depth.data.denoisers import UL2_DENOISERS, Denoiser
 from hf_depth.data.objectives import (
@@ -24,7 +25,7 @@ from hf_depth.data.objectives import (
 )
 from hf_depth.data.preprocessing import NoExamplesError
 from hf_depth.data.streams import ExampleStream
-from hf_depth.data.tokenization import TextEncoder, add_mode_tokens
+from hf_depth.data.tokenization import TextEncoder, add_mode_tokens, add_sentence_tokens
 from tiny_training import tiny_model
 
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])
@@ -60,6 +61,26 @@ class ObjectiveTest(parameterized.TestCase):
             for name, length in zip(("input_ids", "labels"), LENGTHS.values(), strict=True):
                 self.assertEqual(len(batch[name]), len(examples))
                 self.assertBetween(batch[name].shape[1], length if padding == "max_length" else 1, length)
+
+    @parameterized.parameters(*OBJECTIVES.values())
+    def test_sentinels_of_an_mt5_are_those_of_a_t5(self, objective):
+        tokenizers = [tiny_mt5_tokenizer(), tiny_tokenizer()]
+        batches = []
+        for tokenizer in tokenizers:
+            tokenizer = add_mode_tokens(add_sentence_tokens(tokenizer), ["[R]", "[S]", "[X]"])
+            made = objective(tokenizer, **LENGTHS)
+            examples = list(made.prepare(documents([*DOCUMENTS, "Text with <extra_id_3>. And ▁<extra_id_4>."])))
+            batches.append({name: column.tolist() for name, column in made.collator()(examples).items()})
+        self.assertEqual(*batches)
+
+    def test_a_prefix_language_model_needs_no_sentinels(self):
+        pieces = ["<pad>", "</s>", "<unk>", "▁", *string.ascii_letters, *string.punctuation]
+        tokenizer = T5Tokenizer(extra_ids=0, vocab=[(piece, -1.0) for piece in pieces])
+        objective = PrefixLMObjective(tokenizer, **LENGTHS)
+        batch = objective.collator()(list(objective.prepare(documents())))
+        self.assertLess(batch["input_ids"].max(), len(tokenizer))
+        with self.assertRaisesRegex(ValueError, "no sentinel token"):
+            SpanCorruptionObjective(tokenizer, **LENGTHS)
 
     @parameterized.parameters(*OBJECTIVES.values())
     def test_no_token_is_lost_or_added(self, objective):
@@ -170,7 +191,7 @@ class ObjectiveTest(parameterized.TestCase):
         (MixtureOfDenoisersObjective, {"denoisers": []}, "`denoisers` must hold a denoiser"),
         (MixtureOfDenoisersObjective, {"denoisers": ["{density: 2}"]}, "`density` of a denoiser must be .*, got 2"),
         (MixtureOfDenoisersObjective, {"denoisers": [Denoiser(0.2, mode="[Z]")]}, "no mode token `.Z.`.*add_mode"),
-        (MixtureOfDenoisersObjective, {"max_source_length": 2048}, "masked spans.*sentinels"),
+        (MixtureOfDenoisersObjective, {"max_source_length": 2048}, "masked spans.*sentinels.*length` of `denoisers`"),
         (PrefixLMObjective, {"max_target_length": 0}, "max_target_length"),
     )
     def test_wrong_settings_are_refused_by_name(self, objective, settings, message):

@@ -1,6 +1,8 @@
 import pickle
+import textwrap
 from unittest import mock
 
+import nupunkt
 from absl.testing import parameterized
 from datasets.fingerprint import Hasher
 from hypothesis import given
@@ -9,6 +11,21 @@ from hypothesis import strategies as st
 from helpers import SENTENCES
 from hf_depth.data.sentences import SENTENCEX_LANGUAGES, get_sentence_splitter
 from hf_depth.data.tokenization import SENTENCE_TOKENS
+
+GERMAN = (
+    "Er lag auf seinem panzerartig harten Rücken und sah, wenn er den Kopf ein wenig hob, seinen gewölbten, braunen, "
+    "von bogenförmigen Versteifungen geteilten Bauch, auf dessen Höhe sich die Bettdecke kaum noch erhalten konnte. "
+    "Über dem Tisch, auf dem eine auseinandergepackte Musterkollektion von Tuchwaren ausgebreitet war, hing das Bild, "
+    "das er vor kurzem aus einer illustrierten Zeitschrift ausgeschnitten hatte."
+)
+HINDI = (
+    "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता और समानता प्राप्त है। उन्हें बुद्धि और अन्तरात्मा की देन "
+    "प्राप्त है और परस्पर उन्हें भाईचारे के भाव से बर्ताव करना चाहिए।"
+)
+CHINESE = (
+    "周末七国分争，并入于秦；及秦灭之后，楚、汉分争，又并入于汉；汉朝自高祖斩白蛇而起义，一统天下，后来光武中兴，传至献帝，遂分为三国。推其致乱之由，"
+    "殆始于桓、灵二帝。"
+)
 
 SPECIAL_TOKENS = [*SENTENCE_TOKENS, "<eosen>", "</s>", "<pad>", "<unk>", "<extra_id_0>"]
 
@@ -35,6 +52,41 @@ class SentenceSplitterTest(parameterized.TestCase):
     )
     def test_other_languages_have_rules_of_their_own(self, language, text, sentences):
         self.assertEqual(get_sentence_splitter(language)(text), sentences)
+
+    @parameterized.product(
+        text=[("en", " ".join(SENTENCES)), ("de", GERMAN), ("hi", HINDI), ("zh", CHINESE)], width=[44, 50, 60, 72]
+    )
+    def test_lines_that_are_wrapped_at_the_width_of_a_page_end_no_sentence(self, text, width):
+        language, text = text
+        if language == "zh":
+            wrapped = "\n".join(text[start : start + width // 2] for start in range(0, len(text), width // 2))
+        else:
+            wrapped = textwrap.fill(text, width)
+        split = get_sentence_splitter(language)
+        sentences = split(text)
+        self.assertEqual([sentence.replace("\n", " ") for sentence in split(wrapped)], sentences)
+        indented = textwrap.indent(wrapped, "    ")
+        self.assertEqual(
+            [" ".join(sentence.split()) for sentence in split(f"{indented}\n\n{indented}")], 2 * sentences
+        )
+
+    @parameterized.parameters(
+        "Paris\nLondon\nMadrid\nRome",
+        "Chapter One\nIt was late when they came to\nthe town by the long river, and\ncold.",
+        "Apples from the garden of our house\nPears and plums of last year\nCherries from the old market",
+        "The Annual Report of the Whole Company\nThe Board of Directors and its Members\nThe Balance\n2024",
+        "- one thing\n- another thing\n- a third thing, which is a little longer",
+        "A Title as Long as the Text Below It Is\nIt goes on here for a while.",
+    )
+    def test_headings_and_lists_are_not_taken_for_wrapped_lines(self, text):
+        sentences = nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
+        self.assertEqual(get_sentence_splitter("en")(text), sentences)
+
+    def test_a_heading_and_a_list_beside_wrapped_lines_are_found(self):
+        text = "The First Day\n" + textwrap.fill(" ".join(SENTENCES), 60) + "\n- A pear\n- An apple\n\nThe End\nOf It"
+        split = get_sentence_splitter("en")(text)
+        found = [sentence.replace("\n", " ") for sentence in split]
+        self.assertEqual(found, ["The First Day", *SENTENCES, "- A pear", "- An apple", "The End", "Of It"])
 
     def test_a_stray_quotation_mark_spoils_no_more_than_its_paragraph(self):
         text = '"Eins ist offen. Und so fort.\nZwei kam. Drei ging.\nVier blieb. "Fünf."'
@@ -70,8 +122,9 @@ class SentenceSplitterTest(parameterized.TestCase):
     @parameterized.parameters("en", "de")
     def test_another_version_of_the_rules_has_another_fingerprint(self, language):
         fingerprint = Hasher.hash(get_sentence_splitter(language))
-        with mock.patch("hf_depth.data.sentences._version", lambda library: "0.0"):
-            self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
+        for rules in ({"_version": lambda library: "0.0"}, {"LINE_RULES_VERSION": 0}):
+            with mock.patch.multiple("hf_depth.data.sentences", **rules):
+                self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
 
     def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):
         splitter = get_sentence_splitter("de")

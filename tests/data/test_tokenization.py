@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -11,20 +12,22 @@ from absl.testing import parameterized
 from datasets.fingerprint import Hasher
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import ByT5Tokenizer, T5Config, T5Tokenizer
+from transformers import AddedToken, ByT5Tokenizer, T5Config, T5Tokenizer
 
-from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer, write_sentencepiece_model
+from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer, write_mt5_model, write_sentencepiece_model
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data import tokenization
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.data.tokenization import (
     SENTENCE_TOKENS,
     TextEncoder,
+    add_mode_tokens,
     check_sentence_tokens,
     encode_sentences,
     eosen_token_id,
     layout_document,
     load_tokenizer,
+    mode_token_id,
     sentence_token_ids,
     sentinel_token_ids,
 )
@@ -192,6 +195,73 @@ class LoadTokenizerTest(parameterized.TestCase):
         self.assertEqual(saved.get_vocab(), TOKENIZER.get_vocab())
 
 
+class MT5Test(parameterized.TestCase):
+    """Sentinels that are pieces of the vocabulary, with the mark of a space."""
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        write_mt5_model(self.folder)
+
+    @parameterized.parameters(
+        {},
+        {"config.json": {"model_type": "mt5"}},
+        {"config.json": {"model_type": "mt5"}, "tokenizer_config.json": {"extra_ids": 0}},
+    )
+    def test_its_sentinels_are_found_and_none_are_added(self, **files):
+        for name, content in files.items():
+            Path(self.folder, name).write_text(json.dumps(content))
+        tokenizer = load_tokenizer(self.folder)
+        size = len(tiny_tokenizer())
+        self.assertLen(tokenizer, size)
+        self.assertEqual(sentinel_token_ids(tokenizer).tolist(), list(reversed(range(size - 100, size))))
+        add_sentence_tokens(tokenizer)
+        self.assertLen(tokenizer, size + 21)
+
+    def test_they_are_read_by_a_saved_tokenizer_too(self):
+        tokenizer = add_sentence_tokens(load_tokenizer(self.folder))
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            saved = load_tokenizer(folder)
+        self.assertEqual(sentinel_token_ids(saved).tolist(), sentinel_token_ids(tokenizer).tolist())
+        self.assertEqual(saved.get_vocab(), tokenizer.get_vocab())
+
+    @parameterized.parameters("<extra_id_3>", "a <extra_id_3> b", "▁<extra_id_3>", "a<extra_id_99>b")
+    def test_those_written_in_a_text_are_only_characters(self, text):
+        tokenizer = load_tokenizer(self.folder)
+        (ids,) = TextEncoder(tokenizer)([text])
+        self.assertNoCommonElements(ids, sentinel_token_ids(tokenizer).tolist())
+        self.assertEqual(TextEncoder(tokenizer)([text]), TextEncoder(tiny_tokenizer())([text]))
+
+    def test_they_are_shown_as_sentinels(self):
+        tokenizer = load_tokenizer(self.folder)
+        (ids,) = TextEncoder(tokenizer)(["The cat slept."])
+        sentinels = sentinel_token_ids(tokenizer)
+        shown = tokenizer.decode([sentinels[0], *ids, sentinels[12], tokenizer.eos_token_id])
+        self.assertEqual(shown, "<extra_id_0> The cat slept. <extra_id_12></s>")
+
+
+class ModeTokensTest(parameterized.TestCase):
+    def test_a_mode_is_a_special_token_also_of_a_saved_tokenizer(self):
+        tokenizer = add_mode_tokens(tiny_tokenizer(), ["[R]"])
+        with tempfile.TemporaryDirectory() as folder:
+            tokenizer.save_pretrained(folder)
+            tokenizer = add_mode_tokens(load_tokenizer(folder), ["[R]", "[S]"])
+        size = len(tokenizer)
+        self.assertEqual([mode_token_id(tokenizer, mode) for mode in ("[R]", "[S]")], [size - 2, size - 1])
+        self.assertNoCommonElements(TextEncoder(tokenizer)(["[R] [S]"])[0], [size - 2, size - 1])
+
+    @parameterized.parameters("a", "▁the")
+    def test_a_piece_of_text_is_no_mode(self, mode):
+        tokenizer = tiny_tokenizer()
+        for read in (lambda: add_mode_tokens(tokenizer, ["[R]", mode]), lambda: mode_token_id(tokenizer, mode)):
+            with self.assertRaisesRegex(ValueError, f"{mode!r} of a denoiser is a piece of the vocabulary"):
+                read()
+        self.assertLen(tokenizer, len(tiny_tokenizer()))
+
+
 class TextEncoderTest(parameterized.TestCase):
     @parameterized.parameters(True, False)
     def test_ids_of_ordinary_text_are_those_of_the_tokenizer(self, sentence_tokens):
@@ -223,6 +293,17 @@ class TextEncoderTest(parameterized.TestCase):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         tokenizer.add_tokens(["[NEWLINE]"])
         self.assertIn(len(tokenizer) - 1, TextEncoder(tokenizer)(["a [NEWLINE] b"])[0])
+
+    def test_whole_words_that_a_user_added_are_not_found_within_others(self):
+        tokenizer = tiny_tokenizer()
+        tokenizer.add_tokens([AddedToken("dog", single_word=True), AddedToken("the cat", single_word=True)])
+        texts = ["dogged dog hotdog dog", "the cat, the cats", "bathe cat."]
+        self.assertEqual(TextEncoder(tokenizer)(texts), tokenizer(texts, add_special_tokens=False)["input_ids"])
+
+    def test_sentinels_that_are_not_marked_as_special_are_not_found(self):
+        tokenizer = T5Tokenizer(extra_ids=0, vocab=[(piece, -1.0) for piece in ("<pad>", "</s>", "<unk>", "▁", "a")])
+        tokenizer.add_tokens(["<extra_id_0>", "<extra_id_1>"])
+        self.assertNoCommonElements(TextEncoder(tokenizer)(["a <extra_id_1> a"])[0], sentinel_token_ids(tokenizer))
 
     def test_bytes_of_a_byte_tokenizer_are_never_special(self):
         tokenizer = add_sentence_tokens(ByT5Tokenizer())

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, ByT5Tokenizer, MT5Config, T5Config, UMT5Config
 from transformers.integrations import deepspeed as hf_deepspeed
 
-from helpers import tiny_tokenizer
+from helpers import tiny_mt5_tokenizer, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import check_sentence_tokens, load_tokenizer
 from hf_depth.models import loading
@@ -94,7 +94,7 @@ class LoadingTestCase(parameterized.TestCase):
 class FamilyTest(LoadingTestCase):
     @parameterized.product(family=tuple(FAMILIES), own_head=(False, True))
     def test_without_sentence_tokens_a_checkpoint_computes_what_its_own_class_does(self, family, own_head):
-        tokenizer = ByT5Tokenizer() if family == "byt5" else PLAIN
+        tokenizer = {"byt5": ByT5Tokenizer(), "mt5": tiny_mt5_tokenizer()}.get(family, PLAIN)
         original = original_model(family, vocab_size=384 if family == "byt5" else 512)
         if own_head:
             with_head_of_its_own(original)

@@ -203,7 +203,8 @@ class PretrainingCardTest(parameterized.TestCase):
         statistics = {"train": {"examples": 5}}
         content = pretraining_content("c4", statistics, settings, args, MODELS["depth"](), dataset_name=dataset_name)
         self.assertEqual((list(content.datasets), content.language, content.license), (expected, "de", "mit"))
-        self.assertRegex(content.sections["Data"]["sentences split by"], r"^sentencex [\d.]+, language de$")
+        found = content.sections["Data"]["sentences split by"]
+        self.assertRegex(found, r"^sentencex [\d.]+, line rules \d+, language de$")
         content = pretraining_content("c4", statistics, settings, args, MODELS["t5"](), "/runs/base")
         self.assertIsNone(content.language)
         self.assertEqual(content.sections["Settings"]["initialised from"], "base")

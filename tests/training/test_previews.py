@@ -16,11 +16,21 @@ TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 
 
 class UnshuffledTest(TrainingTestCase):
-    def printed(self, model) -> str:
+    def printed(self, model, **settings) -> str:
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            print_unshuffled(model, TOKENIZER, rows(3), DataCollatorForDepth(TOKENIZER), max_length=50)
+            print_unshuffled(model, TOKENIZER, rows(3), DataCollatorForDepth(TOKENIZER, **settings), max_length=50)
         return output.getvalue()
+
+    def test_the_true_order_of_a_prefix_is_that_of_the_sentences_that_are_read(self):
+        lists = [
+            [line.split(". ", 1)[1] for line in part.splitlines() if line.startswith("    ")]
+            for part in self.printed(tiny_model("depth"), objective="prefix_lm").split("order:")[1:]
+        ]
+        given, predicted, true = map(sorted, lists)
+        self.assertEqual(given, true)
+        self.assertEqual(predicted, true)
+        self.assertNotEqual(lists[0], lists[2])
 
     def test_a_model_that_writes_no_order_has_no_kendall_tau_of_it(self):
         model = tiny_model("depth")

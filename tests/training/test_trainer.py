@@ -2,6 +2,7 @@ import functools
 import json
 import math
 import multiprocessing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,6 +278,20 @@ class ResumeTest(TrainingTestCase):
         evaluated = [ids for training, ids in seen if not training]
         self.assertLen({json.dumps(ids) for ids in trained}, 6)
         self.assertEqual(evaluated[0], evaluated[1])
+
+    @parameterized.parameters("depth", "t5")
+    def test_all_seeds_are_evaluated_on_the_same_noise(self, kind):
+        run = trainer(kind, self.folder)
+        same = [self.evaluated_with(run, seed) for seed in (42, 1, 2)]
+        self.assertEqual(same[0], same[1])
+        self.assertEqual(same[0], same[2])
+
+    def evaluated_with(self, run, seed):
+        """The inputs of an evaluation by a trainer whose collator has a seed."""
+        collator = replace(run.data_collator, seed=seed)
+        other = type(run)(run.model, run.args, collator, eval_dataset=run.eval_dataset)
+        self.assertEqual(other.data_collator.seed, seed)
+        return [batch["input_ids"].tolist() for batch in other.get_eval_dataloader()]
 
 
 class MetadataTest(TrainingTestCase):
