@@ -9,8 +9,9 @@ Pre-train a DEPTH model (span corruption and sentence un-shuffling) or a T5 (spa
 Arguments come from a YAML or JSON file, from flags, or from a file followed by flags that override it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import set_seed
 
@@ -42,8 +43,12 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     check_run_arguments(model_args, training_args)
 
     # ---- What this run continues ----
-    description = describe_run(model_args, data_args=(corpus_args, objective_args), script=Path(__file__).name)
-    run = PretrainingRun.find(training_args, description)
+    def describe(saved: Mapping[str, Any]) -> dict[str, Any]:
+        corpus_args.keep_commits(saved)
+        return describe_run(model_args, data_args=(corpus_args, objective_args), script=Path(__file__).name)
+
+    run = PretrainingRun.find(training_args, describe)
+    corpus_args.keep_commits(run.description)
     if run.is_over:
         return None
     set_seed(training_args.seed)

@@ -1,16 +1,17 @@
 """The flags of the pre-training script: which text, and which objective."""
 
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
-from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents
+from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents, described_commit
 from ..data.corruption import check_noise
 from ..data.denoisers import parse_denoisers
 from ..data.files import describe_all_files, file_names
@@ -19,9 +20,11 @@ from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, naming_
 from ..data.objectives import OBJECTIVES, DepthObjective, Documents, Objective
 from ..data.records import ON_BAD_RECORD
 from ..data.shard_preparation import SHARD_SIZE
-from ..data.shards import CONTENT, ShardFolder, differences
+from ..data.shards import CONTENT, ShardFolder, differences, revision_advice
 from ..data.tokenization import add_mode_tokens
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
+
+logger = logging.getLogger(__name__)
 
 # Of the flags that both scripts have.
 SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKERS} | dict.fromkeys(
@@ -60,6 +63,13 @@ class CorpusArguments:
 
     dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub (or folder)."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
+    dataset_revision: str | None = field(
+        default=None,
+        metadata={
+            "help": "Branch, tag or commit of that data set (default: the latest commit; of a stream that is resumed, "
+            "the commit that the run began with)."
+        },
+    )
     train_file: list[str] | None = field(
         default=None, metadata={"help": "Files or globs: txt, json, jsonl, csv, parquet, or .gz of these."}
     )
@@ -115,8 +125,9 @@ class CorpusArguments:
         check_ranges(self, CORPUS_RANGES, "--")
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise ValueError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
-        if self.dataset_config_name is not None and self.dataset_name is None:
-            raise ValueError("`--dataset_config_name` is for `--dataset_name`, which is missing.")
+        for name in ("dataset_config_name", "dataset_revision"):
+            if getattr(self, name) is not None and self.dataset_name is None:
+                raise ValueError(f"`--{name}` is for `--dataset_name`, which is missing.")
         self.mixture = None if self.dataset_mixture is None else read_sources(self.dataset_mixture)
         self._check_mixture()
 
@@ -197,7 +208,25 @@ class CorpusArguments:
         arguments = {name: getattr(self, name) for name in (*TEXT_FLAGS, *MIXTURE_FLAGS, "streaming")}
         if self.preprocessing_only and not self.hub_datasets:
             arguments["streaming"] = self.mixing is None or self.mixing.weights is not None
-        return arguments | {"dataset_mixture": self.mixture}
+        return arguments | {"dataset_mixture": self.mixture, "revision": self.dataset_revision}
+
+    def keep_commits(self, run: Mapping[str, Any]) -> None:
+        """
+        Where no revision is named, read the commits of the Hub that a run states, not newer ones.
+
+        Args:
+            run: what [`describe_run`] says of it, and its checkpoints.
+        """
+        if self.mixture is None:
+            self.dataset_revision = _commit_to_read(self.dataset_name, self.dataset_revision, run.get(CONTENT))
+            return
+        self.mixture = [
+            replace(
+                source,
+                revision=_commit_to_read(source.dataset_name, source.revision, run.get(f"{CONTENT} of {source.name}")),
+            )
+            for source in self.mixture
+        ]
 
     @property
     def mixing(self) -> Mixing | None:
@@ -219,13 +248,14 @@ class CorpusArguments:
         common["cache_dir"] = cache_dir
         names = ("dataset_name", "dataset_config_name", "split", "train_file", "validation_file")
         if self.mixture is None:
-            return describe_documents(**{name: getattr(self, name) for name in names if name != "split"}, **common)
+            given = {name: getattr(self, name) for name in names if name != "split"}
+            return describe_documents(**given, **common, revision=self.dataset_revision)
         described: dict[str, Any] = {"mixture_sources": [source.name for source in self.mixture]}
         for source in self.mixture:
             values = {item.name: getattr(source, item.name) for item in fields(source)}
             with naming_source(source.name):
-                values |= describe_documents(**{name: values[name] for name in names}, **common)
-            free = ("name", "validation_file", "test_file")
+                values |= describe_documents(**{name: values[name] for name in (*names, "revision")}, **common)
+            free = ("name", "validation_file", "test_file", "revision")  # the content stands for the revision
             described |= {f"{name} of {source.name}": value for name, value in values.items() if name not in free}
         return described
 
@@ -239,9 +269,13 @@ class CorpusArguments:
         described = {"source": self.source, "hub_datasets": self.hub_datasets}
         described |= {name: getattr(self, name) for name in TEXT_FLAGS}
         if self.mixture is None:
-            return described | _described_source(self, cache_dir)
-        sources = {source.name: asdict(source) | _described_source(source, cache_dir) for source in self.mixture}
-        return described | {"sources": {name: {**values, "weight": None} for name, values in sources.items()}}
+            return described | _described_source(self, self.dataset_revision, cache_dir)
+        sources = {}
+        for source in self.mixture:
+            values = asdict(source) | {"weight": None} | _described_source(source, source.revision, cache_dir)
+            del values["revision"]  # the content stands for it
+            sources[source.name] = values
+        return described | {"sources": sources}
 
     def for_sharding(self, cache_dir: str | None = None) -> dict[str, Any]:
         """
@@ -276,7 +310,7 @@ class CorpusArguments:
                 raise ValueError(
                     f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds another text than the one that is "
                     f"named beside it: {', '.join(changed)}. Leave out the flags of the text, or prepare it by "
-                    "`--preprocessing_only`."
+                    f"`--preprocessing_only`.{revision_advice(changed)}"
                 )
         return shards
 
@@ -338,13 +372,21 @@ class CorpusArguments:
         return (document[self.text_column] for document in documents)
 
 
-def _described_source(source: Any, cache_dir: str | None) -> dict[str, Any]:
+def _commit_to_read(dataset_name: str | None, revision: str | None, content: Any) -> str | None:
+    commit = described_commit(content, dataset_name)
+    if revision is not None or commit is None:
+        return revision
+    logger.info(f"{dataset_name} is read as of commit {commit}, with which the run began.")
+    return commit
+
+
+def _described_source(source: Any, revision: str | None, cache_dir: str | None) -> dict[str, Any]:
     """What the files or the data set hold that flags, or a source of a mixture, name."""
     named = {name: file_names(getattr(source, name)) for name in FILE_FLAGS}
     files = {name: describe_all_files(name, files) for name, files in named.items() if files}
     if files:
         return files
-    return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir)}
+    return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir, revision)}
 
 
 @dataclass

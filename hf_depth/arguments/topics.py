@@ -15,7 +15,8 @@ TOPICS: dict[str, tuple[str, ...]] = {
         *("hierarchical_cross_mask", "attn_implementation"),
     ),
     "text or task": (
-        *("benchmark", "dataset_name", "dataset_config_name", "excluded_datasets", "task_file", "dataset_dir"),
+        *("benchmark", "dataset_name", "dataset_config_name", "dataset_revision", "excluded_datasets", "task_file"),
+        "dataset_dir",
         *("train_file", "validation_file", "test_file", "dataset_mixture", "mixture_temperature"),
         *("mixture_stopping_strategy", "text_column", "validation_split_percentage"),
         *("test_split_percentage", "split_seed", "max_train_samples", "max_eval_samples", "max_predict_samples"),

@@ -173,8 +173,10 @@ def _check_one_source(
                 f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture."
             )
         if given:
-            where = "load that source by itself" if given[0] == "revision" else "give it to a source of the mixture"
-            raise ValueError(f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: {where}.")
+            raise ValueError(
+                f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: give it to a source of "
+                "the mixture."
+            )
         return
     if Mixing(**mixing) != Mixing():
         raise ValueError(
@@ -184,6 +186,11 @@ def _check_one_source(
         raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
     if given and not dataset_name:
         raise ValueError(f"`{given[0]}` is for `dataset_name`, which is missing.")
+    if of_hub["revision"] is not None and Path(dataset_name or "").is_dir():
+        raise ValueError(
+            f"`revision` {of_hub['revision']!r} is of a data set on the Hub, but `dataset_name` {dataset_name!r} is a "
+            "folder: leave it out."
+        )
 
 
 def _check_files(files: Mapping[str, list[str]]) -> None:
@@ -268,6 +275,7 @@ def describe_documents(
     validation_split_percentage: float = HELD_OUT_PERCENTAGE,
     streaming: bool = False,
     cache_dir: str | None = None,
+    revision: str | None = None,
 ) -> dict[str, Any]:
     """
     What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what these hold,
@@ -285,7 +293,7 @@ def describe_documents(
     if dataset_name is None:
         return {"dataset_content": _describe_python() if streaming else None} | held_out
     is_described = streaming or Path(dataset_name).is_dir()
-    splits = describe_dataset(dataset_name, dataset_config_name, cache_dir) if is_described else None
+    splits = describe_dataset(dataset_name, dataset_config_name, cache_dir, revision) if is_described else None
     if splits is None:
         return {"dataset_content": None, "documents_held_out": None}
     if split is not None:  # then no other split is used
@@ -296,14 +304,17 @@ def describe_documents(
 
 
 def describe_dataset(
-    dataset_name: str | None, dataset_config_name: str | None = None, cache_dir: str | None = None
+    dataset_name: str | None,
+    dataset_config_name: str | None = None,
+    cache_dir: str | None = None,
+    revision: str | None = None,
 ) -> dict[str, list[str]] | list[str] | None:
     """
     What a data set holds, by the names of its splits: of a folder [`describe_file`] of the files, of the Hub the
     commit; or of Python's own documentation the versions.
 
     Args:
-        dataset_name, dataset_config_name, cache_dir: as for [`load_corpus`].
+        dataset_name, dataset_config_name, cache_dir, revision: as for [`load_corpus`].
 
     Returns:
         `None` if it is not known, as without a connection to the Hub.
@@ -311,13 +322,24 @@ def describe_dataset(
     if dataset_name is None:
         return _describe_python()
     try:
-        builder = load_dataset_builder(dataset_name, dataset_config_name, cache_dir=cache_dir)
+        builder = load_dataset_builder(dataset_name, dataset_config_name, cache_dir=cache_dir, revision=revision)
     except Exception:  # of many kinds; what is wrong is told when the documents are loaded
         return None
     files = getattr(builder.config, "data_files", None)
     if not files:
         return None
     return {str(split): _describe_split(names) for split, names in files.items()}
+
+
+def described_commit(content: Any, dataset_name: str | None) -> str | None:
+    """
+    The commit of a data set of the Hub in what [`describe_dataset`] says of it, `None` if there is not just one.
+
+    >>> described_commit({"train": ["hf://datasets/some/data@" + 4 * "0123456789"]}, "some/data")
+    '0123456789012345678901234567890123456789'
+    """
+    found = re.findall(rf"hf://datasets/{re.escape(str(dataset_name))}@([0-9a-f]{{40}})\b", str(content))
+    return found[0] if len(set(found)) == 1 else None
 
 
 def _describe_split(names: Sequence[str]) -> list[str]:

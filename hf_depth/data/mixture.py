@@ -50,6 +50,7 @@ class MixtureSource:
         split (`str`, *optional*): the split of that data set to train on, or a part of it such as `"train[:10%]"`.
             Then no other split of it is used, and validation data are held out from this one. By default `train`,
             with `validation` and `test` where there are such splits.
+        revision (`str`, *optional*): branch, tag or commit of a data set on the Hub, by default the latest commit.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs.
         weight (`float`, *optional*): above 0; in proportion to it examples are drawn from the source.
         text_column (`str`, *optional*): the column that holds the documents.
@@ -66,6 +67,7 @@ class MixtureSource:
     dataset_name: str | None = None
     dataset_config_name: str | None = None
     split: str | None = None
+    revision: str | None = None
     train_file: Files = None
     validation_file: Files = None
     test_file: Files = None
@@ -86,13 +88,13 @@ class MixtureSource:
                 raise ValueError("it has neither `dataset_name` nor `train_file`: name the text to train on.")
             if self.dataset_name is not None and self.files:
                 raise ValueError(f"give either `dataset_name` or files ({', '.join(self.files)}), not both.")
-            for option in ("dataset_config_name", "split"):
+            for option in ("dataset_config_name", "split", "revision"):
                 if getattr(self, option) is not None and self.dataset_name is None:
                     raise ValueError(f"`{option}` is for `dataset_name`, which is missing.")
 
     def _check_types(self) -> None:
         """Check what a YAML file may hold of any type."""
-        for option in ("dataset_name", "dataset_config_name", "split", "text_column"):
+        for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
             if not isinstance(getattr(self, option), str | None):
                 raise ValueError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
         for option in _FILE_OPTIONS:

@@ -55,6 +55,7 @@ from .shards import (
     differences,
     example_counts,
     preparation_settings,
+    revision_advice,
     source_folder,
     tokenizer_digest,
 )
@@ -239,7 +240,7 @@ def _check_same(folder: Path, saved: Mapping[str, Any], plan: Mapping[str, Any])
     if changed:
         raise ValueError(
             f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
-            "folder, or prepare this one anew by `overwrite_cache`."
+            f"folder, or prepare this one anew by `overwrite_cache`.{revision_advice(changed)}"
         )
 
 

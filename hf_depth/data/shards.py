@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,13 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         elif one != other:
             found.append(f"{name} {_short(one)} (now {_short(other)})")
     return found
+
+
+def revision_advice(changed: Sequence[str]) -> str:
+    """How to read the commit of before, for an error about what [`differences`] found; nothing if none differs."""
+    if not any("hf://datasets/" in difference for difference in changed):
+        return ""
+    return " To read another commit of a data set of the Hub, name it by `dataset_revision` (in a mixture `revision`)."
 
 
 def _short(value: Any) -> str:

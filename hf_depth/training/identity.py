@@ -73,6 +73,11 @@ EVALUATION_SETTINGS = (
 DATA_SETTINGS = ("train_examples", "train_examples_hash", "stream_versions", *EVALUATION_SETTINGS)
 # What is not always known, as without a connection to the Hub.
 PARTLY_KNOWN = ("dataset_content", "documents_held_out", "base_weights")
+# What says of which text and which base that is.
+NAMED_SOURCES = (
+    *("dataset_name", "dataset_config_name", "split", "validation_split_percentage"),
+    *("mixture_sources", "model_name_or_path"),
+)
 
 # Flags of the scripts that do not concern the training, or that something else stands for.
 FREE_FLAGS = frozenset(
@@ -82,7 +87,7 @@ FREE_FLAGS = frozenset(
     # The model has them: `check_same_model`.
     + (*SIZE_FIELDS, *DEPTH_FIELDS)
     # The tasks and the data stand for them.
-    + ("task_file", "benchmark", "excluded_datasets", "dataset_dir")
+    + ("dataset_revision", "task_file", "benchmark", "excluded_datasets", "dataset_dir")
 )
 NUM_SAMPLES = 64  # of the training examples
 
@@ -204,6 +209,25 @@ def free_settings(args: TrainingArguments) -> Collection[str]:
     return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
 
 
+def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
+    """What a checkpoint states of its run: nothing if it was not written by a [`Run`], or if there is none."""
+    path = None if checkpoint is None else Path(checkpoint, RUN_FILE)
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+
+
+def keep_known(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    What identifies a run, to be written on: of what is not known now, as without a connection to the Hub, what the
+    checkpoint states, or the next one would be compared with nothing. Of another text or base nothing is taken.
+    """
+    saved = saved_description(checkpoint)
+    named = [name for name in saved.keys() | run.keys() if _setting(name) in NAMED_SOURCES]
+    if any(saved.get(name) != run.get(name) for name in named):
+        return dict(run)
+    unknown = [name for name in run if run[name] is None and _setting(name) in PARTLY_KNOWN]
+    return {**run, **{name: saved.get(name) for name in unknown}}
+
+
 def check_same_run(
     checkpoint: str | os.PathLike,
     run: Mapping[str, Any],
@@ -227,10 +251,7 @@ def check_same_run(
     Raises:
         `ValueError`: naming what differs.
     """
-    path = Path(checkpoint, RUN_FILE)
-    if not path.is_file():
-        return
-    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved = saved_description(checkpoint)
     run = json.loads(json.dumps(dict(run), default=str))  # as it is read back
     is_data = not run.keys().isdisjoint(DATA_SETTINGS)
     names = [name for name in saved if (name in DATA_SETTINGS) == is_data and name not in free]
@@ -247,8 +268,13 @@ def check_same_run(
 
 
 def _is_unknown(name: str, *runs: Mapping[str, Any]) -> bool:
-    """Whether a setting, maybe of one source of a mixture, is not known of one of the runs."""
-    return name.partition(" of ")[0] in PARTLY_KNOWN and any(run.get(name) is None for run in runs)
+    """Whether a setting is not known of one of the runs."""
+    return _setting(name) in PARTLY_KNOWN and any(run.get(name) is None for run in runs)
+
+
+def _setting(name: str) -> str:
+    """The name of a setting without that of the source of a mixture."""
+    return name.partition(" of ")[0]
 
 
 def _refuse_or_warn(checkpoint: str | os.PathLike, changed: Mapping[str, str], allow_changes: bool, fixed: list[str]):

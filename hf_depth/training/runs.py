@@ -6,7 +6,7 @@ Both example scripts are made of these steps: [`PretrainingRun`] and [`FineTunin
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ from .identity import (
     describe_evaluation,
     describe_training,
     free_settings,
+    keep_known,
+    saved_description,
 )
 from .locks import alone_in_output_dir
 from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
@@ -82,6 +84,7 @@ class Run:
         self.do_train = args.do_train
         self._check_same(describe_training(args) | self.description)
         if checkpoint is not None:
+            self.description = keep_known(checkpoint, self.description)
             self.best_checkpoint = best_checkpoint(checkpoint, args)
             if is_finished(checkpoint, args):
                 self.do_train = not model_is_complete(checkpoint, args)
@@ -91,20 +94,28 @@ class Run:
         self._last_evaluation = LastEvaluation()
 
     @classmethod
-    def find(cls, args: DepthTrainingArguments, describe: Mapping[str, Any]) -> "Run":
+    def find(
+        cls,
+        args: DepthTrainingArguments,
+        describe: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]],
+    ) -> "Run":
         """
         The run of `args.output_dir`, new or to be continued.
 
         Args:
             args: of the trainer; `resume_from_checkpoint` names a checkpoint, or is false to start anew.
-            describe: what identifies the run, such as its objective and base model.
+            describe: what identifies the run, such as its objective and base model; or a function that tells it, given
+                what the checkpoint to be continued states of it (nothing for a new run).
 
         Raises:
             `ValueError`: if there is nothing to do, a checkpoint of another run, or not the one asked for.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` of the arguments.")
-        return cls(args, describe, checkpoint_to_resume(args))
+        checkpoint = checkpoint_to_resume(args)
+        if callable(describe):
+            describe = describe(saved_description(checkpoint))
+        return cls(args, describe, checkpoint)
 
     @property
     def steps(self) -> dict[str, bool]:

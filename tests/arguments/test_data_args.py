@@ -4,6 +4,7 @@ import tempfile
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from absl.testing import parameterized
 from datasets import Dataset
@@ -73,6 +74,8 @@ class CorpusArgumentsTest(parameterized.TestCase):
     def test_a_configuration_is_of_a_data_set(self):
         with self.assertRaisesRegex(ValueError, "`--dataset_config_name` is for `--dataset_name`"):
             CorpusArguments(dataset_config_name="en", train_file=["a.txt"])
+        with self.assertRaisesRegex(ValueError, "`--dataset_revision` is for `--dataset_name`"):
+            CorpusArguments(dataset_revision="v2", train_file=["a.txt"])
 
     @parameterized.parameters(CorpusArguments, TaskArguments)
     def test_the_number_of_processes_has_a_limit(self, kind):
@@ -133,6 +136,35 @@ class CorpusArgumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             CorpusArguments(**given | {"train_file": [str(folder / "b.txt")]}).open_shards()
         self.assertIsNone(CorpusArguments().open_shards())
+
+    @parameterized.parameters(False, True)
+    def test_a_newer_commit_is_another_text_for_shards_unless_the_old_one_is_named(self, mixed):
+        commits = {None: "a" * 40, "v1": "a" * 40}
+
+        def builder(name, config, cache_dir, revision):
+            files = {"train": [f"hf://datasets/{name}@{commits[revision]}/train.jsonl"]}
+            return SimpleNamespace(config=SimpleNamespace(data_files=files))
+
+        def arguments(**named):
+            if not mixed:
+                return CorpusArguments(
+                    dataset_name="some/data",
+                    tokenized_dataset_dir=folder,
+                    **{f"dataset_{name}": value for name, value in named.items()},
+                )
+            source = {"name": "a", "weight": 1, "dataset_name": "some/data"} | named
+            return CorpusArguments(dataset_mixture=[json.dumps(source)], tokenized_dataset_dir=folder)
+
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset_builder", builder))
+        documents = {"train": Dataset.from_dict({"text": ["It rains. It pours."]})}
+        prepare_shards(documents, SpanCorruptionObjective(TOKENIZER), **arguments().for_sharding())
+        commits[None] = "b" * 40
+        with self.assertRaisesRegex(ValueError, "another text than .*aaa.*bbb.*name it by `dataset_revision`"):
+            arguments().open_shards()
+        with self.assertRaisesRegex(ValueError, "another preparation.*aaa.*bbb.*name it by `dataset_revision`"):
+            prepare_shards(documents, SpanCorruptionObjective(TOKENIZER), **arguments().for_sharding())
+        self.assertIsNotNone(arguments(revision="v1").open_shards())
 
     def test_shards_of_a_folder_that_has_changed_are_refused(self):
         folder = Path(self.enter_context(tempfile.TemporaryDirectory()))

@@ -1,12 +1,13 @@
 import functools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 from absl.testing import parameterized
 
 from helpers import SENTENCES, CorpusTestCase
-from hf_depth.data.corpus import describe_dataset, describe_documents, load_corpus
+from hf_depth.data.corpus import describe_dataset, describe_documents, described_commit, load_corpus
 from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
 from hf_depth.data.python_reference import python_reference_documents
 
@@ -51,7 +52,11 @@ class SourceTest(CorpusTestCase):
         ({"mixture_stopping_strategy": "first_exhausted"}, "are for `dataset_mixture`, which is missing"),
         ({"mixed": True, "split": "train[:10%]"}, "`split` beside `dataset_mixture`.*give it to a source"),
         ({"mixed": True, "dataset_config_name": "en"}, "`dataset_config_name` beside `dataset_mixture`"),
-        ({"mixed": True, "revision": "v2"}, "`revision` beside `dataset_mixture`.*load that source by itself"),
+        ({"mixed": True, "revision": "v2"}, "`revision` beside `dataset_mixture`.*give it to a source"),
+        (
+            {"dataset_name": "/", "revision": "v2"},
+            "`revision` 'v2' is of a data set on the Hub, but .*'/' is a folder",
+        ),
     )
     def test_no_argument_is_ignored(self, arguments, message):
         self.write("a.txt", SENTENCES[0])
@@ -78,6 +83,22 @@ class DescriptionTest(CorpusTestCase):
             builder.side_effect = ConnectionError("no network")
             self.assertIsNone(describe_dataset("some/data"))
             self.assertEqual(set(describe_documents("some/data", streaming=True).values()), {None})
+
+    def test_a_revision_is_described_and_its_commit_is_read_from_that(self):
+        commits = {None: "0123456789" * 4, "v2": "abcdef0123" * 4}
+
+        def builder(name, config, cache_dir, revision):
+            files = {"train": [f"hf://datasets/{name}@{commits[revision]}/train.jsonl"]}
+            return SimpleNamespace(config=SimpleNamespace(data_files=files))
+
+        with mock.patch("hf_depth.data.corpus.load_dataset_builder", builder):
+            for revision, commit in commits.items():
+                for split in (None, "train[:10%]"):
+                    described = describe_documents("some/data", split=split, streaming=True, revision=revision)
+                    self.assertEqual(described_commit(described["dataset_content"], "some/data"), commit)
+        for content in (None, ["22 bytes"], [f"hf://datasets/some/data@{commit}" for commit in commits.values()]):
+            self.assertIsNone(described_commit(content, "some/data"))
+        self.assertIsNone(described_commit(described["dataset_content"], "some/dat"))
 
     def test_a_card_of_a_map_style_data_set_of_the_hub_may_change(self):
         with mock.patch("hf_depth.data.corpus.load_dataset_builder", side_effect=AssertionError):

@@ -228,6 +228,7 @@ class SourceTest(CorpusTestCase):
         (["name=a"], "'a': it has neither `dataset_name` nor `train_file`"),
         (["name=a,train_file=a.txt,dataset_name=b"], "'a': give either `dataset_name` or files"),
         (["name=a,train_file=a.txt,split=train"], "'a': `split` is for `dataset_name`"),
+        (["name=a,train_file=a.txt,revision=v2"], "'a': `revision` is for `dataset_name`"),
         (["name=a/b,train_file=a.txt"], "'a/b' is no name for a source"),
         (["name=my_sentence,train_file=a.txt"], "'my_sentence' is no name for a source"),
         (["name=a,name=b,train_file=a.txt"], "gives 'name' twice"),

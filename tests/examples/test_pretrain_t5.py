@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -185,6 +186,27 @@ class PretrainTest(parameterized.TestCase):
         self.assertIn("Passing over", logs.output[0])
         self.assertIn("checkpoint-2", logs.output[1])
         self.assertEqual(trainer.state.global_step, 3)
+
+    def test_a_stream_of_the_hub_is_resumed_at_the_commit_that_it_began_with(self):
+        began, newer, read = "a" * 40, "b" * 40, []
+
+        def builder(name, config, cache_dir, revision):
+            files = {"train": [f"hf://datasets/{name}@{revision or latest}/train.jsonl"]}
+            return SimpleNamespace(config=SimpleNamespace(data_files=files))
+
+        def load(name, config, revision, **options):
+            read.append(revision)
+            return {"train": Dataset.from_dict({"text": documents()}).to_iterable_dataset()}
+
+        saving = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant"}
+        saving |= {"train_file": None, "dataset_name": "some/data", "streaming": True, "max_eval_samples": 4}
+        self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset_builder", builder))
+        self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset", load))
+        for latest, steps in ((began, 2), (newer, 4)):
+            self.script.main(self.flags(**saving, max_steps=steps))
+            saved = json.loads((self.output_dir / f"checkpoint-{steps}" / "run.json").read_text())
+            self.assertEqual(saved["dataset_content"], [f"hf://datasets/some/data@{began}"])
+        self.assertEqual(read, [began, began])
 
     def test_another_model_does_not_resume_a_run(self):
         flags = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1, "do_eval": None}

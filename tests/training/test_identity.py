@@ -3,7 +3,9 @@ import json
 import logging
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -23,6 +25,7 @@ from hf_depth.training.identity import (
     describe_evaluation,
     describe_run,
     describe_training,
+    keep_known,
 )
 from hf_depth.training.runs import Run
 from tiny_training import TrainingTestCase, mixture, parameters, stream, tiny_model, trainer
@@ -105,6 +108,14 @@ class ContinuedRunTest(TrainingTestCase):
             continued = self.continued(number_of_rows=9, allow_changed_arguments=True)
         self.assertRegex("".join(logs.output), message)
         self.assertEqual(continued.state.global_step, 3)
+
+    def test_a_run_that_is_described_by_its_checkpoint_states_on_what_is_not_known_now(self):
+        path = max(Path(self.folder).glob("checkpoint-*")) / "run.json"
+        args = self.find().args
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset_content": ["a commit"]}))
+        with mock.patch("hf_depth.training.runs.checkpoint_to_resume", return_value=str(path.parent)):
+            run = Run.find(args, lambda saved: {"noise": saved["noise"], "dataset_content": None})
+        self.assertEqual(run.description, {"noise": 0.3, "dataset_content": ["a commit"]})
 
     def test_another_optimizer_is_refused_before_anything_is_loaded(self):
         for allow in (False, True):
@@ -271,6 +282,53 @@ class DescribeRunTest(TrainingTestCase):
         self.check(unknown, unknown | known)
         with self.assertRaisesRegex(ValueError, "dataset_content.*data@1.*data@2"):
             self.check(known, known | {"dataset_content": ["hf://datasets/some/data@2"]})
+
+    @parameterized.parameters(False, True)
+    def test_a_stream_goes_on_with_the_commit_that_it_began_with(self, mixed):
+        hub = {None: "a" * 40, "v1": "a" * 40, "a" * 40: "a" * 40}
+
+        def builder(name, config, cache_dir, revision):
+            files = {"train": [f"hf://datasets/{name}@{hub[revision]}/train.jsonl"]}
+            return SimpleNamespace(config=SimpleNamespace(data_files=files))
+
+        def resumed(saved, **named):
+            source = {"name": "a", "weight": 1, "dataset_name": "some/data"} | named
+            given = {f"dataset_{name}": value for name, value in named.items()} | {"dataset_name": "some/data"}
+            given = {"dataset_mixture": [json.dumps(source)]} if mixed else given
+            corpus = CorpusArguments(**given, streaming=True)
+            corpus.keep_commits(saved)
+            self.check(saved, described := describe_run(ModelArguments(), data_args=(corpus,)))
+            corpus.keep_commits(described)
+            loaded = corpus.for_loading()
+            return loaded["dataset_mixture"][0].revision if mixed else loaded["revision"]
+
+        self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset_builder", builder))
+        source = {"dataset_mixture": ["name=a,weight=1,dataset_name=some/data"]} if mixed else None
+        saved = self.describe(**source or {"dataset_name": "some/data"}, streaming=True)
+        saved = {name: value for name, value in saved.items() if name not in asdict(ObjectiveArguments())}
+        del saved["script"]
+        self.assertEqual(resumed({}), "a" * 40)  # a new run reads what it states
+        hub[None] = "b" * 40
+        self.assertEqual(resumed(saved), "a" * 40)
+        self.assertEqual(resumed({}), "b" * 40)
+        self.assertEqual(resumed(saved, revision="v1"), "v1")
+        hub["main"] = "b" * 40
+        with self.assertRaisesRegex(ValueError, r"dataset_content.*@aaa.*\(now .*@bbb.*--allow_changed_arguments"):
+            resumed(saved, revision="main")
+
+    @parameterized.parameters("", " of a")
+    def test_what_is_not_known_for_a_while_stays_known(self, source):
+        known = {f"dataset_content{source}": ["hf://datasets/some/data@1"], "base_weights": ["5 bytes"]}
+        named = {f"dataset_name{source}": "some/data", "model_name_or_path": "base", "noise": 0.3}
+        Path(self.folder, "run.json").write_text(json.dumps(named | known))
+        unknown = dict.fromkeys(known)
+        self.assertEqual(keep_known(self.folder, named | unknown), named | known)
+        self.assertEqual(keep_known(self.folder, named | unknown | {"noise": 0.5}), named | known | {"noise": 0.5})
+        for now in ({f"dataset_name{source}": "other/data"}, {f"dataset_content{source}": ["2"], "base_weights": []}):
+            self.assertEqual(keep_known(self.folder, named | unknown | now), named | unknown | now)
+        self.assertEqual(keep_known(self.folder, named), named)
+        Path(self.folder, "run.json").unlink()
+        self.assertEqual(keep_known(self.folder, unknown), unknown)
 
     def test_other_weights_in_the_folder_of_the_base_model_are_another_base(self):
         base, described = Path(self.folder, "base"), []
