@@ -188,10 +188,10 @@ class PretrainTest(parameterized.TestCase):
         self.assertEqual(trainer.state.global_step, 3)
 
     def test_a_stream_of_the_hub_is_resumed_at_the_commit_that_it_began_with(self):
-        began, newer, read = "a" * 40, "b" * 40, []
+        began, newer, latest, read = "a" * 40, "b" * 40, [], []
 
         def builder(name, config, cache_dir, revision):
-            files = {"train": [f"hf://datasets/{name}@{revision or latest}/train.jsonl"]}
+            files = {"train": [f"hf://datasets/{name}@{revision or latest[-1]}/train.jsonl"]}
             return SimpleNamespace(config=SimpleNamespace(data_files=files))
 
         def load(name, config, revision, **options):
@@ -202,7 +202,8 @@ class PretrainTest(parameterized.TestCase):
         saving |= {"train_file": None, "dataset_name": "some/data", "streaming": True, "max_eval_samples": 4}
         self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset_builder", builder))
         self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset", load))
-        for latest, steps in ((began, 2), (newer, 4)):
+        for commit, steps in ((began, 2), (newer, 4)):
+            latest.append(commit)
             self.script.main(self.flags(**saving, max_steps=steps))
             saved = json.loads((self.output_dir / f"checkpoint-{steps}" / "run.json").read_text())
             self.assertEqual(saved["dataset_content"], [f"hf://datasets/some/data@{began}"])
