@@ -190,7 +190,7 @@ class PretrainTest(parameterized.TestCase):
     def test_a_stream_of_the_hub_is_resumed_at_the_commit_that_it_began_with(self):
         began, newer, latest, read = "a" * 40, "b" * 40, [], []
 
-        def builder(name, config, cache_dir, revision):
+        def builder(name, config, cache_dir, revision=None):
             files = {"train": [f"hf://datasets/{name}@{revision or latest[-1]}/train.jsonl"]}
             return SimpleNamespace(config=SimpleNamespace(data_files=files))
 
