@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,13 @@ from typing import Any
 MANIFEST_FILE = "manifest.json"
 # In `output_dir`. Neither the `checkpoint-*` of `Trainer` nor its uploads to the Hub (all but `_*`) find it.
 UNFINISHED_FOLDER = "_unfinished"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "adapter_model.safetensors",  # of PEFT, perhaps in a folder with the name of the adapter
+)
 SHARDED = ("global_step", "pytorch_model_fsdp", "optimizer_0", "optimizer.bin")  # how files of DeepSpeed, FSDP begin
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))  # numbers of system errors
 
@@ -68,12 +75,16 @@ def write_manifest(folder: str | os.PathLike, files: Mapping[str, Mapping[str, A
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file that is there as a whole, as it was before or as it is now, whenever the process ends."""
-    aside = path.with_name(f"_{path.name}")  # a name that uploads to the Hub leave out
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    # A name that uploads to the Hub leave out, and that no other process takes at the same time.
+    aside = path.with_name(f"_{path.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def publish_folder(folder: Path, target: Path) -> None:
@@ -220,10 +231,11 @@ def missing_part(names: Iterable[str]) -> str | None:
     Args:
         names: of its files, relative to its folder.
     """
+    names = list(names)
     tops = {name.split("/")[0] for name in names}
     if "trainer_state.json" not in tops or any(top.startswith(SHARDED) for top in tops):
         return None
-    if tops.isdisjoint((*WEIGHTS, "adapter_model.safetensors")):
+    if {name.rsplit("/", 1)[-1] for name in names}.isdisjoint(WEIGHTS):
         return WEIGHTS[0]
     needed = ("optimizer.pt", "rng_state", "scheduler.pt")
     found = [name for name in (*needed, "log_state") if any(top.startswith(name) for top in tops)]

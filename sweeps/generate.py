@@ -25,7 +25,7 @@ RECIPES_FOLDER = "examples/configs/recipes"
 FINE_TUNING = "examples/fine_tune_t5.py"
 PRE_TRAINING = "examples/pretrain_t5.py"
 # Their settings are those of the SLURM scripts in run_configs of https://github.com/zbambergerNLP/depth: the script of
-# DEPTH where there is one that is not empty, else that of T5. Their warm-up is at most a tenth of the steps.
+# DEPTH where there is one that is not empty, else that of T5. Their code warms up for at most a tenth of the steps.
 AUTHORS = "the authors of DEPTH (arXiv 2405.07788)"
 
 FINE_TUNED = {

@@ -37,6 +37,7 @@ class ManifestTestCase(parameterized.TestCase):
         self.folder.mkdir()
         for name in names or FILES:
             path = self.folder / name
+            path.parent.mkdir(exist_ok=True)
             if path.suffix == ".json":
                 path.write_text(json.dumps({"global_step": 3}))
             elif path.suffix == ".safetensors":
@@ -99,6 +100,13 @@ class DamageTest(ManifestTestCase):
         ("config.json", "model.safetensors", "rng_state_1.pth", "optimizer.pt", "scheduler.pt", "trainer_state.json"),
         ("config.json", "global_step3", "rng_state_0.pth", "trainer_state.json"),  # DeepSpeed
         ("pytorch_model_fsdp.bin", "optimizer.bin", "rng_state_0.pth", "scheduler.pt", "trainer_state.json"),
+        (
+            "mine/adapter_model.safetensors",
+            "optimizer.pt",
+            "rng_state.pth",
+            "scheduler.pt",
+            "trainer_state.json",
+        ),  # PEFT
         ("config.json", "model.safetensors"),  # the final model
     )
     def test_a_manifest_has_the_parts_that_its_kind_of_checkpoint_has(self, *names):
@@ -167,9 +175,20 @@ class PublishTest(ManifestTestCase):
         with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")):
             with self.assertRaises(OSError):
                 replace_text(path, "after")
-        self.assertEqual(path.read_text(), "before")
+        self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "before")])
         replace_text(path, "after")
         self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "after")])
+
+    def test_two_processes_may_replace_a_text_at_the_same_time(self):
+        path = self.folder.with_name("all_results.json")
+
+        def other_process(_):
+            with mock.patch("os.getpid", return_value=1), mock.patch("os.fsync"):
+                replace_text(path, "of the other one")
+
+        with mock.patch("os.fsync", side_effect=other_process):
+            replace_text(path, "of this one")
+        self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "of this one")])
 
 
 class FullDiskTest(ManifestTestCase):

@@ -61,18 +61,20 @@ def without_wraps(text: str) -> str:
     for page, paragraph in zip(pages, paragraphs, strict=True):
         page = page or widest  # two lines may be headings, or wrapped as others are
         for at in paragraph[:-1]:
-            if widths[at] <= page < extended[at] and not LIST_MARKER.match(lines[at + 1]):
+            # One of several blank lines is enough: `iter_blocks` looks at the rest of them from each of them.
+            is_blank = not lines[at].strip()
+            if is_blank or (widths[at] <= page < extended[at] and not LIST_MARKER.match(lines[at + 1])):
                 ends[at] = " "
     return "".join(line + end for line, end in zip(lines, ends, strict=True))[:-1]
 
 
 def _page_width(lines: list[str], widths: list[int], extended: list[int], paragraph: list[int]) -> int:
-    """The width at which the lines of a paragraph are wrapped, 0 if they are not: most are full, and one goes on."""
+    """The width at which a paragraph is wrapped, 0 if it is not: most of its lines are full, and some just go on."""
     page = max(widths[at] for at in paragraph)
     num_full = sum(extended[at] > page for at in paragraph[:-1])
     starts = [lines[at].lstrip()[:1] for at in paragraph[1:]]
-    is_wrapped = num_full >= 2 and 3 * num_full >= 2 * len(starts)
-    is_wrapped &= any(start.isalpha() and not start.isupper() for start in starts)
+    num_going_on = sum(start.isalpha() and not start.isupper() for start in starts)
+    is_wrapped = num_full >= 2 and 3 * num_full >= 2 * len(starts) and 3 * num_going_on > len(starts)
     return page if is_wrapped and page >= MIN_PAGE_WIDTH else 0
 
 

@@ -304,6 +304,7 @@ class Probe:
         best, chosen, num_worse = -np.inf, "", 0
         for name, classifier in candidates(features, labels):
             score = self._score(validation, classifier.predict(validated))
+            logger.debug(f"{self.spec.full_name}: {name} scores {score:.4f} on validation examples")
             num_worse += 1
             if score > best:
                 best, chosen, num_worse, self.classifier = score, name, 0, copy.deepcopy(classifier)

@@ -1042,7 +1042,7 @@ def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dty
     if triton is None:
         return "Triton is not installed."
     if not INTERPRETED:
-        if device.type != "cuda" or torch.version.hip is not None:
+        if device.type != "cuda" or torch.version.hip is not None or not torch.cuda.is_available():
             return f"the Triton kernels need an NVIDIA GPU, not {device}."
         if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
             return f"the Triton kernels need a GPU of capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or above."

@@ -78,6 +78,8 @@ def read_class(spec: TaskSpec, label: Any) -> int:
     """
     if is_unlabeled(label):
         return UNLABELED
+    if isinstance(label, str) and label.strip().lower() in ("true", "false") and spec.parse(label) == UNLABELED:
+        label = label.strip().lower() == "true"  # as truth values stand in CSV files
     if isinstance(label, bool):  # 0 and 1 for Python, but "no" need not be class 0
         label_id, number = spec.parse_bool(label), None
     else:

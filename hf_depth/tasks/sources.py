@@ -34,7 +34,7 @@ TABLE_SUFFIXES = (*(suffix for suffix in READERS if suffix != ".txt"), ".tsv")
 
 # What the first word of a split is called in file names.
 _SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "dev", "val"), "test": ("test",)}
-_SHARD = re.compile(r"-\d{5}-of-\d{5}")  # of a Parquet file of the Hub
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]{16})?")  # of a Parquet file of the Hub, perhaps with a hash
 
 
 @dataclass(frozen=True)

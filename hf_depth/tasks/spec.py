@@ -275,9 +275,10 @@ class TaskSpec:
         shown = f"numbers from {labels[0][1]} to {labels[-1][1]}"
         if not self.is_regression:
             shown = ", ".join(f"{number} ({text})" for number, text in labels[:12]) + (", …" if labels[12:] else "")
+        remedy = " Write the number or the text of a class for a truth value." if isinstance(label, bool) else ""
         return ValueError(
             f"Task {self.name!r}: the column {self.label_column_name!r} holds {label!r:.80}, which is none of its "
-            f"labels: {shown}; -1 stands for an unlabeled example."
+            f"labels: {shown}; -1 stands for an unlabeled example.{remedy}"
         )
 
 

@@ -16,6 +16,7 @@ from .callbacks import evaluations_without_improvement
 logger = logging.getLogger(__name__)
 
 MAX_NAMED = 3  # checkpoints, in a message
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # `training_args.bin` is none
 
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
@@ -64,7 +65,7 @@ def last_complete_checkpoint(
             no folder like that.
     """
     passed_over = []
-    for name in _checkpoint_names(output_dir):
+    for name in checkpoint_names(output_dir):
         folder = Path(output_dir, name)
         problem = damage_on_any_node(folder, training_args)
         if problem is None:
@@ -84,7 +85,7 @@ def last_complete_checkpoint(
     return None
 
 
-def _checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
+def checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
     """The checkpoints that any process sees, the newest one first: a node that was replaced has none."""
     names = [path.name for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
     steps = {name: name.removeprefix("checkpoint-") for found in gather_object([names]) for name in found}
@@ -148,7 +149,7 @@ def describe_weights(name_or_path: str | os.PathLike) -> list[str] | None:
     Args:
         name_or_path: of a model; of one of the Hub nothing is known, `None`.
     """
-    files = [file for pattern in ("*.safetensors", "*.bin") for file in sorted(Path(name_or_path).glob(pattern))]
+    files = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(name_or_path).glob(pattern))]
     return [describe_file(file) for file in files] or None
 
 

@@ -207,10 +207,15 @@ def _describe_data(spec: TaskSpec, arguments: TaskArguments) -> dict[str, Any]:
     files = {name: getattr(arguments, name) or [] for name in names}
     if arguments.dataset_dir is not None:
         paths = sorted(Path(arguments.dataset_dir).rglob("*"))
-        files["dataset_dir"] = [str(path) for path in paths if path.is_file()]
+        files["dataset_dir"] = [str(path) for path in paths if path.is_file() and not _is_hidden(path, arguments)]
     described = {name: json.dumps(describe_all_files(name, files[name])) for name in files if files[name]}
     hashes = {name: hashlib.sha256(content.encode()).hexdigest()[:12] for name, content in described.items()}
     return {"task_version": spec.version, "files": hashes}
+
+
+def _is_hidden(path: Path, arguments: TaskArguments) -> bool:
+    """Whether a file is not of the data, such as those that `hf download` keeps in `.cache`."""
+    return any(part.startswith(".") for part in path.relative_to(arguments.dataset_dir).parts)
 
 
 def _check_distinct(checkpoints: Sequence[Checkpoint]) -> None:

@@ -83,7 +83,7 @@ def _acquire(path: Path) -> int:
         if time.monotonic() >= deadline:
             raise ValueError(
                 f"Another run{owner} trains in {path.parent}: the two would mix their checkpoints. Wait for its end, "
-                "stop it, or choose another `--output_dir`."
+                f"stop it, or choose another `--output_dir`. If that process is gone with its machine, delete {path}."
             )
         time.sleep(min(0.5, LOCK_TIMEOUT))
     return descriptor

@@ -29,7 +29,14 @@ from ..manifests import one_error_for_a_full_disk
 from ..models.masking_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .callbacks import LastEvaluation
-from .checkpoints import best_checkpoint, check_same_model, checkpoint_to_resume, is_finished, model_is_complete
+from .checkpoints import (
+    best_checkpoint,
+    check_same_model,
+    checkpoint_names,
+    checkpoint_to_resume,
+    is_finished,
+    model_is_complete,
+)
 from .console import files_table
 from .identity import (
     FIXED,
@@ -90,6 +97,7 @@ class Run:
                 self.do_train = not model_is_complete(checkpoint, args)
                 what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
                 logger.info(f"{checkpoint} is the end of this run: {what}.")
+        self._found: list[str] | None = None  # the checkpoints that there were
         self._is_restored = False
         self._last_evaluation = LastEvaluation()
 
@@ -112,10 +120,14 @@ class Run:
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` of the arguments.")
-        checkpoint = checkpoint_to_resume(args)
-        if callable(describe):
-            describe = describe(saved_description(checkpoint))
-        return cls(args, describe, checkpoint)
+        # One that is ending saves first, and then there is more to continue from.
+        with alone_in_output_dir(args) if args.do_train else nullcontext():
+            checkpoint = checkpoint_to_resume(args)
+            if callable(describe):
+                describe = describe(saved_description(checkpoint))
+            run = cls(args, describe, checkpoint)
+            run._found = checkpoint_names(args.output_dir)
+        return run
 
     @property
     def steps(self) -> dict[str, bool]:
@@ -184,6 +196,7 @@ class Run:
         alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
         with alone, one_error_for_a_full_disk(self.args.output_dir):
             if self.do_train:
+                self._check_found()
                 with stop_on_signals(trainer):
                     self.train(trainer, statistics.get("train", {}))
             if self.args.do_eval:
@@ -222,6 +235,14 @@ class Run:
                 argument = {"do_train": "train_dataset", "do_eval": "eval_dataset", "do_predict": "test_dataset"}[step]
                 owner = "run.execute" if step == "do_predict" else type(trainer).__name__
                 raise ValueError(f"`{step}` needs data: give `{owner}(..., {argument}=...)`, or leave out `{step}`.")
+
+    def _check_found(self) -> None:
+        """Check that nobody has trained in the folder since it was found what to continue."""
+        if self._found is not None and checkpoint_names(self.args.output_dir) != self._found:
+            raise ValueError(
+                f"Another run has written checkpoints to {self.args.output_dir} since this one began. Run the same "
+                "command again: it continues the last of them."
+            )
 
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
         """Train, from the checkpoint on if there is one, and save model, state and metrics."""

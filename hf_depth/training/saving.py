@@ -260,10 +260,11 @@ class SavingTrainer(Seq2SeqTrainer):
                 self._model_files = describe_files(aside, files, sync=True)
                 publish_files(aside, Path(self.args.output_dir))
         except Exception as error:
+            if not is_full_disk(error):
+                remove_aside(aside)
+                raise
             free = shutil.disk_usage(self.args.output_dir).free
             remove_aside(aside)
-            if not is_full_disk(error):
-                raise
             raise self._full_disk(str(error), free) from None
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import SENTENCES
+from hf_depth.data import sentences as splitting
 from hf_depth.data.sentences import SENTENCEX_LANGUAGES, get_sentence_splitter
 from hf_depth.data.tokenization import SENTENCE_TOKENS
 
@@ -77,6 +78,8 @@ class SentenceSplitterTest(parameterized.TestCase):
         "The Annual Report of the Whole Company\nThe Board of Directors and its Members\nThe Balance\n2024",
         "- one thing\n- another thing\n- a third thing, which is a little longer",
         "A Title as Long as the Text Below It Is\nIt goes on here for a while.",
+        "Introduction and Overview ...................... 3\nHistory of the Market .......................... 7\n"
+        "eBay and Other Platforms ...................... 12\nResults of the Study .......................... 21",
     )
     def test_headings_and_lists_are_not_taken_for_wrapped_lines(self, text):
         sentences = nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
@@ -87,6 +90,13 @@ class SentenceSplitterTest(parameterized.TestCase):
         split = get_sentence_splitter("en")(text)
         found = [sentence.replace("\n", " ") for sentence in split]
         self.assertEqual(found, ["The First Day", *SENTENCES, "- A pear", "- An apple", "The End", "Of It"])
+
+    def test_many_blank_lines_take_no_longer_than_other_text(self):
+        wrapped = textwrap.fill(" ".join(SENTENCES), 60)
+        with mock.patch.object(splitting, "iter_blocks", wraps=splitting.iter_blocks) as iter_blocks:
+            split = get_sentence_splitter("en")(f"{wrapped}\n" + "\n" * 20_000 + "The end.")
+        self.assertEqual([sentence.replace("\n", " ") for sentence in split], [*SENTENCES, "The end."])
+        self.assertLess(iter_blocks.call_args[0][0].count("\n"), 50)
 
     def test_a_stray_quotation_mark_spoils_no_more_than_its_paragraph(self):
         text = '"Eins ist offen. Und so fort.\nZwei kam. Drei ging.\nVier blieb. "Fünf."'

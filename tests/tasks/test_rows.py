@@ -271,6 +271,7 @@ class ReadClassTest(parameterized.TestCase):
         task = as_task(ENTRY | {"labels": texts}, "mine", "truth")
         for read in (partial(read_class, task), lambda label: task.label_id({"label": label})):
             self.assertEqual([texts[read(value)].lower() for value in (True, False)], ["true", "false"])
+        self.assertEqual([texts[read_class(task, text)].lower() for text in ("TRUE", "False")], ["true", "false"])
 
     @parameterized.parameters((["yes", "no"],), (["0", "1"],))
     def test_a_truth_value_is_no_number_of_a_class(self, texts):

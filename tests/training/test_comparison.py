@@ -175,6 +175,7 @@ class ComparisonTest(parameterized.TestCase):
 
     def test_scores_of_other_weights_by_the_same_name_are_refused(self):
         self.execute(tasks=["glue/rte"], models=["t5"])
+        Path("runs/t5/checkpoint-10/training_args.bin").touch()  # no weights
         self.assertEmpty(self.comparison(tasks=["glue/rte"], models=["t5"]).pending_runs())
         tiny_model("t5", seed=1).save_pretrained("runs/t5/checkpoint-10")
         with self.assertRaisesRegex(ValueError, "step-10/glue/rte/seed-42 holds a run with other weights"):
@@ -188,6 +189,8 @@ class ComparisonTest(parameterized.TestCase):
         given = {"flags": [flag, str(file if flag == "--train_file" else "data")]}
         self.execute(tasks=["glue/rte"], models=["t5"], **given)
         file.touch()
+        Path("data/.cache").mkdir()
+        Path("data/.cache/rte.metadata").write_text("when it was downloaded")
         self.assertEmpty(self.comparison(tasks=["glue/rte"], models=["t5"], **given).pending_runs())
         file.write_text("{ }")
         with self.assertRaisesRegex(ValueError, f"seed-42 holds a run with other files .*{flag[2:]}"):

@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import tiny_tasks
 from helpers import run_in_two_processes, tiny_tokenizer
+from hf_depth.training import locks
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
 from tiny_training import RunTestCase, parameters, tiny_model, trainer
@@ -46,6 +47,27 @@ def run_on_two_disks(folder: str):
     with TestCase().assertRaisesRegex(ValueError, r"checkpoint-2 \(there is no such folder on .*start anew"):
         Run.find(last.args, {})
     last.end()
+
+
+class SharedFolderTest(RunTestCase):
+    def test_a_run_does_not_choose_its_checkpoint_beside_one_that_is_ending(self):
+        args = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS).args
+        with mock.patch.object(locks, "_try_to_acquire", return_value=None):
+            with mock.patch.object(locks, "LOCK_TIMEOUT", 0), self.assertRaisesRegex(ValueError, "Another run"):
+                Run.find(args, {})
+
+    def test_a_run_does_not_train_after_another_one_has_trained_in_its_folder(self):
+        first, second = (trainer("t5", self.folder, number_of_rows=8, max_steps=1, **ARGUMENTS) for _ in range(2))
+        runs = [Run.find(one.args, {}) for one in (first, second)]
+        runs[0].restore(first.model)
+        runs[0].execute(first)
+        model = Path(self.folder, "model.safetensors")
+        saved = model.read_bytes()
+        runs[1].restore(second.model)
+        with self.assertRaisesRegex(ValueError, "Another run has written checkpoints .* Run the same command again"):
+            runs[1].execute(second)
+        self.assertEqual(model.read_bytes(), saved)
+        self.assertFalse(Run.find(second.args, {}).do_train)
 
 
 class RunTest(RunTestCase):
