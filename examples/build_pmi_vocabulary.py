@@ -29,7 +29,7 @@ def main(args: Sequence[str] | None = None) -> list[str]:
     # ---- Text ----
     corpus = load_corpus(**corpus_args.for_loading())
     documents = corpus_args.needed_splits(corpus, do_train=True, do_eval=False, do_predict=False)["train"]
-    texts = (document[corpus_args.text_column] for document in islice(documents, corpus_args.max_train_samples))
+    texts = islice(corpus_args.training_texts(documents), corpus_args.max_train_samples)
 
     # ---- Vocabulary ----
     vocabulary = build_pmi_vocabulary(texts, pmi_args.pmi_vocab_size, pmi_args.min_count, pmi_args.max_counted)

@@ -230,8 +230,9 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     """
     Count the n-grams of a stream of texts, of one to five words without a punctuation mark or a line break among them.
 
-    Memory is bounded: when more than `max_counted` different n-grams of a length are held, the rare ones are dropped,
-    one count more each time; so a count may be too low by the number of these times, which is logged.
+    Memory is bounded: when more than `max_counted` different n-grams of a length are held, the count of each is
+    lowered by one, and those without a count are dropped. So a count may be too low, but by no more than the number
+    of these times, which is logged, and which is at most `total / max_counted`.
 
     Args:
         texts (`Iterable[str | None]`): any number of texts.
@@ -240,13 +241,15 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     Returns:
         Length in words -> count of each n-gram, a tuple of words; and length -> number of all n-grams.
 
+    Source: Misra and Gries (1982), "Finding repeated elements".
+
     >>> counts, totals = count_ngrams(["New York, New York.", "A new day"])
     >>> counts[2]["new", "york"], counts[1]["new",], totals[2]
     (2, 3, 4)
     """
     counts: dict[int, Counter] = {size: Counter() for size in range(1, MAX_NGRAM_LENGTH + 1)}
     totals = dict.fromkeys(counts, 0)
-    dropped = dict.fromkeys(counts, 0)
+    times = dict.fromkeys(counts, 0)
     for text in texts:
         for part in _BREAK.split((text or "").casefold()):
             words = _WORD.findall(part)
@@ -256,12 +259,13 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
                     counter.update(zip(*(words[start:] for start in range(size)), strict=False))
         for size, counter in counts.items():
             while len(counter) > max_counted:
-                dropped[size] += 1
-                counts[size] = counter = Counter({ngram: n for ngram, n in counter.items() if n > dropped[size]})
-    for size, times in dropped.items():
-        if times:
+                times[size] += 1
+                counts[size] = counter = Counter({ngram: n - 1 for ngram, n in counter.items() if n > 1})
+    for size, number in times.items():
+        if number:
             logger.warning(
-                f"N-grams of {size} words that came {times} times or less in a part of the text were dropped."
+                f"There are more than {max_counted:,} n-grams of {size} words: their counts may be too low, by "
+                f"{number:,} at most. Raise `max_counted` if there is memory."
             )
     return counts, totals
 

@@ -177,6 +177,7 @@ class DepthTrainer(GenerationTrainer):
         self.eval_data_collator = self.data_collator
         if hasattr(self.data_collator, "set_epoch"):
             self.eval_data_collator = copy.deepcopy(self.data_collator)
+            self.eval_data_collator.set_epoch(0)  # an earlier trainer may have left it in a later one
             if isinstance(self.eval_data_collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
                 self.eval_data_collator.seed = EVALUATION_SEED
             if self._takes_metadata:

@@ -137,6 +137,16 @@ class VocabularyTest(CorpusTestCase):
         self.assertLessEqual(max(len(counter) for counter in counts.values()), 50)
         self.assertGreater(counts[2]["new", "york"], 450)
 
+    def test_a_count_is_too_low_by_no_more_than_the_number_of_ngrams_over_those_held(self):
+        texts = []
+        for block in range(100):
+            texts += [f"w{number} v{number}" for number in range(60 * block, 60 * block + 60)]
+            texts += ["quid pro"] * 20 * (block >= 50)  # comes late, when much was dropped before
+        with self.assertLogs("hf_depth.data.pmi", "WARNING"):
+            counts, totals = count_ngrams(texts, max_counted=50)
+        lost = 1000 - counts[2]["quid", "pro"]
+        self.assertBetween(lost, 0, totals[2] // 50)
+
     def test_a_vocabulary_has_the_shares_of_the_lengths_and_is_read_back(self):
         texts = [f"{a} {b} {c}" for a in "abcdefgh" for b in "xyz" for c in "pq"] * 3
         vocabulary = build_pmi_vocabulary([*texts, *["new york city hall"] * 4], size=8, min_count=3)

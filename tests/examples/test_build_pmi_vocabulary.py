@@ -28,3 +28,14 @@ class BuildTest(CorpusTestCase):
         self.assertEqual(read_pmi_vocabulary(self.path("pmi.txt")), expected)
         self.assertIn(f"{len(expected)} n-grams in", output)
         self.assertNotIn("a b", expected)
+
+    @parameterized.parameters([], ["--streaming"])
+    def test_the_vocabulary_of_a_mixture_is_that_of_all_its_sources(self, *flags):
+        sources = []
+        for name, column in (("a", "text"), ("b", "body")):
+            self.write(f"{name}.jsonl", (json.dumps({column: f"{name} {name}{name}."}) + "\n") * 5)
+            sources.append(f"name={name},weight=0.5,train_file={self.path(name + '.jsonl')},text_column={column}")
+        files = ["--dataset_mixture", *sources, "--output_file", self.path("pmi.txt"), "--min_count", "2"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            script.main([*files, "--validation_split_percentage", "0", *flags])
+        self.assertCountEqual(read_pmi_vocabulary(self.path("pmi.txt")), ["a aa", "b bb"])

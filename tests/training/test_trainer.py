@@ -280,6 +280,15 @@ class ResumeTest(TrainingTestCase):
         self.assertEqual(evaluated[0], evaluated[1])
 
     @parameterized.parameters("depth", "t5")
+    def test_a_collator_from_an_earlier_run_is_evaluated_on_the_same_noise(self, kind):
+        first = trainer(kind, self.folder)
+        first.data_collator.set_epoch(2)  # as the first run leaves it
+        second = DepthTrainer(model=first.model, args=first.args, data_collator=first.data_collator)
+        one, other = (run.eval_data_collator(rows(3)) for run in (first, second))
+        self.assertTrue(torch.equal(one["input_ids"], other["input_ids"]))
+        self.assertFalse(torch.equal(second.data_collator(rows(3))["input_ids"], one["input_ids"]))
+
+    @parameterized.parameters("depth", "t5")
     def test_all_seeds_are_evaluated_on_the_same_noise(self, kind):
         run = trainer(kind, self.folder)
         same = [self.evaluated_with(run, seed) for seed in (42, 1, 2)]
