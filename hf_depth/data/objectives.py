@@ -64,6 +64,8 @@ SPLITS = ("train", "validation", "test")
 STREAM_CHECK_EXAMPLES = 1000
 # The share of real tokens in packed rows is that of so many rows, at equal distances.
 MEASURED_ROWS = 500
+# The share of words in collocations is that of so many of the first examples.
+COLLOCATION_EXAMPLES = 1000
 PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
 METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
 
@@ -319,7 +321,7 @@ class Objective(ABC):
         examples = self._prepare(documents, preprocessor, max_samples, num_proc, overwrite_cache, desc)
         if isinstance(examples, Dataset):
             self.report(dataset_statistics(examples, self.tokenizer.unk_token_id), "prepared")
-            self._report_packing(examples, "prepared")
+            self._report_examples(examples, "prepared")
         return examples
 
     def _prepare(
@@ -425,7 +427,7 @@ class Objective(ABC):
                     examples = self._in_memory(examples, split, preprocessor)
             statistics[title] = dataset_statistics(examples, self.tokenizer.unk_token_id)
             self.report(statistics[title], split)
-            self._report_packing(examples, split)
+            self._report_examples(examples, split)
             return examples
 
         for split, documents in corpus.items():
@@ -459,7 +461,7 @@ class Objective(ABC):
         kind = "rows" if self.packing else "examples"
         logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")
         self.report(dataset_statistics(first, self.tokenizer.unk_token_id), "train")
-        self._report_packing(first.with_format("numpy"), "train")
+        self._report_examples(first.with_format("numpy"), "train")
         return stream
 
     def report(self, statistics: Statistics, split: str) -> None:
@@ -506,7 +508,8 @@ class Objective(ABC):
             "target": num_target / (len(indices) * self.packed_target_length),
         }
 
-    def _report_packing(self, examples: Dataset, split: str) -> None:
+    def _report_examples(self, examples: Dataset, split: str) -> None:
+        """Log what is measured on prepared examples, which are in numpy format, beside their statistics."""
         if f"input_ids{PER_EXAMPLE}" not in examples.column_names:
             return
         shares = self.real_token_shares(examples)
@@ -547,6 +550,20 @@ class _PMIMasking:
     @property
     def _max_unit_length(self) -> int:
         return 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH
+
+    def _report_examples(self, examples: Dataset, split: str) -> None:
+        super()._report_examples(examples, split)
+        if self._units is None:
+            return
+        texts = examples.select_columns("input_ids")[:COLLOCATION_EXAMPLES]["input_ids"]
+        share, num_words = self._units.collocation_share(np.concatenate(texts), np.array(list(map(len, texts))))
+        logger.info(f"{split}: {share:.1%} of {num_words:,} words (and punctuation marks) stand in collocations")
+        if share < 0.01 and num_words >= 1000:
+            logger.warning(
+                f"Hardly any word of the {split} data ({share:.2%}) stands in a collocation of `pmi_vocab_file` "
+                f"{self.pmi_vocab_file}, so that words are masked one by one: is it of the same language? Make one of "
+                "this text by `examples/build_pmi_vocabulary.py`."
+            )
 
 
 class _UnShuffling:

@@ -8,13 +8,15 @@ masked, the rest gives it away, and the model learns little else (Levine et al. 
 import logging
 import math
 import os
-import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import regex
 from transformers import PreTrainedTokenizerBase
 
 from .corruption import MAX_UNIT_LENGTH, Ragged
@@ -28,11 +30,18 @@ VOCABULARY_SIZE, MIN_COUNT = 800_000, 10
 SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
 MAX_COUNTED = 10_000_000  # n-grams of each length in memory
 
-# Words, with apostrophes inside, and runs of other characters: what a text and a vocabulary are divided into.
-_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
-_BREAK = re.compile(r"(?:[^\w\s'’]|(?<!\w)['’]|['’](?!\w))+|\n")
+# Words, with apostrophes inside, and runs of other characters: what a text and a vocabulary are divided into. For
+# `regex`, unlike `re`, the signs of vowels and other marks belong to a word.
+_WORD = regex.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
+_BREAK = regex.compile(r"(?:[^\w\s'’]|(?<!\w)['’]|['’](?!\w))+|\n")
+# In scripts that put no spaces between words, each character with its marks is a word.
+_UNSPACED = regex.compile(r"(?=\w)[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*")
+_ZERO_WIDTH = regex.compile("[\u200b-\u200d]")  # spaces for the tokenizers, as in Persian
+_PIECE = regex.compile(r"([^\w'’]*)(.*?)([^\w'’]*)", regex.DOTALL)  # punctuation, word, punctuation
+_PART_OF_WORD = regex.compile("<(?:unk|0x[0-9a-f]{2})>")  # for one character that is no piece, or a byte of it
 _APOSTROPHES = ("'", "’")
-_PUNCTUATION, _LETTERS, _APOSTROPHE = range(3)
+# What a piece of a vocabulary begins or ends with. Beside a border, there is a word for itself whatever is there.
+_PUNCTUATION, _LETTERS, _APOSTROPHE, _BORDER = range(4)
 
 _BASE = np.uint64(6364136223846793005)  # odd, as for `corruption.example_keys`
 _WORD_BASE = np.uint64(0xD1342543DE82EF95)
@@ -40,12 +49,23 @@ _WORD_BASE = np.uint64(0xD1342543DE82EF95)
 
 def split_words(text: str) -> list[str]:
     """
-    The words of a text without regard to case; runs of punctuation marks are words, too.
+    The words of a text without regard to case; runs of punctuation marks are words, too. So is each character of a
+    script without spaces.
 
     >>> split_words("He didn't see New York, did he?")
     ['he', "didn't", 'see', 'new', 'york', ',', 'did', 'he', '?']
+    >>> split_words("नई दिल्ली 東京")
+    ['नई', 'दिल्ली', '東', '京']
     """
-    return _WORD.findall(text.casefold())
+    return _WORD.findall(_normalized(text))
+
+
+def _normalized(text: str) -> str:
+    """As the T5 tokenizers do it, in lower case, and with spaces where there are none between words."""
+    if not text.isascii():
+        text = _ZERO_WIDTH.sub(" ", unicodedata.normalize("NFKC", text))
+        text = _UNSPACED.sub(r" \g<0> ", text)
+    return text.casefold()
 
 
 def read_pmi_vocabulary(path: str | os.PathLike) -> list[str]:
@@ -78,8 +98,9 @@ class UnitFinder:
     Divides token ids into the units that PMI masking masks as a whole: collocations of a vocabulary, and other words.
 
     A word is a run of tokens from one space or change between letters and punctuation to the next, so that no unit
-    begins or ends within a word. Collocations are compared by the hashes of their words, without regard to case. Long
-    ones are preferred to shorter ones, and of the same length those further to the left. A word of more than
+    begins or ends within a word; in scripts without spaces it is a token. Collocations are compared by the hashes of
+    their words, without regard to case. Long ones are preferred to shorter ones, and of the same length those further
+    to the left. A token such as `2018,` is the word `2018`, at which collocations end. A word of more than
     `MAX_UNIT_LENGTH` (12) tokens is several units, and a collocation of more is none.
 
     Args:
@@ -104,21 +125,18 @@ class UnitFinder:
                 f"PMI masking needs a SentencePiece vocabulary, whose pieces begin with `{SPACE}` after a space, but "
                 f"that of {tokenizer.name_or_path!r} marks no spaces."
             )
-        texts = [piece.removeprefix(SPACE).casefold() for piece in pieces]
         self.has_space = np.array([piece.startswith(SPACE) for piece in pieces])  # (vocab_size,), as those below
         self.is_space = np.array([piece == SPACE for piece in pieces])
-        self.kinds = np.array([_kind(text) for text in texts], np.int8)
-        self.num_characters = np.array(list(map(len, texts)))
-        self.hashes = np.array([_text_hash(text) for text in texts], np.uint64)
-        hashes: dict[int, set[int]] = {}
-        for ngram in ngrams:
-            words = split_words(ngram)
-            if len(words) > 1:
-                hashes.setdefault(len(words), set()).add(_ngram_hash(words))
-        # Length in words -> hashes in ascending order, the longest first.
-        self.vocabulary = {
-            size: np.sort(np.fromiter(found, np.uint64, len(found))) for size, found in sorted(hashes.items())[::-1]
-        }
+        described = [_describe(piece.removeprefix(SPACE).casefold()) for piece in pieces]
+        self.starts, self.ends = np.array([(one.start, one.end) for one in described], np.int8).T
+        self.opens, self.closes = np.array([(one.opens, one.closes) for one in described]).T
+        self.num_words, self.num_characters = np.array([(one.num_words, one.num_characters) for one in described]).T
+        self.hashes = np.array([one.hash for one in described], np.uint64)
+        known = [words for words in map(split_words, ngrams) if len(words) > 1]
+        hashes = set(map(_ngram_hash, known))
+        self.vocabulary = np.sort(np.fromiter(hashes, np.uint64, len(hashes)))
+        # A word is a token at least.
+        self.max_words = min(max(map(len, known), default=1), MAX_UNIT_LENGTH)
 
     def __call__(self, token_ids: np.ndarray, lengths: np.ndarray) -> Ragged:
         """
@@ -133,27 +151,9 @@ class UnitFinder:
         if not len(token_ids):
             return np.zeros(0, np.int64), np.zeros(len(lengths), np.int64)
         words = np.flatnonzero(self._begins_word(token_ids, text_of_token))  # (num_words,): first tokens
-        text_of_word = text_of_token[words]  # (num_words,)
-        ends = np.append(words[1:], len(token_ids))  # (num_words,)
-        is_unit = np.ones(len(words), bool)  # whether a unit begins with this word
-        is_free = np.ones(len(words), bool)
-        hashes = self._ngram_hashes(token_ids, words)
-        for size, vocabulary in self.vocabulary.items():
-            count = len(words) - size + 1
-            if count < 1:
-                continue
-            fits = text_of_word[:count] == text_of_word[size - 1 :]
-            fits &= ends[size - 1 :] - words[:count] <= MAX_UNIT_LENGTH
-            fits &= np.all([is_free[i : i + count] for i in range(size)], axis=0)
-            places = np.flatnonzero(fits)
-            found = hashes[size][places]
-            index = np.minimum(np.searchsorted(vocabulary, found), len(vocabulary) - 1)
-            chosen = _leftmost(places[vocabulary[index] == found], size)
-            for i in range(size):
-                is_free[chosen + i] = False
-                is_unit[chosen + i] = i == 0
+        numbers = self._numbers_in_units(token_ids, text_of_token, words)
         begins = np.zeros(len(token_ids), bool)  # (lengths.sum(),)
-        begins[words[is_unit]] = True
+        begins[words[numbers == 0]] = True
         place = np.arange(len(token_ids))
         place -= np.maximum.accumulate(np.where(begins, place, 0))
         begins |= place % MAX_UNIT_LENGTH == 0
@@ -161,19 +161,55 @@ class UnitFinder:
         num_units = np.bincount(text_of_token[starts], minlength=len(lengths))
         return np.diff(starts, append=len(token_ids)), num_units
 
+    def collocation_share(self, token_ids: np.ndarray, lengths: np.ndarray) -> tuple[float, int]:
+        """
+        How well the vocabulary fits texts, which are given as to `__call__`: the share of their words that are a part
+        of a collocation, and the number of their words.
+        """
+        if not len(token_ids):
+            return 0.0, 0
+        text_of_token = np.repeat(np.arange(len(lengths)), lengths)
+        words = np.flatnonzero(self._begins_word(token_ids, text_of_token))
+        goes_on = self._numbers_in_units(token_ids, text_of_token, words) > 0
+        return float((goes_on | np.append(goes_on[1:], False)).mean()), len(words)
+
+    def _numbers_in_units(self, token_ids: np.ndarray, text_of_token: np.ndarray, words: np.ndarray) -> np.ndarray:
+        """Which word of its unit each word is, counted from 0: `(num_words,)`. `words` are their first tokens."""
+        ends = np.append(words[1:], len(token_ids))  # (num_words,)
+        opens, closes = (np.logical_or.reduceat(flags[token_ids], words) for flags in (self.opens, self.closes))
+        joins = np.diff(text_of_token[words]) == 0  # (num_words - 1,): whether a collocation can reach beyond the word
+        joins &= ~closes[:-1] & ~opens[1:]
+        numbers = np.zeros(len(words), np.int8)
+        is_free = np.ones(len(words), bool)
+        hashes = self._ngram_hashes(token_ids, words)
+        for size in range(min(self.max_words, len(words)), 1, -1):
+            count = len(words) - size + 1
+            fits = ends[size - 1 :] - words[:count] <= MAX_UNIT_LENGTH
+            fits &= np.all([joins[i : i + count] for i in range(size - 1)], axis=0)
+            fits &= np.all([is_free[i : i + count] for i in range(size)], axis=0)
+            places = np.flatnonzero(fits)
+            found = hashes[size][places]
+            index = np.minimum(np.searchsorted(self.vocabulary, found), len(self.vocabulary) - 1)
+            chosen = _leftmost(places[self.vocabulary[index] == found], size)
+            for i in range(size):
+                is_free[chosen + i] = False
+                numbers[chosen + i] = i
+        return numbers
+
     def _begins_word(self, token_ids: np.ndarray, text_of_token: np.ndarray) -> np.ndarray:
-        has_space, kinds = self.has_space[token_ids], self.kinds[token_ids].copy()
+        has_space, starts, ends = self.has_space[token_ids], self.starts[token_ids], self.ends[token_ids]
         is_first = np.diff(text_of_token, prepend=-1) > 0
         apart = has_space | is_first
         # An apostrophe between letters is a part of the word.
-        letters = kinds == _LETTERS
-        follows = np.append(letters[1:] & ~apart[1:], False)
-        precedes = np.concatenate([[False], letters[:-1]]) & ~apart
-        kinds[kinds == _APOSTROPHE] = _PUNCTUATION
-        kinds[(self.kinds[token_ids] == _APOSTROPHE) & follows & precedes] = _LETTERS
-        changes = np.concatenate([[True], kinds[1:] != kinds[:-1]])
-        changes[1:] &= ~self.is_space[token_ids[:-1]]  # a space by itself belongs to what follows
-        return apart | changes
+        follows = np.append((starts[1:] == _LETTERS) & ~apart[1:], False)
+        precedes = np.concatenate([[False], ends[:-1] == _LETTERS]) & ~apart
+        is_apostrophe = starts == _APOSTROPHE
+        kinds = np.where(follows & precedes, _LETTERS, _PUNCTUATION)[is_apostrophe]
+        starts[is_apostrophe] = ends[is_apostrophe] = kinds
+        changes = (starts[1:] != ends[:-1]) | (starts[1:] == _BORDER)
+        changes &= ~self.is_space[token_ids[:-1]]  # a space by itself belongs to what follows
+        apart[1:] |= changes
+        return apart
 
     def _ngram_hashes(self, token_ids: np.ndarray, words: np.ndarray) -> dict[int, np.ndarray]:
         """Of each length in words, the hashes of all n-grams: uint64, shape `(num_words - length + 1,)`."""
@@ -182,16 +218,35 @@ class UnitFinder:
         places -= np.repeat(places[words], np.diff(words, append=len(token_ids)))  # in the word
         powers = np.multiply.accumulate(np.concatenate([[np.uint64(1)], np.full(places.max(), _BASE)]))
         one = np.add.reduceat(self.hashes[token_ids] * powers[places], words)  # (num_words,)
+        # A token of a script without spaces is several words of the vocabulary.
+        num_words = np.maximum.reduceat(self.num_words[token_ids], words)  # (num_words,)
+        factors = np.multiply.accumulate(np.full(num_words.max(), _WORD_BASE))[num_words - 1]
         hashes = {1: one}
-        for size in range(2, max(self.vocabulary, default=1) + 1):
-            hashes[size] = hashes[size - 1][:-1] * _WORD_BASE + one[size - 1 :] if len(one) >= size else one[:0]
+        for size in range(2, min(self.max_words, len(words)) + 1):
+            hashes[size] = hashes[size - 1][:-1] * factors[size - 1 :] + one[size - 1 :]
         return hashes
 
 
-def _kind(text: str) -> int:
-    if text in _APOSTROPHES:
-        return _APOSTROPHE
-    return _LETTERS if re.search(r"\w", text) else _PUNCTUATION
+class _Piece(NamedTuple):
+    start: int
+    end: int
+    opens: bool  # whether punctuation stands before its letters, and behind them
+    closes: bool
+    num_words: int
+    num_characters: int
+    hash: int
+
+
+def _describe(text: str) -> _Piece:
+    """What a piece of the vocabulary, in lower case and without its space, is to a word."""
+    if not regex.search(r"\w", text):
+        kind = _APOSTROPHE if text in _APOSTROPHES else _PUNCTUATION
+        return _Piece(kind, kind, False, False, 1, len(text), _text_hash(text))
+    before, word, behind = ("", text, "") if _PART_OF_WORD.fullmatch(text) else _PIECE.fullmatch(text).groups()
+    is_unspaced = bool(_UNSPACED.search(word))
+    words = split_words(word) if is_unspaced else [word]
+    start, end = (_BORDER if mark or is_unspaced else _LETTERS for mark in (before, behind))
+    return _Piece(start, end, bool(before), bool(behind), len(words), len(word), _ngram_hash(words))
 
 
 def _text_hash(text: str) -> int:
@@ -251,7 +306,7 @@ def count_ngrams(texts: Iterable[str | None], max_counted: int = MAX_COUNTED) ->
     totals = dict.fromkeys(counts, 0)
     times = dict.fromkeys(counts, 0)
     for text in texts:
-        for part in _BREAK.split((text or "").casefold()):
+        for part in _BREAK.split(_normalized(text or "")):
             words = _WORD.findall(part)
             for size, counter in counts.items():
                 if len(words) >= size:

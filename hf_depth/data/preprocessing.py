@@ -29,7 +29,7 @@ from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids
 logger = logging.getLogger(__name__)
 
 # Part of the fingerprint of prepared data: raise it when the same text may give other examples.
-EXAMPLES_VERSION = 3
+EXAMPLES_VERSION = 4
 
 
 class NoExamplesError(ValueError):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -35,6 +36,21 @@ def units(texts, ngrams):
     unit_lengths, num_units = UnitFinder(TOKENIZER, ngrams)(ids, lengths)
     parts = iter(np.split(ids, np.cumsum(unit_lengths)[:-1]))
     return [[TOKENIZER.decode(part).strip() for part in itertools.islice(parts, number)] for number in num_units]
+
+
+class Pieces:
+    """A tokenizer with these pieces, in this order."""
+
+    name_or_path = "pieces"
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def __len__(self):
+        return len(self.pieces)
+
+    def convert_ids_to_tokens(self, ids):
+        return [self.pieces[i] for i in ids]
 
 
 class UnitFinderTest(parameterized.TestCase):
@@ -84,18 +100,44 @@ class UnitFinderTest(parameterized.TestCase):
         lengths, _ = UnitFinder(TOKENIZER, [])(ids, np.array([len(ids)]))
         self.assertEqual(set(lengths[:-1].tolist()), {MAX_UNIT_LENGTH})
 
+    @parameterized.named_parameters(
+        ("vowel_signs_are_letters", "▁नई ▁दिल्ल ी ▁में", ["नई दिल्ली"], [3, 1]),
+        ("also_without_a_collocation", "▁नई ▁दिल्ल ी ▁में", [], [1, 2, 1]),
+        ("composed", "▁phố ▁cổ", [unicodedata.normalize("NFD", "phố cổ")], [2]),
+        ("dotted_capital_i", "▁İ stanbul ▁Boğazı ▁x", ["istanbul x", "İstanbul Boğazı"], [3, 1]),
+        ("zero_width_non_joiner", "▁می ▁خواهم ▁x", ["می\u200cخواهم"], [2, 1]),
+        ("characters_without_spaces", "▁ 人工 智 能 正在 改变", ["人 工 智 能"], [4, 1, 1]),
+        ("no_part_of_a_token", "▁人工 智能 正在", ["工 智", "工 智 能"], [1, 1, 1]),
+        ("katakana", "▁データ を ▁x", ["データを"], [2, 1]),
+        ("unspaced_long_text", "▁မြန်မာ " + "ဘာ သာ " * 20, [], [1] * 41),
+        ("beside_other_scripts", "▁iPhone 东 京 abc d", ["iphone 東 京", "东 京"], [1, 2, 2]),
+        ("punctuation_behind", "▁September ▁2018, ▁he ▁left", ["september 2018", "2018 he"], [2, 1, 1]),
+        ("punctuation_before", "▁September ▁(2018 ▁he ▁left", ["september 2018", "2018 he"], [1, 2, 1]),
+        ("a_space_and_punctuation_before", "▁September ▁ (2018 ▁he", ["september 2018", "2018 he"], [1, 3]),
+        ("punctuation_within", "▁1, 000 ▁people", ["1000 people"], [1, 1, 1]),
+        ("punctuation_after_punctuation", "▁New ▁York. ”", ["new york"], [2, 1]),
+        ("apostrophes_are_no_punctuation", "▁l' homme ▁de", ["l'homme de"], [3]),
+        ("apostrophes_at_the_beginning", "▁he 's ▁not", ["he's not"], [3]),
+        ("unknown_characters", "▁Espa <unk> ol ▁x", [], [3, 1]),
+        ("bytes", "▁x <0xE0> <0xA4> ▁x", [], [3, 1]),
+    )
+    def test_units_of_pieces(self, text, ngrams, expected):
+        pieces = text.split()
+        finder = UnitFinder(Pieces(pieces), ngrams)
+        lengths, _ = finder(np.arange(len(pieces)), np.array([len(pieces)]))
+        self.assertEqual(lengths.tolist(), expected)
+
+    def test_the_share_of_collocations_is_that_of_their_words(self):
+        encoded = ENCODE(["A large fortune, a man.", "", "a man"])
+        finder = UnitFinder(TOKENIZER, ["a large fortune", "a man"])
+        ids, lengths = np.array(sum(encoded, [])), np.array(list(map(len, encoded)))
+        self.assertEqual(finder.collocation_share(ids, lengths), (7 / 9, 9))
+        self.assertEqual(UnitFinder(TOKENIZER, []).collocation_share(ids, lengths), (0.0, 9))
+        self.assertEqual(finder.collocation_share(ids[:0], lengths[1:2]), (0.0, 0))
+
     def test_a_vocabulary_that_marks_no_spaces_is_refused(self):
-        class Bytes:
-            name_or_path = "byt5"
-
-            def __len__(self):
-                return 3
-
-            def convert_ids_to_tokens(self, ids):
-                return ["a", "b", " "]
-
-        with self.assertRaisesRegex(ValueError, "'byt5' marks no spaces"):
-            UnitFinder(Bytes(), ["a b"])
+        with self.assertRaisesRegex(ValueError, "'pieces' marks no spaces"):
+            UnitFinder(Pieces(["a", "b", " "]), ["a b"])
 
 
 class VocabularyTest(CorpusTestCase):
@@ -157,6 +199,22 @@ class VocabularyTest(CorpusTestCase):
         write_pmi_vocabulary(vocabulary, self.path("pmi.txt"))
         self.assertEqual(read_pmi_vocabulary(self.path("pmi.txt")), vocabulary)
         self.assertEqual([path.name for path in Path(self.folder).iterdir()], ["pmi.txt"])
+
+    @parameterized.parameters(
+        ("नई दिल्ली में", ["नई", "दिल्ली", "में"]),
+        (unicodedata.normalize("NFD", "Thành phố"), ["thành", "phố"]),
+        ("İstanbul Boğazı", ["i̇stanbul", "boğazı"]),
+        ("می\u200cخواهم", ["می", "خواهم"]),
+        ("東京、データ", ["東", "京", "、", "デ", "ー", "タ"]),
+        ("ภาษา", ["ภ", "า", "ษ", "า"]),
+        ("서울 시", ["서울", "시"]),
+    )
+    def test_words_of_any_script(self, text, expected):
+        self.assertEqual(split_words(text), expected)
+
+    def test_collocations_of_a_script_with_vowel_signs_are_found(self):
+        text = "भारत की राजधानी नई दिल्ली है। नई दिल्ली में बारिश हुई।"
+        self.assertEqual(build_pmi_vocabulary([text], size=4, min_count=2), ["नई दिल्ली"])
 
     def test_what_the_tool_finds_the_finder_finds(self):
         vocabulary = build_pmi_vocabulary(["He saw New York City. She saw New York City."], size=8, min_count=2)
