@@ -857,8 +857,9 @@ def _unit_keys(is_unit, lengths, num_units, num_spans, random):
     steps = np.arange(is_unit.size, dtype=np.int32) - np.repeat(starts.astype(np.int32), runs)
     steps = np.abs(steps, out=steps).astype(np.float32)
     steps *= np.repeat(times, runs)
-    # Last the units that would join two spans, which are those before a start; first the starts in random order.
-    steps[starts[numbers > 0] - 1] += np.float32(2**40)
+    # Last the units that would join two spans, which are those before a start; first the starts in random order. (A
+    # step is less than 2^50. Adding a number as large would round all of them to the same one.)
+    steps[starts[numbers > 0] - 1] *= np.float32(2.0**60)
     steps[starts] = random.bits(Draw.UNIT_ORDER, is_used.shape[1])[is_used] * 2.0**-60
     steps = steps.reshape(is_unit.shape)
     steps[~is_unit] = np.inf

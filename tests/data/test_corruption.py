@@ -334,7 +334,7 @@ class UnitsTest(parameterized.TestCase):
         self.assertAlmostEqual(noise.sum() / sum(map(sum, units)), density, delta=0.002)
         self.assertAlmostEqual(noise[noise > 0].mean() / mean, 1, delta=0.05)
 
-    @parameterized.product(density=(0.15, 0.3), mean=(1.0, 3.0))
+    @parameterized.product(density=(0.15, 0.3, 0.8), mean=(1.0, 3.0))
     def test_short_and_long_units_are_masked_equally_often(self, density, mean):
         rng = np.random.default_rng(0)
         units = [random_units(rng, length) for length in rng.integers(200, 600, 400)]
