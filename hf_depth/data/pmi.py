@@ -132,11 +132,17 @@ class UnitFinder:
         self.opens, self.closes = np.array([(one.opens, one.closes) for one in described]).T
         self.num_words, self.num_characters = np.array([(one.num_words, one.num_characters) for one in described]).T
         self.hashes = np.array([one.hash for one in described], np.uint64)
-        known = [words for words in map(split_words, ngrams) if len(words) > 1]
-        hashes = set(map(_ngram_hash, known))
-        self.vocabulary = np.sort(np.fromiter(hashes, np.uint64, len(hashes)))
-        # A word is a token at least.
-        self.max_words = min(max(map(len, known), default=1), MAX_UNIT_LENGTH)
+        hashes: dict[int, set[int]] = {}
+        for ngram in ngrams:
+            words = split_words(ngram)
+            # In a script without spaces, a token is one word of the text, but may be several of the vocabulary.
+            least = 2 if _UNSPACED.search(ngram) else max(len(words), 2)
+            for size in range(least, len(words) + 1):
+                hashes.setdefault(size, set()).add(_ngram_hash(words))
+        # Length in words of the text -> hashes in ascending order, the longest first.
+        self.vocabulary = {
+            size: np.sort(np.fromiter(found, np.uint64, len(found))) for size, found in sorted(hashes.items())[::-1]
+        }
 
     def __call__(self, token_ids: np.ndarray, lengths: np.ndarray) -> Ragged:
         """
@@ -177,23 +183,24 @@ class UnitFinder:
         """Which word of its unit each word is, counted from 0: `(num_words,)`. `words` are their first tokens."""
         ends = np.append(words[1:], len(token_ids))  # (num_words,)
         opens, closes = (np.logical_or.reduceat(flags[token_ids], words) for flags in (self.opens, self.closes))
-        joins = np.diff(text_of_token[words]) == 0  # (num_words - 1,): whether a collocation can reach beyond the word
-        joins &= ~closes[:-1] & ~opens[1:]
+        joins = np.zeros(len(words) + 1, bool)  # whether a collocation can have a word and the one before it
+        joins[1:-1] = (np.diff(text_of_token[words]) == 0) & ~closes[:-1] & ~opens[1:]
         numbers = np.zeros(len(words), np.int8)
-        is_free = np.ones(len(words), bool)
         hashes = self._ngram_hashes(token_ids, words)
-        for size in range(min(self.max_words, len(words)), 1, -1):
+        for size, vocabulary in self.vocabulary.items():
             count = len(words) - size + 1
+            if count < 1:
+                continue
             fits = ends[size - 1 :] - words[:count] <= MAX_UNIT_LENGTH
-            fits &= np.all([joins[i : i + count] for i in range(size - 1)], axis=0)
-            fits &= np.all([is_free[i : i + count] for i in range(size)], axis=0)
+            fits &= np.all([joins[i : i + count] for i in range(1, size)], axis=0)
             places = np.flatnonzero(fits)
             found = hashes[size][places]
-            index = np.minimum(np.searchsorted(self.vocabulary, found), len(self.vocabulary) - 1)
-            chosen = _leftmost(places[self.vocabulary[index] == found], size)
+            index = np.minimum(np.searchsorted(vocabulary, found), len(vocabulary) - 1)
+            chosen = _leftmost(places[vocabulary[index] == found], size)
             for i in range(size):
-                is_free[chosen + i] = False
                 numbers[chosen + i] = i
+            for i in range(size + 1):
+                joins[chosen + i] = False
         return numbers
 
     def _begins_word(self, token_ids: np.ndarray, text_of_token: np.ndarray) -> np.ndarray:
@@ -222,7 +229,7 @@ class UnitFinder:
         num_words = np.maximum.reduceat(self.num_words[token_ids], words)  # (num_words,)
         factors = np.multiply.accumulate(np.full(num_words.max(), _WORD_BASE))[num_words - 1]
         hashes = {1: one}
-        for size in range(2, min(self.max_words, len(words)) + 1):
+        for size in range(2, min(max(self.vocabulary, default=1), len(words)) + 1):
             hashes[size] = hashes[size - 1][:-1] * factors[size - 1 :] + one[size - 1 :]
         return hashes
 
