@@ -431,8 +431,14 @@ class TaskTrainer(DepthTrainer):
         dataset = next((data for data in datasets if data is not None and len(data)), None)
         if dataset is None:
             return None
-        name = name_in_code(self.hub_model_id, self.args.output_dir)
-        return task_usage(name, self._unwrapped_model, self.processing_class, self.task_config, dataset)
+        return task_usage(
+            name_in_code(self.hub_model_id, self.args.output_dir),
+            self._unwrapped_model,
+            self.processing_class,
+            self.task_config,
+            dataset,
+            revision=self.args.hub_revision if self.hub_model_id else None,
+        )
 
 
 def _how_many(number: int, counts: TokenCounts) -> str:

@@ -793,6 +793,7 @@ class DepthTrainer(GenerationTrainer):
             objective=getattr(self.data_collator, "objective", "span_corruption"),
             max_length=self.args.generation_max_length or model.generation_config.max_length,
             prefix=getattr(self.data_collator, "input_prefix", ""),
+            revision=self.args.hub_revision if self.hub_model_id else None,
         )
 
     # ---- Logs -------------------------------------------------------------------------------------------------------
