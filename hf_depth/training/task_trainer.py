@@ -25,7 +25,7 @@ from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, T
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
 from .card_code import Usage, name_in_code, task_usage
-from .model_card import CardContent, fine_tuning_card
+from .model_card import CardContent, fine_tuning_card, is_adapter
 from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -130,6 +130,7 @@ class TaskTrainer(DepthTrainer):
             self.add_callback(EarlyStopping(patience, threshold))
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
+        self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of whose weights those are
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
         self.task_config = self._complete_task_config(task_config)
 
@@ -327,6 +328,7 @@ class TaskTrainer(DepthTrainer):
         )
         self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        self._evaluated_steps[dataset.key] = self._weights_step
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
@@ -417,14 +419,13 @@ class TaskTrainer(DepthTrainer):
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
-        """With the latest scores on each data set."""
-        results = [evaluation.result for evaluation in self.evaluations.values()]
-        return fine_tuning_card(
-            model_name, self._unwrapped_model, results, content, self._usage(), self.state.global_step
-        )
+        """With the scores of the present weights on each data set."""
+        steps, step = self._evaluated_steps, self._weights_step
+        results = [evaluation.result for key, evaluation in self.evaluations.items() if steps[key] == step]
+        return fine_tuning_card(model_name, self._unwrapped_model, results, content, self._usage(), step)
 
     def _usage(self) -> Usage | None:
-        if self.task_config is None:
+        if self.task_config is None or is_adapter(self._unwrapped_model):
             return None
         evaluated = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         datasets = [evaluation.dataset for evaluation in self.evaluations.values()] + list(evaluated.values())

@@ -265,6 +265,12 @@ class RunTest(RunTestCase):
         with self.assertRaisesRegex(ValueError, "Nothing to do.*do_train"):
             self.run_once(do_train=False, do_eval=False)
 
+    def test_a_run_that_trains_nothing_pushes_nothing(self):
+        args = trainer("t5", self.folder, number_of_rows=8, do_eval=True).args
+        args.push_to_hub = True
+        with self.assertRaisesRegex(ValueError, "`push_to_hub` uploads what a run trains.*`hf upload me/model"):
+            Run.find(args, {})
+
     def test_another_run_does_not_continue_it(self):
         self.run_once(describe={"objective": "span_corruption"})
         with self.assertRaisesRegex(ValueError, r"another run.*objective span_corruption \(now prefix_lm\)"):
