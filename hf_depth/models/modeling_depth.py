@@ -586,7 +586,8 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
     which [`load_model`] honors by `scale_decoder_outputs=False`. Saved again, such a model has the same field and both
     matrices. The class of transformers 4 computes the same logits from it; that of transformers 5, which sets
     `tie_word_embeddings=True` whatever the file says, multiplies them by `d_model ** -0.5`: the order of the tokens
-    (greedy decoding) is the same, their probabilities are not. With a tied head all compute the same.
+    (greedy decoding) is the same, their probabilities are not, until `model.config.tie_word_embeddings = False` is set
+    after loading. With a tied head all compute the same.
     """
 
     config_class = UMT5Config
