@@ -420,8 +420,9 @@ class TaskTrainer(DepthTrainer):
 
     def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
         """With the scores of the present weights on each data set."""
-        steps, step = self._evaluated_steps, self._weights_step
-        results = [evaluation.result for key, evaluation in self.evaluations.items() if steps[key] == step]
+        step = self._weights_step
+        keys = [key for key in self.evaluations if self._evaluated_steps.get(key) == step]
+        results = [self.evaluations[key].result for key in keys]
         return fine_tuning_card(model_name, self._unwrapped_model, results, content, self._usage(), step)
 
     def _usage(self) -> Usage | None:
