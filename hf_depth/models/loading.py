@@ -48,11 +48,8 @@ SIZE_FIELDS = (
     "feed_forward_proj",
     "tie_word_embeddings",
 )
-# Fields of a configuration that follow from others, or from the class of the model; and `dtype`, always float32.
-NOT_INHERITED = (
-    *("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs"),
-    "dtype",
-)
+# Fields of a configuration that follow from others, or from the class of the model.
+NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
 SENTENCE_FIELDS = ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id")
 DEPTH_FIELDS = (*SENTENCE_FIELDS, *(f"hierarchical_{part}_mask" for part in ("encoder", "decoder", "cross")))
 BIAS_FIELD = "relative_attention_bias_in_every_layer"

@@ -25,7 +25,7 @@ from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, T
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
 from .card_code import Usage, name_in_code, task_usage
-from .model_card import CardContent, fine_tuning_card, is_adapter
+from .model_card import CardContent, fine_tuning_card
 from .statistics import summarize
 from .trainer import DepthTrainer
 from .training_args import TaskTrainingArguments
@@ -130,9 +130,9 @@ class TaskTrainer(DepthTrainer):
             self.add_callback(EarlyStopping(patience, threshold))
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
-        self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of whose weights those are
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
         self.task_config = self._complete_task_config(task_config)
+        self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
@@ -426,7 +426,7 @@ class TaskTrainer(DepthTrainer):
         return fine_tuning_card(model_name, self._unwrapped_model, results, content, self._usage(), step)
 
     def _usage(self) -> Usage | None:
-        if self.task_config is None or is_adapter(self._unwrapped_model):
+        if self.task_config is None or self._saves_adapter:
             return None
         evaluated = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         datasets = [evaluation.dataset for evaluation in self.evaluations.values()] + list(evaluated.values())

@@ -809,9 +809,13 @@ class DepthTrainer(GenerationTrainer):
     def _unwrapped_model(self) -> PreTrainedModel:
         return self.accelerator.unwrap_model(self.model)
 
+    @property
+    def _saves_adapter(self) -> bool:
+        return is_adapter(self._unwrapped_model)
+
     def _usage(self) -> Usage | None:
         """The code of the card; `None` without a tokenizer, and of an adapter, which it would not load."""
-        if self.processing_class is None or is_adapter(self._unwrapped_model):
+        if self.processing_class is None or self._saves_adapter:
             return None
         datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         # Not of the training data: a stream would be read once more.
