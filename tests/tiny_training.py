@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from datasets import Dataset, concatenate_datasets
-from transformers import T5Config
+from transformers import T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
 from helpers import SENTENCES, tiny_tokenizer
@@ -31,6 +31,7 @@ from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureDataset, Mixtu
 from hf_depth.data.streams import ExampleStream
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids
 from hf_depth.evaluation.plots import plot_losses
+from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
 
 
 class TrainingTestCase(parameterized.TestCase):
@@ -96,7 +97,7 @@ def mixture(kind: str, streaming: bool, **settings) -> MixtureDataset | MixtureS
 
 
 def tiny_model(kind: str, seed: int = 0, **changes):
-    """A model of one layer: `depth`, our `t5`, or `stock_t5`, the class of transformers as it is."""
+    """A model of one layer: `depth`, our `t5` or `umt5`, or `stock_t5`, the class of transformers as it is."""
     tokenizer = tiny_tokenizer(sentence_tokens=True)
     size = {
         "vocab_size": len(tokenizer),
@@ -116,6 +117,8 @@ def tiny_model(kind: str, seed: int = 0, **changes):
         ids = sentence_token_ids(tokenizer)
         config = DepthConfig(**size, first_sentence_token_id=int(ids[0]), eosen_token_id=eosen_token_id(tokenizer))
         return DepthForConditionalGeneration(config)
+    if kind == "umt5":  # whose configuration does not keep the flag of the head
+        return UMT5ForConditionalGeneration(UMT5Config(**size, scale_decoder_outputs=size["tie_word_embeddings"]))
     return {"t5": T5ForConditionalGeneration, "stock_t5": StockT5}[kind](T5Config(**size))
 
 

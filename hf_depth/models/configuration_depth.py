@@ -71,13 +71,23 @@ class DepthConfig(T5Config):
         A configuration from the fields of a DEPTH model, or of a T5, mT5 or UMT5 to make one of.
 
         Raises:
-            `ValueError`: if they are those of another kind of model.
+            `ValueError`: if they are those of another kind of model, or say nothing of sentence tokens and are of a
+                vocabulary in which the default ids are those of words.
         """
         model_type = config_dict.get("model_type", cls.model_type)
         if model_type not in (cls.model_type, *T5_MODEL_TYPES):
             raise ValueError(
                 f"The configuration is that of a {model_type!r}; a DEPTH model can be made of "
                 f"{', '.join(map(repr, T5_MODEL_TYPES))} (among them ByT5 and Flan-T5)."
+            )
+        has_ids = {"first_sentence_token_id", "eosen_token_id"} <= config_dict.keys() | kwargs.keys()
+        vocab_size = config_dict.get("vocab_size", cls.vocab_size)
+        if model_type != cls.model_type and not has_ids and vocab_size > cls.vocab_size:
+            raise ValueError(
+                f"The default ids of the sentence tokens, from {cls.first_sentence_token_id} on, are free in the "
+                f"vocabulary of T5, which has {cls.vocab_size} rows, but words in this one of {vocab_size}. "
+                '`load_model(name, tokenizer, model_type="depth")` of hf_depth takes the ids from a tokenizer with '
+                "sentence tokens; or give `first_sentence_token_id` and `eosen_token_id`."
             )
         config_dict = config_dict | {"model_type": cls.model_type}
         if model_type == "mt5":  # never scales the decoder's output, whatever `tie_word_embeddings` says

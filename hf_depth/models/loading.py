@@ -114,7 +114,7 @@ def load_model(
         `ValueError`: if the checkpoint or the configuration is of another architecture or a PEFT adapter, if the
             weights of the checkpoint cannot be read, are not those of the model or not finite, if the tokenizer has no
             sentence tokens for a DEPTH model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller
-            than the tokenizer, or if another of `config_changes` is unknown or impossible.
+            than the tokenizer, or if another of `config_changes` is unknown (as is `dtype`) or impossible.
 
     Example:
 
@@ -159,7 +159,7 @@ def load_model(
                 f"{_rounded_up(len(tokenizer))}, or leave the argument out."
             )
         config.vocab_size = _rounded_up(len(tokenizer))
-    return model_class._from_config(config, attn_implementation=attn_implementation)
+    return model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
 
 
 def resolve_attention(
@@ -320,7 +320,8 @@ def _config(source, model_type, tokenizer, changes):
     values |= changes
     if "num_layers" in changes and "num_decoder_layers" not in changes:
         values.pop("num_decoder_layers", None)
-    values |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    special_ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    values |= _check_ids(special_ids, changes)
     values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
     if model_type == "depth":
         return config_class(**values | _sentence_ids(tokenizer, changes)), model_class
@@ -337,6 +338,11 @@ def _check_changes(changes):
     """Raise if there is no such field of a configuration."""
     known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
     for name in changes:
+        if name in ("dtype", "torch_dtype"):
+            raise ValueError(
+                f"`{name}` is no argument of `load_model`, whose models are float32, as training needs them. To use "
+                "one, cast it: `load_model(...).to(torch.bfloat16)`."
+            )
         if name not in known:
             raise ValueError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
 
@@ -345,10 +351,15 @@ def _sentence_ids(tokenizer, changes) -> dict[str, int]:
     """The fields of a DEPTH configuration that a tokenizer determines."""
     ids = sentence_token_ids(tokenizer)
     found = dict(zip(SENTENCE_FIELDS, (int(ids[0]), len(ids), eosen_token_id(tokenizer)), strict=True))
-    for name, value in found.items():
+    return _check_ids(found, changes)
+
+
+def _check_ids(of_tokenizer, changes) -> dict[str, int]:
+    """The ids of a tokenizer; raise if changes ask for others."""
+    for name, value in of_tokenizer.items():
         if changes.get(name, value) != value:
             raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
-    return found
+    return of_tokenizer
 
 
 def _check_size_is_kept(source, changes):

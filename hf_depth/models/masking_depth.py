@@ -253,8 +253,9 @@ def create_mask(
     if config._attn_implementation in COMPACT_IMPLEMENTATIONS:
         return compact_mask(query_shape, key_length, device, attention_mask, is_causal, segments, groups, query_offset)
     functions = [causal_mask_function] if is_causal else []
-    functions += [same_segment_mask_function(*segments)] if segments is not None else []
-    functions += [group_mask_function(*groups)] if groups is not None else []
+    # Of a model that is spread over several devices, the states of the encoder may be on another one than the ids.
+    functions += [same_segment_mask_function(*_on(device, segments))] if segments is not None else []
+    functions += [group_mask_function(*_on(device, groups))] if groups is not None else []
     functions += [padding_mask_function(attention_mask)] if attention_mask is not None else []
     return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
         batch_size=query_shape[0],
@@ -268,6 +269,10 @@ def create_mask(
         device=device,
         config=config,
     )
+
+
+def _on(device: torch.device, tensors: tuple[torch.Tensor, torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.to(device) for tensor in tensors]
 
 
 def compact_mask(

@@ -449,8 +449,16 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         """The fields of the output that come from what the head reads (B, T, D), scaled."""
         if labels is None:
             return {"logits": self.lm_head(hidden_states)}
-        logits, predictions = None, None
-        if skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None:
+        predictions = None
+        is_fused = skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None
+        logits = None if is_fused else self.lm_head(hidden_states)
+        # A model may be spread over several devices: all else moves to that of the logits, as in T5.
+        device = (hidden_states if is_fused else logits).device
+        labels = labels.to(device)
+        loss_weights = None if loss_weights is None else loss_weights.to(device)
+        if isinstance(num_items_in_batch, torch.Tensor):
+            num_items_in_batch = num_items_in_batch.to(device)
+        if is_fused:
             loss, *by_label = linear_cross_entropy(
                 hidden_states.flatten(0, 1),
                 self.lm_head.weight,
@@ -461,7 +469,6 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             token_losses, *others = (values.view(labels.shape) for values in by_label)
             predictions = others[0] if others else None
         else:
-            logits = self.lm_head(hidden_states)
             token_losses = cross_entropy_per_token(logits, labels)
             loss = (token_losses if loss_weights is None else loss_weights * token_losses).sum()
             if skip_logits:
@@ -579,7 +586,8 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
     which [`load_model`] honors by `scale_decoder_outputs=False`. Saved again, such a model has the same field and both
     matrices. The class of transformers 4 computes the same logits from it; that of transformers 5, which sets
     `tie_word_embeddings=True` whatever the file says, multiplies them by `d_model ** -0.5`: the order of the tokens
-    (greedy decoding) is the same, their probabilities are not. With a tied head all compute the same.
+    (greedy decoding) is the same, their probabilities are not, until `model.config.tie_word_embeddings = False` is set
+    after loading. With a tied head all compute the same.
     """
 
     config_class = UMT5Config
@@ -599,7 +607,8 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
 
     All masks follow from the ids, on the device of the model, for all implementations of attention.
     Without sentence tokens in its input the model is T5. It loads any T5, mT5, UMT5 or ByT5 checkpoint that has
-    embedding rows for the sentence tokens; [`load_model`] adds missing ones.
+    embedding rows for the sentence tokens; their ids must be given where the vocabulary is not that of T5.
+    [`load_model`] takes them from the tokenizer, and adds missing rows.
 
     Example:
 
@@ -658,9 +667,22 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
 
         Returns:
             `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
+
+        Raises:
+            `TypeError`: if a text is not a list of sentences.
+            `ValueError`: if a sentence has no tokens: the sentence tokens would count without it.
         """
-        encoded = [tokenizer(list(text), add_special_tokens=False)["input_ids"] if text else [] for text in texts]
-        kept = parts = [[ids for ids in sentences if ids] for sentences in encoded]
+        for text in texts:
+            if isinstance(text, str):
+                raise TypeError(
+                    f"Each text is a list of its sentences, got {text[:40]!r}: call "
+                    '`encode_sentences(tokenizer, ["First sentence.", "Second sentence."])`.'
+                )
+        kept = parts = [tokenizer(list(text), add_special_tokens=False)["input_ids"] if text else [] for text in texts]
+        for text, sentences in zip(texts, parts, strict=True):
+            if [] in sentences:
+                number = sentences.index([])
+                raise ValueError(f"Sentence {number}, {text[number]!r}, has no tokens: leave it out.")
         budget = sum(map(_cost, parts))
         while max_length is not None and (excess := len(self._layout(kept)) - max_length) > 0:
             # More than once only if there are more sentences than sentence tokens, as those behind cost less.

@@ -13,6 +13,7 @@ import numpy as np
 from datasets import Dataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
+from ..credentials import is_hub_name, told_name
 from ..data.corpus import PYTHON_TEXT
 from ..suggestions import listed, suggestion
 from .config import TaskConfig
@@ -427,13 +428,15 @@ class TaskSplits:
     @property
     def hub_datasets(self) -> list[str]:
         """The names on the Hub of the data, if it comes from there: without any files of the user's."""
-        return [] if self.files.are_named else sorted({task.path for task in self.tasks if task.path})
+        if self.files.are_named:
+            return []
+        return sorted({task.path for task in self.tasks if task.path and is_hub_name(task.path)})
 
     @property
     def sources(self) -> dict[str, str]:
         """Where the data comes from: the names of files, else for each task that of its data."""
         # Without files it comes from the Hub, or is made of what every CPython has.
-        return self.files.names or {self._name(task): task.path or PYTHON_TEXT for task in self.tasks}
+        return self.files.names or {self._name(task): told_name(task.path) or PYTHON_TEXT for task in self.tasks}
 
     @property
     def description(self) -> dict[str, str | int]:

@@ -42,22 +42,26 @@ PLAIN_SENTENCES = (
 # `AutoTokenizer` would ask whether to run the code of the model, of which the tokenizer has no need.
 LOAD_DEPTH = Template("""\
 name = $name
-tokenizer = $tokenizer_class.from_pretrained(name)
-model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+tokenizer = $tokenizer_class.from_pretrained(name$revision)
+model = AutoModelForSeq2SeqLM.from_pretrained(name$revision, trust_remote_code=True)
 """)
 
 LOAD_T5 = Template("""\
 name = $name
-tokenizer = AutoTokenizer.from_pretrained(name)
-model = AutoModelForSeq2SeqLM.from_pretrained(name)
+tokenizer = AutoTokenizer.from_pretrained(name$revision)
+model = AutoModelForSeq2SeqLM.from_pretrained(name$revision)
 """)
+
+UNSCALED_HEAD = """\
+model.config.tie_word_embeddings = False  # transformers 5 would scale down the logits of a head of its own
+"""
 
 LOAD_WITH_PACKAGE = Template("""\
 from hf_depth import load_model, load_tokenizer
 
 name = $name
-tokenizer = load_tokenizer(name)
-model = load_model(name, tokenizer).eval()
+tokenizer = load_tokenizer(name$revision)
+model = load_model(name, tokenizer$revision).eval()
 """)
 
 # ---- Pre-trained models ---------------------------------------------------------------------------------------------
@@ -109,7 +113,8 @@ def encode(example):
 ${instance}    texts = []
     for prefix, text in parts:
         first, *others = split(text) or [""]
-        texts.append([f"{prefix} {first}".strip(), *others])
+        sentences = [f"{prefix} {first}".strip(), *others]
+        texts.append([sentence for sentence in sentences if tokenizer.tokenize(sentence)])
     return model.encode_sentences(tokenizer, *texts, max_length=$max_source_length)
 """)
 
@@ -221,6 +226,7 @@ def pretrained_usage(
     objective: str,
     max_length: int,
     prefix: str = "",
+    revision: str | None = None,
 ) -> Usage:
     """
     How to use a pre-trained model: the code lets it restore a short example.
@@ -234,6 +240,7 @@ def pretrained_usage(
         objective: that of the training; of a `"prefix_lm"` nothing is masked, and the text goes on.
         max_length: of the generated ids.
         prefix: what the input of a T5 begins with, such as a mode token.
+        revision: on the Hub, if it is not the main branch.
     """
     is_depth = has_sentence_tokens(model.config)
     candidates = [] if examples is None else first_examples(examples, NUM_CANDIDATES)
@@ -247,7 +254,9 @@ def pretrained_usage(
         ends = list(accumulate(lengths))
         pieces = [token_ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]
         arrange = _continued if objective == "prefix_lm" else _shuffled
-        sentences, target = arrange([tokenizer.decode(piece).strip() for piece in pieces])
+        sentences = [tokenizer.decode(piece).strip() for piece in pieces]
+        sentences = [sentence for sentence in sentences if tokenizer.tokenize(sentence)]
+        sentences, target = arrange(sentences or list(PLAIN_SENTENCES))
         source = model.encode_sentences(tokenizer, sentences)[0]
         use = USE_PRETRAINED_DEPTH.substitute(sentences=_items(sentences), max_length=max_length)
     else:
@@ -257,8 +266,8 @@ def pretrained_usage(
         source = tokenizer(text)["input_ids"]
         use = USE_PRETRAINED_T5.substitute(text=repr(text), max_length=max_length)
     return Usage(
-        LOAD_WITH_PACKAGE.substitute(name=repr(name)) + use,
-        _loading(name, tokenizer, is_depth) + use,
+        LOAD_WITH_PACKAGE.substitute(name=repr(name), revision=_argument(revision)) + use,
+        _loading(name, model, tokenizer, revision) + use,
         _packages(),
         tokenizer.decode(source),
         target + tokenizer.eos_token,
@@ -349,6 +358,7 @@ def task_usage(
     tokenizer: PreTrainedTokenizerBase,
     task_config: TaskConfig,
     dataset: TaskDataset,
+    revision: str | None = None,
 ) -> Usage:
     """
     How to use a fine-tuned model: the code predicts two examples.
@@ -357,6 +367,7 @@ def task_usage(
         name: see [`name_in_code`].
         task_config: how inputs are prepared and predictions made.
         dataset: of one of the tasks; two short ones of its examples are chosen.
+        revision: on the Hub, if it is not the main branch.
     """
     spec, is_depth = dataset.spec, task_config.sentence_tokens
     places = range(min(NUM_CANDIDATES, len(dataset.rows)))
@@ -368,8 +379,8 @@ def task_usage(
     prepared = dataset.prepared[places[0]]
     arguments = repr(name) if len(task_config.tasks) == 1 else f"{name!r}, task={spec.full_name!r}"
     return Usage(
-        PREDICT_WITH_PACKAGE.substitute(arguments=arguments, examples=_items(examples)),
-        _task_code(name, model, tokenizer, task_config, spec, examples, has_instance),
+        PREDICT_WITH_PACKAGE.substitute(arguments=arguments + _argument(revision), examples=_items(examples)),
+        _task_code(name, model, tokenizer, task_config, spec, examples, has_instance, revision),
         _packages(task_config.sentence_language if is_depth else None),
         tokenizer.decode(prepared["input_ids"]),
         tokenizer.decode([token for token in prepared["labels"] if token >= 0]),
@@ -385,6 +396,7 @@ def _task_code(
     spec: TaskSpec,
     examples: Sequence[Mapping[str, Any]],
     has_instance: bool,
+    revision: str | None,
 ) -> str:
     """The code without the package: load, split, encode, predict."""
     is_depth, scores_labels = task_config.sentence_tokens, task_config.prediction_mode == "score_labels"
@@ -404,7 +416,7 @@ def _task_code(
         predict = GENERATE.substitute(arguments=_generation_arguments(task_config, spec, tokenizer))
     return "".join(
         [
-            _loading(name, tokenizer, is_depth, imports),
+            _loading(name, model, tokenizer, revision, imports),
             f"prefixes = {prefixes!r}  # of the columns\n",
             splitter,
             encode,
@@ -414,15 +426,33 @@ def _task_code(
     )
 
 
-def _loading(name: str, tokenizer: PreTrainedTokenizerBase, is_depth: bool, imports: Sequence[str] = ()) -> str:
+def has_unscaled_umt5_head(model: PreTrainedModel) -> bool:
+    """Whether the logits of a model are not those that the class of transformers 5 computes, see [`load_config`]."""
+    return model.config.model_type == "umt5" and getattr(model.config, "scale_decoder_outputs", None) is False
+
+
+def _loading(
+    name: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    revision: str | None,
+    imports: Sequence[str] = (),
+) -> str:
     """Imports, tokenizer and model."""
+    is_depth = has_sentence_tokens(model.config)
     tokenizer_class = type(tokenizer).__name__ if is_depth else "AutoTokenizer"
     if not hasattr(transformers, tokenizer_class):
         tokenizer_class = "AutoTokenizer"
     imports = [*imports, f"from transformers import AutoModelForSeq2SeqLM, {tokenizer_class}"]
     template = LOAD_DEPTH if is_depth else LOAD_T5
-    loading = template.substitute(name=repr(name), tokenizer_class=tokenizer_class)
+    loading = template.substitute(name=repr(name), tokenizer_class=tokenizer_class, revision=_argument(revision))
+    loading += UNSCALED_HEAD if has_unscaled_umt5_head(model) else ""
     return "\n".join(imports) + "\n\n" + loading
+
+
+def _argument(revision: str | None) -> str:
+    """The branch of a model on the Hub, behind other arguments."""
+    return "" if revision in (None, "main") else f", revision={revision!r}"
 
 
 def _splitter(language: str) -> tuple[str, list[str]]:

@@ -1,28 +1,30 @@
 """Model cards: the README of a folder or a repository on the Hub, with code, data, settings, results and limits."""
 
 import json
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedModel, TrainingArguments
+from transformers.trainer_pt_utils import get_model_param_count
 
+from ..credentials import is_hub_name, told_name
 from ..data.metadata import metadata_prefix
 from ..data.sentences import get_sentence_splitter
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult, get_metric
 from ..models.masking_depth import has_sentence_tokens
 from ..tasks.splits import TaskSplits
-from .card_code import Usage
+from .card_code import Usage, has_unscaled_umt5_head
 from .statistics import is_without_order
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
+
+logger = logging.getLogger(__name__)
 
 PAPERS = {
     "depth": "DEPTH (Discourse Education through Pre-Training Hierarchically, "
@@ -59,10 +61,19 @@ TRAINING_SETTINGS = (
     "seed",
 )
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
-NO_MEASURES = ("runtime", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
+NO_MEASURES = ("time", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
 EVALUATED = (
     "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
     "not for bias or errors of fact, which it takes over from its data."
+)
+UNSCALED_HEAD = (
+    "Loaded by `AutoModelForSeq2SeqLM` of transformers 5, it multiplies its logits by `d_model ** -0.5` until "
+    "`model.config.tie_word_embeddings = False` is set: greedy decoding is right, but beam search, sampling, "
+    "probabilities and scores of labels are not."
+)
+ADAPTER = (
+    "The folder holds a PEFT adapter, not a whole model. Load its base model by `load_model(name, tokenizer)` with "
+    "the tokenizer beside the adapter, then the adapter by `peft.PeftModel.from_pretrained(model, folder)`."
 )
 # Parameters below which a model is one to try things out with.
 SMALL_MODEL = 50_000_000
@@ -210,25 +221,11 @@ def run_settings(
     batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
     return settings | {
         "global batch size": batch_size,
-        "parameters": model.num_parameters(),
-        "initialised from": _told_name(base_model) or "scratch",
+        "parameters": get_model_param_count(model),  # of ZeRO-3, the parameters themselves are empty
+        "initialised from": told_name(base_model) or "scratch",
         "transformers": transformers.__version__,
         "torch": torch.__version__,
     }
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether a name is one of a repository on the Hub, and of no folder here."""
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return not Path(name).exists()
-
-
-def _told_name(name: str | None) -> str | None:
-    """A name on the Hub, or the last part of a path: what may be published."""
-    return name if not name or is_hub_name(name) else Path(name).resolve().name
 
 
 # ---- The parts of a card --------------------------------------------------------------------------------------------
@@ -401,14 +398,24 @@ def fine_tuning_limits(
     return limits
 
 
+def loading_limits(model: PreTrainedModel) -> list[str]:
+    """What is to be known about a model that the usual ways of loading do not give as it was trained."""
+    return [ADAPTER] * is_adapter(model) + [UNSCALED_HEAD] * has_unscaled_umt5_head(model)
+
+
+def is_adapter(model: torch.nn.Module) -> bool:
+    """Whether what is saved of a model is a PEFT adapter."""
+    return hasattr(model, "peft_config")
+
+
 def _size_limits(settings: Mapping[str, Any], num_steps: int) -> list[str]:
     """What follows from size and training, for which the settings are those of [`run_settings`]."""
     limits = []
     if {"parameters", "global batch size"} <= settings.keys():
         verdict = " A model of this size is for experiments." if settings["parameters"] < SMALL_MODEL else ""
+        steps = f" and was trained for {num_steps:,} steps of {settings['global batch size']:,} examples"
         limits.append(
-            f"It has {settings['parameters'] / 1e6:.1f} million parameters and was trained for {num_steps:,} steps of "
-            f"{settings['global batch size']:,} examples.{verdict}"
+            f"It has {settings['parameters'] / 1e6:.1f} million parameters{steps if num_steps else ''}.{verdict}"
         )
     return limits
 
@@ -432,7 +439,7 @@ def pretraining_card(
         content: what to state about data and settings.
         log_history: of the trainer's state; the last evaluation in it is that of the model.
         usage: the code and the example.
-        num_steps: of the training.
+        num_steps: of the training, after which the weights were as they are.
     """
     kind, results = model.config.model_type, pretraining_results(log_history)
     source = content.sections.get("Data", {}).get("source")
@@ -450,15 +457,15 @@ def pretraining_card(
         for name, values in results.items()
         if name in ("loss", "sentence_accuracy_shuffled", "reconstruction_accuracy") and math.isfinite(values["after"])
     ]
-    base = f", from {_told_name(content.base_model)} on" if content.base_model else ""
+    base = f", from {told_name(content.base_model)} on" if content.base_model else ""
     trained = f"on {source} " if source else ""
     introduction = f"An encoder-decoder of the kind {PAPERS[kind]}, pre-trained {trained}with hf_depth{base}.\n"
     settings = content.sections.get("Settings", {})
     if usage is not None and settings.get("metadata_columns"):
         usage = replace(usage, notes=f"{usage.notes}\n\n{metadata_note(settings)}")
-    limits = pretraining_limits(model, settings, results, num_steps)
+    limits = pretraining_limits(model, settings, results, num_steps) + loading_limits(model)
     table = card_section("Results", results) if results else ""
-    metadata = _metadata(model_name, content, [kind, "pre-training"], scores)
+    metadata = _metadata(model_name, content, [kind, "pre-training"], scores, _library(model))
     return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
 
 
@@ -478,19 +485,20 @@ def fine_tuning_card(
         results: the scores, those of validation and test sets.
         content: what else to state. A base model that is a folder is named in the text only, without its path.
         usage: the code and the example.
-        num_steps: of the training.
+        num_steps: of the training, after which the weights were as they are.
     """
     kind = model.config.model_type
-    base = f" from {_told_name(content.base_model)}" if content.base_model else ""
+    base = f" from {told_name(content.base_model)}" if content.base_model else ""
     tasks = ", ".join(dict.fromkeys(result.spec.full_name for result in results))
     introduction = (
         f"A model of the kind {PAPERS[kind]}, fine-tuned with hf_depth{base}{' on ' + tasks if tasks else ''}.\n"
     )
     limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps, usage is not None)
+    limits += loading_limits(model)
     table = results_table(results, markdown=True) if results else ""
     table = f"## Results\n\n{TASK_RESULTS.format(table=table)}" if results else ""
     tags = [kind, *(result.spec.benchmark for result in results)]
-    metadata = _metadata(model_name, content, tags, model_index(results, content.datasets))
+    metadata = _metadata(model_name, content, tags, model_index(results, content.datasets), _library(model))
     return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
 
 
@@ -521,7 +529,7 @@ def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> 
 
 
 def _metadata(
-    model_name: str, content: CardContent, tags: Iterable[str], scores: Sequence[EvalResult]
+    model_name: str, content: CardContent, tags: Iterable[str], scores: Sequence[EvalResult], library: str
 ) -> ModelCardData:
     """
     The head of a card. There is no `pipeline_tag`: the Hub would show the code of a pipeline, and transformers 5 has
@@ -532,13 +540,37 @@ def _metadata(
         base_model=base_model if base_model and is_hub_name(base_model) else None,
         datasets=sorted(set(content.datasets)) or None,
         language=content.language or None,
-        library_name="transformers",
+        library_name=library,
         license=content.license,
         metrics=sorted({score.metric_type for score in scores}) or None,
         model_name=model_name if scores else None,
         tags=sorted({"hf_depth", *tags, *content.tags}),
         eval_results=list(scores) or None,
     )
+
+
+def _library(model: PreTrainedModel) -> str:
+    return "peft" if is_adapter(model) else "transformers"
+
+
+def check_metadata(content: CardContent) -> None:
+    """
+    Have the Hub check what the head of a card will state, which it would refuse with the upload after all training.
+
+    Raises:
+        `ValueError`: if the Hub refuses it, for its license above all.
+    """
+    card = ModelCard(f"---\n{_metadata('', content, [], [], 'transformers').to_yaml()}\n---\n")
+    try:
+        card.validate()
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"The Hub would refuse the model card: {reason} Licenses have names such as apache-2.0, see "
+            "`--hub_license` and https://huggingface.co/docs/hub/repositories-licenses."
+        ) from error
+    except Exception as error:  # no network, …: that of the upload counts
+        logger.warning(f"The Hub could not check the head of the model card: {error}")
 
 
 def _card(

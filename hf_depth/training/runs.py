@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.trainer_pt_utils import get_model_param_count
 from transformers.trainer_utils import PredictionOutput
 
 from ..credentials import without_credentials
@@ -116,10 +117,16 @@ class Run:
                 what the checkpoint to be continued states of it (nothing for a new run).
 
         Raises:
-            `ValueError`: if there is nothing to do, a checkpoint of another run, or not the one asked for.
+            `ValueError`: if there is nothing to do, or nothing that may be pushed to the Hub; if there is a checkpoint
+                of another run, or not the one asked for.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
             raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` of the arguments.")
+        if args.push_to_hub and not args.do_train:
+            raise ValueError(
+                "`push_to_hub` uploads what a run trains, with a card that tells of its training: set `do_train`, or "
+                f"leave it out and upload a folder as it is by `hf upload {args.hub_model_id or 'me/model'} FOLDER`."
+            )
         # One that is ending saves first, and then there is more to continue from.
         with alone_in_output_dir(args) if args.do_train else nullcontext():
             checkpoint = checkpoint_to_resume(args)
@@ -159,7 +166,7 @@ class Run:
                     self.best_checkpoint, dtype=torch.float32, attn_implementation=attention
                 )
         self._is_restored = True
-        logger.info(f"{type(model).__name__} with {model.num_parameters() / 1e6:.1f} M parameters")
+        logger.info(f"{type(model).__name__} with {get_model_param_count(model) / 1e6:.1f} M parameters")
         return model
 
     def execute(

@@ -132,6 +132,7 @@ class TaskTrainer(DepthTrainer):
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
         self.task_config = self._complete_task_config(task_config)
+        self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
@@ -327,6 +328,7 @@ class TaskTrainer(DepthTrainer):
         )
         self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        self._evaluated_steps[dataset.key] = self._weights_step
         return output._replace(predictions=predictions, label_ids=None)
 
     def prediction_step(
@@ -417,22 +419,28 @@ class TaskTrainer(DepthTrainer):
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
-        """With the latest scores on each data set."""
-        results = [evaluation.result for evaluation in self.evaluations.values()]
-        return fine_tuning_card(
-            model_name, self._unwrapped_model, results, content, self._usage(), self.state.global_step
-        )
+        """With the scores of the present weights on each data set."""
+        step = self._weights_step
+        keys = [key for key in self.evaluations if self._evaluated_steps.get(key) == step]
+        results = [self.evaluations[key].result for key in keys]
+        return fine_tuning_card(model_name, self._unwrapped_model, results, content, self._usage(), step)
 
     def _usage(self) -> Usage | None:
-        if self.task_config is None:
+        if self.task_config is None or self._saves_adapter:
             return None
         evaluated = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         datasets = [evaluation.dataset for evaluation in self.evaluations.values()] + list(evaluated.values())
         dataset = next((data for data in datasets if data is not None and len(data)), None)
         if dataset is None:
             return None
-        name = name_in_code(self.hub_model_id, self.args.output_dir)
-        return task_usage(name, self._unwrapped_model, self.processing_class, self.task_config, dataset)
+        return task_usage(
+            name_in_code(self.hub_model_id, self.args.output_dir),
+            self._unwrapped_model,
+            self.processing_class,
+            self.task_config,
+            dataset,
+            revision=self.args.hub_revision if self.hub_model_id else None,
+        )
 
 
 def _how_many(number: int, counts: TokenCounts) -> str:

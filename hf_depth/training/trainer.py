@@ -46,7 +46,7 @@ from .evaluation_order import (
 )
 from .fsdp import share_embedding
 from .generation import GenerationTrainer
-from .model_card import CardContent, pretraining_card
+from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
 from .partitions import deepspeed_partitions
 from .parts import check_packed_rows, check_parts
@@ -168,6 +168,9 @@ class DepthTrainer(GenerationTrainer):
         # Also undoes what an earlier trainer of the same model has set.
         set_residual_dtype(self._base_model, torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None)
         self.card = card
+        if card is not None and self.args.push_to_hub and self.is_world_process_zero():
+            check_metadata(card)
+        self._num_logs_before_best: int | None = None  # when the best model was loaded
         if self.args.generation_max_length is None:
             # `generate()` stops after 20 tokens by default, and counts the start token.
             longest_target = getattr(self.data_collator, "max_target_length", None)
@@ -250,6 +253,7 @@ class DepthTrainer(GenerationTrainer):
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
+        self._num_logs_before_best = None
         name = "loss" if self.args.metric_for_best_model is None else self.args.metric_for_best_model
         name = name.removeprefix("eval_")
         needs_it = self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST
@@ -714,6 +718,8 @@ class DepthTrainer(GenerationTrainer):
             checkpoint: a folder with `trainer_state.json`.
         """
         self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._num_logs_before_best = len(self.state.log_history)
 
     def end(self) -> None:
         """
@@ -758,8 +764,34 @@ class DepthTrainer(GenerationTrainer):
         content = self.card = self.card.updated(**kwargs)
         if self.is_world_process_zero():
             folder = Path(self.args.output_dir)
+            content = self._with_training(content)
             card = self._model_card(self.hub_model_id or model_name or folder.resolve().name, content)
             (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
+
+    def _with_training(self, content: CardContent) -> CardContent:
+        """With the settings that only the training shows: the batch size that was found, the step of the weights."""
+        settings = dict(content.sections.get("Settings", {}))
+        if "global batch size" in settings:
+            settings["global batch size"] = self.get_total_train_batch_size(self.args)
+        if self._num_logs_before_best is not None:
+            settings["weights of step"] = f"{self._weights_step:,} of {self.state.global_step:,}, the best one"
+        return replace(content, sections={**content.sections, "Settings": settings})
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self._num_logs_before_best = len(self.state.log_history)
+
+    @property
+    def _weights_step(self) -> int:
+        """The step of the training that the weights of the model are from: the best one, once that was loaded."""
+        return self.state.global_step if self._num_logs_before_best is None else self.state.best_global_step
+
+    def _own_evaluations(self) -> list[dict[str, float]]:
+        """The logs of the first evaluation and of the last one of the present weights; none without the latter."""
+        logs, before = self.state.log_history, self._num_logs_before_best
+        own = [log for log in logs if log["step"] == self._weights_step] + ([] if before is None else logs[before:])
+        own = [log for log in own if "eval_loss" in log]
+        return [next(log for log in logs if "eval_loss" in log), own[-1]] if own else []
 
     def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
         if self.source_counts is not None:
@@ -769,18 +801,22 @@ class DepthTrainer(GenerationTrainer):
             model_name,
             self._unwrapped_model,
             content,
-            self.state.log_history,
+            self._own_evaluations(),
             self._usage(),
-            self.state.global_step,
+            self._weights_step,
         )
 
     @property
     def _unwrapped_model(self) -> PreTrainedModel:
         return self.accelerator.unwrap_model(self.model)
 
+    @property
+    def _saves_adapter(self) -> bool:
+        return is_adapter(self._unwrapped_model)
+
     def _usage(self) -> Usage | None:
-        """The code of the card; `None` without a tokenizer."""
-        if self.processing_class is None:
+        """The code of the card; `None` without a tokenizer, and of an adapter, which it would not load."""
+        if self.processing_class is None or self._saves_adapter:
             return None
         datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         # Not of the training data: a stream would be read once more.
@@ -794,6 +830,7 @@ class DepthTrainer(GenerationTrainer):
             objective=getattr(self.data_collator, "objective", "span_corruption"),
             max_length=self.args.generation_max_length or model.generation_config.max_length,
             prefix=getattr(self.data_collator, "input_prefix", ""),
+            revision=self.args.hub_revision if self.hub_model_id else None,
         )
 
     # ---- Logs -------------------------------------------------------------------------------------------------------

@@ -442,6 +442,13 @@ class ConfigurationTest(LoadingTestCase):
         self.assertEqual(model.config.num_decoder_layers, 1)
         check_sentence_tokens(model, TOKENIZER)
 
+    @parameterized.parameters("depth", "t5")
+    def test_a_model_is_float32_whatever_its_configuration_says(self, model_type):
+        config = T5Config(**SIZE, dtype="bfloat16")
+        model = load_model(config, TOKENIZER, model_type=model_type)
+        self.assertEqual({parameter.dtype for parameter in model.parameters()}, {torch.float32})
+        self.assertEqual(config.dtype, torch.bfloat16)
+
     @parameterized.product(family=("t5", "flan-t5", "mt5", "umt5"), model_type=("depth", "t5"))
     def test_a_configuration_gets_the_ids_and_the_rows_of_the_tokenizer_and_keeps_the_rest(self, family, model_type):
         _, config_class, shape = FAMILIES[family]
@@ -487,6 +494,9 @@ class ConfigurationTest(LoadingTestCase):
         ({"drop_out_rate": 0.1}, "Unknown argument `drop_out_rate` .* Did you mean 'dropout_rate'"),
         ({"first_sentence_token_id": 7}, "`first_sentence_token_id` is 7, but the tokenizer has 500"),
         ({"num_sentence_tokens": 7}, "`num_sentence_tokens` is 7, but the tokenizer has 20"),
+        ({"pad_token_id": 7}, "`pad_token_id` is 7, but the tokenizer has 0"),
+        ({"eos_token_id": 7}, "`eos_token_id` is 7, but the tokenizer has 1"),
+        ({"dtype": torch.bfloat16}, r"`dtype` is no argument of `load_model`.*`load_model\(...\).to\(torch.bfloat16"),
         ({"model_type": "t6"}, "Unknown `model_type` 't6'. The kinds are: 'depth', 't5'"),
     )
     def test_an_argument_that_means_nothing_is_refused(self, changes, message):
@@ -514,6 +524,17 @@ class ConfigurationTest(LoadingTestCase):
         self.saved()
         with self.assertRaisesRegex(ValueError, r"do not fit `vocab_size`=50. `load_model\(.*tokenizer, model_type="):
             DepthForConditionalGeneration.from_pretrained(self.folder)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_no_words_of_another_vocabulary_are_sentence_tokens(self, family):
+        config = FAMILIES[family][1](**{**SIZE, "vocab_size": 32_384})
+        config.save_pretrained(self.folder)
+        ids = {"first_sentence_token_id": 32_300, "eosen_token_id": 32_320}
+        for given in ({}, {"eosen_token_id": 32_320}):
+            with self.assertRaisesRegex(ValueError, r"words in this one of 32384. `load_model\(name, tokenizer"):
+                DepthConfig.from_pretrained(self.folder, **given)
+        DepthConfig.from_pretrained(self.folder, **ids).save_pretrained(self.folder)
+        self.assertEqual(DepthConfig.from_pretrained(self.folder).first_sentence_token_id, 32_300)
 
     def test_the_configuration_of_transformers_is_read_as_it_is(self):
         self.saved("flan-t5")

@@ -13,6 +13,7 @@ import accelerate
 import numpy as np
 import torch
 from absl.testing import parameterized
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
@@ -504,6 +505,26 @@ class GivenStatesTest(parameterized.TestCase):
             model(**batch)
 
 
+class SeveralDevicesTest(parameterized.TestCase):
+    @parameterized.product(
+        config=(tiny_config(), tiny_t5_config()),
+        attn_implementation=("eager", "sdpa", "depth_sdpa"),
+        skip_logits=(False, True),
+    )
+    def test_a_model_may_be_on_another_device_than_its_inputs(self, config, attn_implementation, skip_logits):
+        # As with `device_map`. This device holds no values, but refuses tensors of another one, as a GPU does.
+        model_class = {"depth": DepthForConditionalGeneration, "t5": T5ForConditionalGeneration}[config.model_type]
+        model = tiny_model(copy.deepcopy(config), attn_implementation, model_class=model_class)
+        for part in (model.encoder, model.decoder, model.lm_head):
+            add_hook_to_module(part.to("meta"), AlignDevicesHook("meta"))
+        batch = {name: torch.ones(2, 6, dtype=torch.long) for name in ("input_ids", "labels")}
+        segments = {f"{part}_segment_ids": batch["input_ids"] for part in ("encoder", "decoder")}
+        others = ({}, segments, {"loss_weights": torch.ones(2, 6)}, {"num_items_in_batch": torch.tensor(12)})
+        for more in others:
+            outputs = model(**batch, skip_logits=skip_logits, **more)
+            self.assertEqual((outputs.token_losses.shape, outputs.loss.device.type), ((2, 6), "meta"))
+
+
 class SignatureTest(parameterized.TestCase):
     """`generate()`, the Trainer and PEFT go by names and order of the arguments."""
 
@@ -787,6 +808,18 @@ class EncodeSentencesTest(parameterized.TestCase):
         text = self.tokenizer.decode(ids[0])
         self.assertEqual(text.replace(" ", ""), "<eosen><sent_0>Callme.<eosen><sent_1>Itis<extra_id_3>.<eosen></s>")
         self.assertIn(self.tokenizer.convert_tokens_to_ids("<extra_id_3>"), ids[0].tolist())
+
+    def test_a_text_that_is_no_list_of_sentences_is_refused(self):
+        for texts in (["A text."], ["First.", "Second."], [["A list."], "A text."]):
+            with self.assertRaisesRegex(
+                TypeError, r"list of its sentences, got '\w+.*encode_sentences\(tokenizer, \["
+            ):
+                self.model.encode_sentences(self.tokenizer, *texts)
+
+    @parameterized.parameters("", " ", "\u200b")
+    def test_no_sentence_is_left_out_of_the_count(self, empty):
+        with self.assertRaisesRegex(ValueError, "Sentence 1, .* has no tokens: leave it out"):
+            self.model.encode_sentences(self.tokenizer, ["Call me."], ["It is.", empty, "So."])
 
     def test_an_input_without_a_sentence_is_its_end(self):
         self.assertEqual(self.model.encode_sentences(self.tokenizer, []).tolist(), [[self.tokenizer.eos_token_id]])

@@ -48,6 +48,13 @@ class TaskConfigTest(parameterized.TestCase):
         self.assertEqual(content["input_format"], "{prompt}</s>")
         self.assertEqual(content["format_version"], FORMAT_VERSION)
 
+    def test_the_file_names_no_folder_of_this_machine(self):
+        data = Path(self.folder, "secret", "texts")
+        data.mkdir(parents=True)
+        TaskConfig((replace(QUESTIONS, path=str(data)),), False).save_pretrained(self.folder)
+        self.assertNotIn("secret", Path(self.folder, TASK_CONFIG_FILE).read_text())
+        self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].path, "texts")
+
     @parameterized.parameters(*TASKS)
     def test_the_format_of_a_prompt_gives_the_prompt(self, name):
         task = get_task(name)

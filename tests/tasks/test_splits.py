@@ -3,6 +3,7 @@
 import contextlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -367,6 +368,13 @@ class ReportsTest(SplitsTestCase):
             splits = TaskSplits.load("rte").prepare(TOKENIZER)
         self.assertEqual(splits.hub_datasets, ["nyu-mll/glue"])
         self.assertEqual(splits.description["rte"], "nyu-mll/glue")
+
+    def test_data_of_a_folder_is_not_that_of_the_hub_and_its_path_is_not_told(self):
+        rows = {split: rte_rows(2) for split in ("train", "validation", "test")}
+        with mock.patch.object(splits_module, "load_task", return_value=rows):
+            splits = TaskSplits.load(replace(RTE, path=str(self.folder))).prepare(TOKENIZER)
+        self.assertEmpty(splits.hub_datasets)
+        self.assertEqual(splits.description["rte"], Path(self.folder).name)
 
 
 class MixtureTest(parameterized.TestCase):

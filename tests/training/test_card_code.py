@@ -69,6 +69,7 @@ GERMAN_ROWS = [
     }
     for i in range(1, 5)
 ]
+GERMAN_ROWS.append({"frage": "\u200b\n\nWer kam?", "antworten": ["ja"]})  # a sentence of no token
 QUESTION_ROWS = [
     {"question": " ".join(SENTENCES[i : i + 3]), "answers": ["yes"], "instance": SENTENCES[i + 2]} for i in range(6)
 ]
@@ -78,6 +79,7 @@ FINE_TUNED = {
     "free-form": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {"generation_num_beams": 2}),
     "t5": (RTE, rte_rows(12), "t5", {"prediction_mode": "score_labels", "length_normalize_scores": True}),
     "t5 'instance'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
+    "umt5": (RTE, rte_rows(12), "umt5", {"prediction_mode": "score_labels", "learning_rate": 1e-4}),
 }
 COLLATORS = {"depth": DataCollatorForDepth, "t5": DataCollatorForT5SpanCorruption}
 PRETRAINED = {"pre-trained": "depth", "pre-trained t5": "t5"}
@@ -231,6 +233,13 @@ class PretrainedUsageTest(parameterized.TestCase):
         usage = self.usage(kind, examples)
         self.assertIn("The bell of the ", usage.without_package)
 
+    def test_a_sentence_that_is_no_text_is_no_part_of_an_example(self):
+        first, *others = documents(8)[0]["sentence_lengths"]
+        for lengths in ([first, 0, *others], [0]):
+            example = {"input_ids": documents(8)[0]["input_ids"], "sentence_lengths": lengths}
+            usage = self.usage("depth", [example])
+            self.assertNotIn("    '',", usage.without_package)
+
     def test_source_and_target_rebuild_the_text(self):
         usage = self.usage("depth", documents(8))
         masked = dict(re.findall(r"(<extra_id_\d+>) ([^<]*)", usage.target))
@@ -270,6 +279,13 @@ class PretrainedUsageTest(parameterized.TestCase):
         usage = pretrained_usage("./m", *arguments, prefix="[R]")
         self.assertIn("'[R] ", usage.without_package)
         self.assertIn("mode token", usage.notes)
+
+    @parameterized.parameters(("dev", ", revision='dev')"), ("main", "(name)"), (None, "(name)"))
+    def test_the_code_names_the_branch_that_the_model_is_on(self, revision, expected):
+        arguments = (tiny_tokenizer(sentence_tokens=True), None, "span_corruption", 30)
+        usage = pretrained_usage("me/m", tiny_model("t5"), *arguments, revision=revision)
+        self.assertEqual(usage.without_package.count(expected), 2)
+        self.assertEqual("name, tokenizer, revision='dev')" in usage.with_package, revision == "dev")
 
 
 class NameTest(parameterized.TestCase):

@@ -3,11 +3,14 @@
 import re
 import tempfile
 from pathlib import Path
+from unittest import mock
 
+import torch
 import yaml
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
+from transformers import Trainer, trainer_pt_utils
 
 from helpers import tiny_tokenizer
 from hf_depth.evaluation.scoring import TaskResult
@@ -23,7 +26,9 @@ from hf_depth.training.model_card import (
     pretraining_card,
     pretraining_content,
     pretraining_results,
+    run_settings,
 )
+from hf_depth.training.trainer import DepthTrainer
 from hf_depth.training.training_args import DepthTrainingArguments
 from tiny_models import tiny_config, tiny_model, tiny_t5_config, tiny_umt5_config
 from tiny_tasks import task_results
@@ -158,6 +163,20 @@ class FineTuningCardTest(parameterized.TestCase):
         card = self.card("t5", [TaskResult(get_task("rte"), "test", {})])
         self.assertNotIn("model-index", metadata(card))
 
+    def test_the_card_of_a_umt5_tells_those_who_load_it_by_an_auto_class(self):
+        for tied, count in ((True, 0), (False, 1)):
+            model = tiny_model(tiny_umt5_config(), model_class=UMT5ForConditionalGeneration)
+            model.config.scale_decoder_outputs = tied
+            for card in (fine_tuning_card("m", model, [], CardContent()), pretraining_card("m", model, CardContent())):
+                self.assertEqual(card.text.count("`model.config.tie_word_embeddings = False`"), count)
+
+    def test_the_card_of_an_adapter_says_how_to_load_it(self):
+        model = MODELS["depth"]()
+        model.peft_config = {}
+        for card in (fine_tuning_card("m", model, [], CardContent()), pretraining_card("m", model, CardContent())):
+            self.assertEqual(metadata(card)["library_name"], "peft")
+            self.assertIn("holds a PEFT adapter, not a whole model", card.text)
+
     def test_examples_from_files_do_not_pass_for_those_of_the_hub(self):
         score, *_ = model_index(task_results())
         self.assertEqual((score.dataset_type, score.dataset_config), ("glue/rte", None))
@@ -195,6 +214,19 @@ class PretrainingCardTest(parameterized.TestCase):
         text = pretraining_card("m", MODELS["depth"](), CardContent(), [log]).text
         self.assertNotIn("| order_kendall_tau |", text)
         self.assertIn("| order_kendall_tau_shuffled | -0.5 |", text)
+
+    def test_times_are_no_results(self):
+        times = dict.fromkeys(("runtime", "model_preparation_time", "with_metadata_model_preparation_time"), 0.1)
+        log = {"step": 9, "eval_loss": 4.0} | {f"eval_{name}": value for name, value in times.items()}
+        self.assertEqual(pretraining_results([log]), {"loss": {"after": 4.0}})
+
+    def test_the_parameters_of_all_processes_are_counted(self):
+        args, model = DepthTrainingArguments("run", use_cpu=True), MODELS["t5"]()
+        expected = run_settings(args, model)["parameters"]
+        for parameter in model.parameters():  # as DeepSpeed ZeRO-3 leaves them
+            parameter.ds_numel, parameter.data = parameter.numel(), torch.empty(0)
+        with mock.patch.object(trainer_pt_utils, "is_deepspeed_zero3_enabled", return_value=True):
+            self.assertEqual(run_settings(args, model)["parameters"], expected)
 
     @parameterized.parameters(("allenai/c4", ["allenai/c4"]), ("/data/c4", []), (None, []))
     def test_a_data_set_of_the_hub_is_named_in_the_metadata(self, dataset_name, expected):
@@ -251,6 +283,63 @@ class CreateModelCardTest(TrainingTestCase):
         for name in (data["base_model"], *data["datasets"]):
             validate_repo_id(name)
 
+    def trained(self, **arguments):
+        steps = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        made = trainer("t5", self.folder, number_of_rows=8, **steps | arguments)
+        made.card = CardContent({"Settings": dict(SETTINGS)})
+        made.train()
+        return made
+
+    def test_scores_and_steps_are_those_of_the_best_weights(self):
+        made = self.trained(load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True)
+        first, *_ = [log for log in made.state.log_history if "eval_loss" in log]
+        for _ in range(2):  # without an evaluation of what was loaded, and with one
+            card = self.card(made)
+            (results,) = card["model-index"][0]["results"]
+            self.assertAlmostEqual(results["metrics"][0]["value"], first["eval_loss"], delta=1e-5)
+            text = Path(self.folder, "README.md").read_text()
+            self.assertIn("was trained for 1 steps of", text)
+            self.assertIn("| weights of step | 1 of 4, the best one |", text)
+            made.evaluate()
+
+    def test_scores_of_other_weights_are_left_out(self):
+        made = self.trained(eval_strategy="no", eval_on_start=True)
+        self.assertNotIn("model-index", self.card(made))
+        self.assertIn("It was not evaluated.", Path(self.folder, "README.md").read_text())
+        made.evaluate()
+        self.assertIn("model-index", self.card(made))
+
+    def test_the_batch_size_is_the_one_that_was_found(self):
+        made = self.trained(eval_strategy="no")
+        made._train_batch_size = 2  # as `auto_find_batch_size` leaves it
+        self.card(made)
+        self.assertIn("| global batch size | 2 |", Path(self.folder, "README.md").read_text())
+
+    def test_a_trainer_that_trained_nothing_tells_of_no_training(self):
+        made = trainer("t5", self.folder, number_of_rows=8)
+        made.card = CardContent({"Settings": dict(SETTINGS)})
+        self.card(made)
+        self.assertIn("It has 1.2 million parameters. A model", Path(self.folder, "README.md").read_text())
+
+    @parameterized.parameters(
+        (ValueError("'license' must be one of\n[mit]"), r"refuse the model card: 'license' must be one of \[mit\]"),
+        (ConnectionError("offline"), None),
+    )
+    def test_the_hub_is_asked_before_training_whether_it_takes_the_card(self, error, message):
+        asked = []
+
+        def validate(card):
+            asked.append(metadata(card))
+            raise error
+
+        made = trainer("t5", self.folder, number_of_rows=8)
+        made.args.push_to_hub = True
+        arguments = {"model": made.model, "data_collator": made.data_collator, "card": CardContent(license="Apache-2")}
+        with mock.patch.object(Trainer, "init_hf_repo"), mock.patch.object(ModelCard, "validate", validate):
+            with self.assertRaisesRegex(ValueError, message) if message else self.assertLogs(level="WARNING"):
+                DepthTrainer(args=made.args, **arguments)
+        self.assertEqual(asked[0]["license"], "Apache-2")
+
     def test_an_argument_that_a_card_cannot_heed_is_named(self):
         made = trainer("t5", self.folder, number_of_rows=8)
         made.card = CardContent()
@@ -265,3 +354,6 @@ class CreateModelCardTest(TrainingTestCase):
         made.processing_class = tiny_tokenizer(sentence_tokens=True)
         self.card(made)
         self.assertIn("```python", Path(self.folder, "README.md").read_text())
+        made.model.peft_config = {}  # an adapter is not loaded by that code
+        self.card(made)
+        self.assertNotIn("```python", Path(self.folder, "README.md").read_text())

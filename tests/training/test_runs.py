@@ -109,6 +109,17 @@ class RunTest(RunTestCase):
         self.assertEqual(self.results()["eval_loss"], logs[-1]["eval_loss"])
         self.assertEqual(run_trainer.evaluate()["eval_loss"], logs[-1]["eval_loss"])
 
+    def test_the_card_of_a_finished_run_is_that_of_its_best_weights(self):
+        arguments = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.0, **BEST}
+        for is_finished in (False, True):
+            run, run_trainer = self.run_once(**arguments)
+            self.assertEqual(run.do_train, not is_finished)
+            run_trainer.card = CardContent()
+            run_trainer.create_model_card()
+            card = Path(self.folder, "README.md").read_text()
+            self.assertIn("| weights of step | 1 of 3, the best one |", card)
+            self.assertIn("| loss |", card)
+
     def test_all_data_sets_of_the_final_evaluation_are_in_the_results(self):
         run_trainer = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS | {"eval_strategy": "epoch"})
         run_trainer.eval_dataset = {"first": run_trainer.eval_dataset[:2], "second": run_trainer.eval_dataset[2:]}
@@ -264,6 +275,12 @@ class RunTest(RunTestCase):
     def test_a_run_with_nothing_to_do_is_refused(self):
         with self.assertRaisesRegex(ValueError, "Nothing to do.*do_train"):
             self.run_once(do_train=False, do_eval=False)
+
+    def test_a_run_that_trains_nothing_pushes_nothing(self):
+        args = trainer("t5", self.folder, number_of_rows=8, do_eval=True).args
+        args.push_to_hub = True
+        with self.assertRaisesRegex(ValueError, "`push_to_hub` uploads what a run trains.*`hf upload me/model"):
+            Run.find(args, {})
 
     def test_another_run_does_not_continue_it(self):
         self.run_once(describe={"objective": "span_corruption"})

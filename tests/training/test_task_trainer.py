@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset, concatenate_datasets
+from huggingface_hub import ModelCard
 from transformers import Trainer
 
 import tiny_tasks
@@ -30,6 +31,7 @@ from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
 from hf_depth.training import task_trainer
 from hf_depth.training.checkpoints import best_checkpoint, is_finished, last_complete_checkpoint
+from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
 from tiny_training import parameters, tiny_model
 
@@ -444,6 +446,21 @@ class TrainingTest(TestCase):
         self.assertEqual(best_checkpoint(checkpoint, trained.args), trained.state.best_model_checkpoint)
         trained.args.early_stopping_patience = 9
         self.assertFalse(is_finished(checkpoint, trained.args))
+
+    def test_the_card_has_the_scores_of_the_model_as_it_is(self):
+        trained = trainer("t5", self.folder, rte_rows(16), max_steps=1, prediction_mode="score_labels")
+        trained.card = CardContent()
+
+        def scores():
+            trained.create_model_card()
+            return ModelCard.load(Path(self.folder, "README.md")).data.eval_results
+
+        trained.evaluate()
+        self.assertNotEmpty(scores())
+        trained.train()
+        self.assertEmpty(scores() or [])
+        trained.evaluate()
+        self.assertNotEmpty(scores())
 
     @parameterized.parameters("depth", "t5")
     def test_training_moves_every_parameter(self, kind):
