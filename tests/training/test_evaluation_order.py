@@ -81,7 +81,8 @@ class EvaluationOrderTest(TrainingTestCase):
             run.compute_metrics = lambda evaluated: given.append(evaluated) or {"mine": 1.0}
             with order:
                 self.assertEqual(run.evaluate()["eval_mine"], 1.0)
-        for name in ("inputs", "label_ids"):  # padded by batches, so with 0 or -100
+        names = ("inputs", "label_ids", *(["predictions"] if generate else []))
+        for name in names:  # padded by batches, so with 0 or -100
             values = [np.maximum(getattr(evaluated, name), 0) for evaluated in given]
             np.testing.assert_array_equal(*values)
 
