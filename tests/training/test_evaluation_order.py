@@ -77,7 +77,8 @@ class EvaluationOrderTest(TrainingTestCase):
     def test_metrics_of_the_user_get_the_examples_in_their_order(self, generate):
         given = []
         for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
-            run = self.run_of(predict_with_generate=generate, include_for_metrics=["inputs"])
+            arguments = {"predict_with_generate": generate, "generation_max_length": 24}
+            run = self.run_of(include_for_metrics=["inputs"], **arguments)
             run.compute_metrics = lambda evaluated: given.append(evaluated) or {"mine": 1.0}
             with order:
                 self.assertEqual(run.evaluate()["eval_mine"], 1.0)
