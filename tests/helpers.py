@@ -63,7 +63,7 @@ def fork_server() -> BaseContext:
     which takes longer than all that a tiny model does.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    context.set_forkserver_preload(["hf_depth", "tiny_tasks", "frozen"])
     with mock.patch.dict(os.environ, process_environment()):
         forkserver.ensure_running()
     return context
