@@ -22,7 +22,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -39,6 +38,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 import numpy as np  # noqa: E402 - the environment must be set before
+import torch  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 
@@ -279,15 +279,20 @@ def logs(run: Path) -> list[dict[str, float]]:
 def launch(setting: Setting, data: Path, run: Path) -> list[int]:
     """Start a run in as many processes as the setting has, as torchrun would; their ids, the group's first."""
     environments = {0: {}}
+    store = run.with_suffix(".store")
+    store.unlink(missing_ok=True)  # of the start before, if that was killed
     if setting.processes > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = str(free.getsockname()[1])
         shared = {"WORLD_SIZE": str(setting.processes), "LOCAL_WORLD_SIZE": str(setting.processes)}
-        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         environments = {i: shared | {"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(setting.processes)}
-    script = SCRIPTS[KINDS[setting.kind]]
-    return start(environments, lambda: script.main(setting.flags(data, run)), run.with_suffix(".log"))
+
+    def run_script() -> None:
+        if setting.processes > 1:
+            # By a file: a port that is free now may not be so when the group takes it.
+            place = {"rank": int(os.environ["RANK"]), "world_size": setting.processes}
+            torch.distributed.init_process_group("gloo", init_method=f"file://{store}", **place)
+        SCRIPTS[KINDS[setting.kind]].main(setting.flags(data, run))
+
+    return start(environments, run_script, run.with_suffix(".log"))
 
 
 def start(environments: Mapping[int, Mapping[str, str]], action: Callable[[], Any], log: Path) -> list[int]:

@@ -10,11 +10,12 @@ everything already, so that a start is cheap, and end as a script does: the inte
 import argparse
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+
+import torch
 
 from hf_depth import (
     DepthObjective,
@@ -67,20 +68,15 @@ def train(objective: DepthObjective, examples: list[dict[str, list[int]]], folde
     trainer.end()
 
 
-def fork(port: int, rank: int) -> int:
-    """As `os.fork`; the child has the environment that `torchrun` gives to a process."""
+def fork(store: str, rank: int) -> int:
+    """As `os.fork`; the child has the environment that `torchrun` gives to a process, and its place in the group."""
     pid = os.fork()
     if pid == 0:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a trainer prints
+        # By a file: a port that is free now may not be so when the group takes it.
+        torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     return pid
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
 
 
 def main() -> None:
@@ -102,9 +98,9 @@ def main() -> None:
     folder = tempfile.gettempdir()  # nothing is saved
     while len(over) < arguments.starts:
         if len(active) < arguments.parallel and len(active) + len(over) < arguments.starts:
-            port, pids = free_port(), []
+            store, pids = f"{folder}/process_exits_{os.getpid()}_{len(active) + len(over)}", []
             for rank in range(2):
-                pids.append(fork(port, rank))
+                pids.append(fork(store, rank))
                 if pids[-1] == 0:
                     train(objective, examples, folder, arguments.steps)
                     return  # to the end of the interpreter

@@ -5,6 +5,7 @@ Environment of all tests: no network, one thread per process. Set here, before a
 import gc
 import os
 import sys
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise each attempt to reach the Hub wa
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# One cache of data sets for all processes of a run; that of the user may hold what another version has made.
+if "HF_DEPTH_TEST_CACHE" not in os.environ:  # the workers of xdist have that of the process that started them
+    CACHE = tempfile.TemporaryDirectory(prefix="hf_depth_test_cache_")
+    os.environ["HF_DEPTH_TEST_CACHE"] = CACHE.name
+os.environ["HF_DATASETS_CACHE"] = os.environ["HF_DEPTH_TEST_CACHE"]
 
 if sys.platform != "linux":  # Triton is for Linux alone
     collect_ignore = ["models/test_triton_depth.py"]

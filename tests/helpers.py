@@ -63,7 +63,7 @@ def fork_server() -> BaseContext:
     which takes longer than all that a tiny model does.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hf_depth", "tiny_tasks"])
+    context.set_forkserver_preload(["hf_depth", "tiny_tasks", "frozen"])
     with mock.patch.dict(os.environ, process_environment()):
         forkserver.ensure_running()
     return context
@@ -195,6 +195,13 @@ def tiny_mt5_tokenizer() -> PreTrainedTokenizerBase:
     with tempfile.TemporaryDirectory() as folder:
         write_mt5_model(folder)
         return T5Tokenizer.from_pretrained(folder, extra_ids=0)
+
+
+def t5_vocabulary_tokenizer() -> T5Tokenizer:
+    """The ids of T5's own tokenizer: 32,000 pieces (most of them made up), then `<extra_id_99>` … `<extra_id_0>`."""
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz", *(f"▁piece{i}" for i in range(31_970))]
+    sentinels = [f"<extra_id_{i}>" for i in reversed(range(100))]
+    return T5Tokenizer(vocab=[(piece, -10.0) for piece in pieces] + [(sentinel, 0.0) for sentinel in sentinels])
 
 
 class CorpusTestCase(parameterized.TestCase):

@@ -1,6 +1,7 @@
 """README.md and docs/: every block of code is run, parsed or marked, and what the pages name exists."""
 
 import ast
+import itertools
 import json
 import re
 import shlex
@@ -75,17 +76,27 @@ trainer.save_model()
 """
 }
 
-# Runs snippets one after the other, each with its own names, and prints the predictions of the first that has some.
+# Runs snippets one after the other, each with its own names, and writes down what each prints, the predictions of the
+# first that has some, and which modules there were after the import of the package and after the snippets.
 RUNNER = """
-import gc, json, runpy, sys
+import contextlib, gc, io, json, runpy, sys
 import hf_depth
+at_once = list(sys.modules)
 gc.freeze()  # each training begins with a collection of garbage, which passes over what was imported before
-predictions = None
+printed, predictions = {}, None
 for path in sys.argv[1:]:
-    names = runpy.run_path(path)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        names = runpy.run_path(path)
+    printed[path] = output.getvalue()
     predictions = predictions or names.get("predictions")
-print(json.dumps(predictions))
+found = {"printed": printed, "predictions": predictions, "at_once": at_once, "modules": list(sys.modules)}
+with open("found.json", "w") as file:
+    json.dump(found, file)
 """
+OUTPUT = "shown: what it prints"  # marks what the snippet before it prints
+# What a model does not need: imported when something else is used.
+LATER = {"datasets", "pandas", "pyarrow", "nupunkt", "transformers.trainer", "hf_depth.training.trainer"}
+LIBRARIES_OF_METRICS = {"evaluate", "scipy.stats", "nltk"}
 
 
 @dataclass(frozen=True)
@@ -262,11 +273,25 @@ class SnippetsTest(parameterized.TestCase):
                 self.assertTrue((folder / "runs" / run / name).is_file(), f"runs/{run}/{name}")
         for name in ("all_results.json", "trainer_state.json", "losses.png", "README.md"):
             self.assertTrue((folder / "runs/resumable" / name).is_file(), name)
+        found = json.loads((folder / "found.json").read_text(encoding="utf-8"))
+        self.check_outputs(found["printed"])
+        self.assertContainsSubset(LATER, found["modules"])
+        self.assertEmpty((LATER | LIBRARIES_OF_METRICS).intersection(found["at_once"]))
         labels = list(get_task("discourse/sentence_ordering").labels.values())
-        for prediction in json.loads(result.stdout.splitlines()[-1]):
+        for prediction in found["predictions"]:
             self.assertIn(prediction["label"], [*labels, None])
             self.assertEqual(list(prediction["scores"]), labels)
             self.assertLess(max(prediction["scores"].values()), 0)  # log-probabilities
+
+    def check_outputs(self, printed):
+        """Compare what the pages show with what the snippets have printed."""
+        everything = all_blocks()
+        shown = [(before, block) for before, block in itertools.pairwise(everything) if block.marker == OUTPUT]
+        self.assertNotEmpty(shown)
+        for snippet, block in shown:
+            with self.subTest(str(block)):
+                self.assertIsNotNone(snippet.test, "the block before it is not run")
+                self.assertEqual(printed[f"{snippet.test}.py"], block.code)
 
 
 class PagesTest(parameterized.TestCase):

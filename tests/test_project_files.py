@@ -369,7 +369,7 @@ class SlurmTest(parameterized.TestCase):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             self.assertEqual(process.stdout.readline(), "ready\n")
             process.send_signal(signum)
-            self.assertEqual(process.wait(60), 7)
+            self.assertEqual(process.wait(600), 7)
 
     def test_a_failure_of_the_run_is_the_failure_of_the_job(self):
         result, record = self.run_script(srun="exit 3")

@@ -180,6 +180,16 @@ class PositionTest(parameterized.TestCase):
         self.assertEqual(examples[:number], [{}] * number)
         self.assertEqual(examples[number:], everything[number:])
 
+    def test_settings_tell_streams_apart_in_which_a_position_is_another_place(self):
+        settings = mix_examples(streams(), Mixing(WEIGHTS), 3).settings
+        self.assertEqual(mix_examples(streams(), Mixing(WEIGHTS), 3).settings, settings)
+        self.assertEqual(mix_examples(streams(), Mixing(WEIGHTS), 4).settings, settings | {"seed": 4})
+        even = mix_examples(streams(), Mixing(dict.fromkeys(WEIGHTS, 1)), 3).settings
+        self.assertEqual(even, settings | {"probabilities": dict.fromkeys(WEIGHTS, 1 / 3)})
+        other = mix_examples(streams() | {"news": stream(7, 4, buffer_size=8)}, Mixing(WEIGHTS), 3).settings
+        changed = settings["sources"] | {"news": settings["sources"]["news"] | {"buffer_size": 8}}
+        self.assertEqual(other, settings | {"sources": changed})
+
     def test_the_first_examples_are_of_all_sources(self):
         found = [example["input_ids"].tolist() for example in mix_examples(streams(), Mixing(WEIGHTS)).one_pass()]
         self.assertLen(found, 48)

@@ -14,6 +14,7 @@ from transformers import T5Tokenizer, TrainingArguments
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_mt5_tokenizer, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from hf_depth.data.denoisers import UL2_DENOISERS, Denoiser
+from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
 from hf_depth.data.objectives import (
     OBJECTIVES,
     DepthObjective,
@@ -321,6 +322,31 @@ class PrepareSplitsTest(parameterized.TestCase):
         self.assertIsInstance(data["validation"], Dataset)
         self.assertTrue(same(data["validation"], once))
         self.assertEqual(list(statistics), ["validation"])
+
+    def test_another_seed_gives_a_stream_another_order(self):
+        corpus = {"train": documents([*SENTENCES[:8], *TEXTS]).to_iterable_dataset()}
+
+        def order(seed):
+            stream = SpanCorruptionObjective(TOKENIZER, **LENGTHS).prepare_splits(corpus, seed=seed)[0]["train"]
+            return [example["input_ids"].tolist() for example in islice(stream, 8)]
+
+        self.assertEqual(order(3), order(3))
+        self.assertNotEqual(order(3), order(4))
+
+    @parameterized.parameters(False, True)
+    def test_another_seed_draws_the_sources_of_a_mixture_in_another_order(self, streaming):
+        parts = {name: documents() for name in ("a", "b")}
+        if streaming:
+            parts = {name: part.to_iterable_dataset() for name, part in parts.items()}
+        sources = [MixtureSource(name, train_file=f"{name}.txt") for name in parts]
+        corpus = {"train": DocumentMixture(parts, sources, Mixing({"a": 1, "b": 1}))}
+
+        def drawn(seed):
+            mixture = SpanCorruptionObjective(TOKENIZER, **LENGTHS).prepare_splits(corpus, seed=seed)[0]["train"]
+            return [example["source"] for example in islice(iter(mixture), 5)]
+
+        self.assertEqual(drawn(3), drawn(3))
+        self.assertLen({tuple(drawn(seed)) for seed in range(5)}, 5)
 
     @parameterized.parameters(1, 3)
     def test_max_samples_of_a_stream_to_train_on_are_its_first_examples(self, number):

@@ -25,6 +25,14 @@ class Numbers:
         return {"input_ids": numbers, "num_cut_tokens": [0] * len(numbers)}
 
 
+class Sentences(Numbers):
+    """A preprocessor of texts of one to three sentences."""
+
+    def __call__(self, batch):
+        examples = super().__call__(batch)
+        return examples | {"sentence_lengths": [[1] * (1 + int(ids[0]) % 3) for ids in examples["input_ids"]]}
+
+
 def documents(*sizes):
     """A stream of files of so many documents, which are numbered from 0."""
     bounds = np.cumsum([0, *sizes]).tolist()
@@ -160,6 +168,19 @@ class PositionTest(parameterized.TestCase):
         stream.starts = {0: position}
         next(islice(stream.consumer_examples([0], 1), position.num_examples, None))
         self.assertLessEqual(len(tokenized), 200)
+
+    @parameterized.parameters(
+        {"seed": 1}, {"buffer_size": 4}, {"min_sentences": 2}, {"whole_shards": True}, {"num_shards": 1}
+    )
+    def test_settings_tell_streams_apart_in_which_a_position_is_another_place(self, **change):
+        def read(**settings):
+            data = documents(20, 30) if settings.pop("num_shards", 2) == 2 else documents(50)
+            stream = ExampleStream(data, Sentences(), **{"buffer_size": 8} | settings)
+            return stream.settings, numbers(islice(stream.consumer_examples([0], 2), 10))
+
+        (settings, examples), (other, others) = read(), read(**change)
+        self.assertNotEqual(others, examples)
+        self.assertEqual(other, settings | change)
 
     def test_batches_carry_the_position_of_their_last_example(self):
         stream = ExampleStream(documents(20), Numbers(), buffer_size=4)

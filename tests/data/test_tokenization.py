@@ -1,8 +1,6 @@
 import json
 import pickle
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -14,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AddedToken, ByT5Tokenizer, T5Config, T5Tokenizer
 
-from helpers import DOCUMENTS, SENTENCES, tiny_tokenizer, write_mt5_model, write_sentencepiece_model
+from helpers import (
+    DOCUMENTS,
+    SENTENCES,
+    t5_vocabulary_tokenizer,
+    tiny_tokenizer,
+    write_mt5_model,
+    write_sentencepiece_model,
+)
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data import tokenization
 from hf_depth.data.sentences import get_sentence_splitter
@@ -36,13 +41,6 @@ SPECIAL_TOKENS = [*SENTENCE_TOKENS, "<eosen>", "</s>", "<pad>", "<unk>", *(f"<ex
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 ENCODER = TextEncoder(TOKENIZER)
 TINY = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
-
-
-def t5_vocabulary_tokenizer() -> T5Tokenizer:
-    """The ids of T5's own tokenizer: 32,000 pieces (most of them made up), then `<extra_id_99>` … `<extra_id_0>`."""
-    pieces = ["<pad>", "</s>", "<unk>", "▁", *"abcdefghijklmnopqrstuvwxyz", *(f"▁piece{i}" for i in range(31_970))]
-    sentinels = [f"<extra_id_{i}>" for i in reversed(range(100))]
-    return T5Tokenizer(vocab=[(piece, -10.0) for piece in pieces] + [(sentinel, 0.0) for sentinel in sentinels])
 
 
 def without_white_space(*texts: str) -> str:
@@ -77,28 +75,6 @@ class SentenceTokensTest(parameterized.TestCase):
         self.assertEqual(
             TOKENIZER.decode(TOKENIZER.convert_tokens_to_ids(SPECIAL_TOKENS), skip_special_tokens=True), ""
         )
-
-    def test_saved_tokenizers_are_the_same_to_auto_tokenizer_without_the_package(self):
-        text = "a <sent_3> b <eosen> c <extra_id_7> d</s>"
-        program = (
-            "import json, sys; from transformers import AutoTokenizer\n"
-            "for folder in sys.argv[1:]:\n"
-            "    t = AutoTokenizer.from_pretrained(folder)\n"
-            f"    ids = t({text!r})['input_ids']\n"
-            "    print(json.dumps([type(t).__name__, ids, t.all_special_tokens, t.get_vocab()]))\n"
-            "assert 'hf_depth' not in sys.modules"
-        )
-        tokenizers = {"tiny": TOKENIZER, "t5": add_sentence_tokens(t5_vocabulary_tokenizer())}
-        with tempfile.TemporaryDirectory() as folder:
-            for name, tokenizer in tokenizers.items():
-                tokenizer.save_pretrained(f"{folder}/{name}")
-            output = subprocess.check_output([sys.executable, "-c", program, *tokenizers], cwd=folder, text=True)
-        for line, tokenizer in zip(output.splitlines()[-2:], tokenizers.values(), strict=True):
-            name, ids, special, vocabulary = json.loads(line)
-            self.assertEqual(name, "T5Tokenizer")
-            self.assertEqual(ids, tokenizer(text)["input_ids"])
-            self.assertEqual(special, tokenizer.all_special_tokens)
-            self.assertEqual(vocabulary, tokenizer.get_vocab())
 
     @parameterized.parameters(19, 21)
     def test_another_number_is_refused_before_anything_changes(self, number):

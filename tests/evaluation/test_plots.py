@@ -63,14 +63,15 @@ class ConfusionMatrixTest(parameterized.TestCase):
     def test_no_text_is_cut_off_or_written_over_another(self, name):
         spec = get_task(name)
         counts = np.full((spec.num_labels, spec.num_labels + 1), 888)
+        counts[1:] = 0  # of which no text is written: the other rows are as wide as the first
         figure = confusion_figure(spec, counts, "title")
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         renderer = canvas.get_renderer()
         axes = figure.axes[0]
-        self.assertLen(axes.texts, counts.size)
+        self.assertLen(axes.texts, spec.num_labels + 1)
         picture = figure.bbox
-        for texts in (axes.get_xticklabels(), axes.get_yticklabels(), axes.texts[: spec.num_labels + 1]):
+        for texts in (axes.get_xticklabels(), axes.get_yticklabels(), axes.texts):
             boxes = [text.get_window_extent(renderer) for text in texts]
             for box, following in zip(boxes, boxes[1:], strict=False):
                 self.assertFalse(box.overlaps(following), f"{name}: text over text")

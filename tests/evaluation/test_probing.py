@@ -256,10 +256,9 @@ class ProbeTaskTest(parameterized.TestCase):
 
     def test_a_hidden_layer_has_the_same_baselines(self):
         spec = replace(TONE, probe_hidden_units=50)
-        (first,), (second,) = self.probe(spec=spec), self.probe(spec=spec)
-        self.assertEqual(first.metrics, second.metrics)
+        (evaluation,) = self.probe(spec=spec)
         for name in ("accuracy", "bag_of_words_accuracy", "random_weights_accuracy"):
-            self.assertGreater(first.metrics[name], 0.7)
+            self.assertGreater(evaluation.metrics[name], 0.7)
 
     def test_texts_without_tokens_are_counted_in_one_warning(self):
         train = Dataset.from_list([*reviews(30), {"review": "", "label": 0}, {"review": " ", "label": 1}])

@@ -15,6 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from helpers import SENTENCES, load_script, run_example, run_in_two_processes, tiny_tokenizer
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, TaskConfig
+from hf_depth.evaluation.plots import plot_confusion_matrix, plot_losses
 from hf_depth.tasks import splits
 from hf_depth.training.checkpoints import best_checkpoint
 from tiny_tasks import SHORT_SENTENCES, rte_rows, write_natural_instructions
@@ -59,6 +60,9 @@ class ScriptTest(parameterized.TestCase):
         registry = mock.patch.dict(DATASET_VALS, {name: dict(tasks) for name, tasks in DATASET_VALS.items()})
         registry.start()  # a task that a test registers is gone after it
         self.addCleanup(registry.stop)
+        # They take longer than all else that these runs do.
+        self.plot_losses = self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))
+        self.plot_matrix = self.enterContext(mock.patch("hf_depth.evaluation.outputs.plot_confusion_matrix"))
 
     def save_model(self, kind: str) -> Path:
         folder = self.folder / kind
@@ -89,6 +93,7 @@ class ScriptTest(parameterized.TestCase):
 class OneTaskTest(ScriptTest):
     @parameterized.product(kind=("depth", "t5"), mode=("generate", "score_labels"))
     def test_a_run_leaves_model_scores_predictions_plots_and_card(self, kind, mode):
+        self.plot_losses.side_effect, self.plot_matrix.side_effect = plot_losses, plot_confusion_matrix
         test_file = self.unlabeled_test_file()
         stdout = io.StringIO()
         with contextlib.redirect_stdout(stdout):

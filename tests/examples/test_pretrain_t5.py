@@ -28,6 +28,7 @@ from helpers import (
     tiny_tokenizer,
 )
 from hf_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.evaluation.plots import plot_losses
 
 SCRIPT = ROOT / "examples" / "pretrain_t5.py"
 
@@ -69,6 +70,8 @@ class PretrainTest(parameterized.TestCase):
         self.train_file = self.folder / "texts.jsonl"
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()))
         self.script = load_script("examples/pretrain_t5.py")
+        # It takes longer than all else that these runs do.
+        self.plot_losses = self.enterContext(mock.patch("hf_depth.training.runs.plot_losses"))
 
     def flags(self, **changes) -> list[str]:
         values = TINY | {"train_file": self.train_file, "output_dir": self.output_dir} | changes
@@ -92,6 +95,7 @@ class PretrainTest(parameterized.TestCase):
         ("mixture_of_denoisers", {"model_type": "t5", "objective": "mixture_of_denoisers"}, StockT5),
     )
     def test_each_objective_trains_saves_and_reloads(self, changes, model_class):
+        self.plot_losses.side_effect = plot_losses
         trainer = self.script.main(self.flags(**changes))
         files = {path.name for path in self.output_dir.iterdir()}
         expected = (

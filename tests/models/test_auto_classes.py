@@ -11,8 +11,8 @@ import torch
 from absl.testing import parameterized
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
 
-from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
+from helpers import SENTENCES, t5_vocabulary_tokenizer, tiny_tokenizer
+from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
 from tiny_models import SIZE, V1_1
 
@@ -30,7 +30,7 @@ sys.meta_path.insert(0, Blocker())
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-folder = sys.argv[1]
+text, folder, *tokenizers = sys.argv[1:]
 config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
@@ -47,6 +47,10 @@ with torch.no_grad():
         "beams": model.generate(batch["input_ids"], max_new_tokens=10, num_beams=3),
         "scratch": scratch.state_dict(),
         "ids": tokenizer("<sent_2> Call me Ishmael. <eosen>").input_ids,
+        "tokenizers": [
+            (type(t).__name__, t(text).input_ids, t.all_special_tokens, t.get_vocab())
+            for t in map(AutoTokenizer.from_pretrained, (folder, *tokenizers))
+        ],
         "module": type(model).__module__,
         "imported": [name for name in sys.modules if name.startswith("hf_depth")],
     }
@@ -88,6 +92,9 @@ class AutoClassTest(parameterized.TestCase):
 
     def test_a_saved_model_loads_where_the_package_cannot_be_imported(self):
         model, tokenizer, batch = saved_model(self.folder / "model")
+        text = "a <sent_3> b <eosen> c <extra_id_7> d</s>"
+        other = add_sentence_tokens(t5_vocabulary_tokenizer())
+        other.save_pretrained(self.folder / "t5_tokenizer")
         torch.save(batch, self.folder / "batch.pt")
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {
@@ -96,7 +103,7 @@ class AutoClassTest(parameterized.TestCase):
             "OMP_NUM_THREADS": "1",
         }
         process = subprocess.run(
-            [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(self.folder / "model")],
+            [sys.executable, "-c", WITHOUT_THE_PACKAGE, text, "model", "t5_tokenizer"],
             cwd=self.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -117,6 +124,9 @@ class AutoClassTest(parameterized.TestCase):
         self.assertEqual(found["beams"].tolist(), model.generate(**inputs, num_beams=3).tolist())
         self.assertEqual(found["ids"], tokenizer("<sent_2> Call me Ishmael. <eosen>").input_ids)
         self.assertContainsSubset([sentence_token_ids(tokenizer)[2], eosen_token_id(tokenizer)], found["ids"])
+        for mine, (name, ids, special, vocabulary) in zip((tokenizer, other), found["tokenizers"], strict=True):
+            self.assertEqual((name, ids), ("T5Tokenizer", mine(text).input_ids))
+            self.assertEqual((special, vocabulary), (mine.all_special_tokens, mine.get_vocab()))
         # A model from scratch starts there as it does here.
         torch.manual_seed(0)
         scratch = DepthForConditionalGeneration(DepthConfig.from_pretrained(self.folder / "model")).state_dict()

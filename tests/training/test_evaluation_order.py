@@ -77,11 +77,13 @@ class EvaluationOrderTest(TrainingTestCase):
     def test_metrics_of_the_user_get_the_examples_in_their_order(self, generate):
         given = []
         for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
-            run = self.run_of(predict_with_generate=generate, include_for_metrics=["inputs"])
+            arguments = {"predict_with_generate": generate, "generation_max_length": 24}
+            run = self.run_of(include_for_metrics=["inputs"], **arguments)
             run.compute_metrics = lambda evaluated: given.append(evaluated) or {"mine": 1.0}
             with order:
                 self.assertEqual(run.evaluate()["eval_mine"], 1.0)
-        for name in ("inputs", "label_ids"):  # padded by batches, so with 0 or -100
+        names = ("inputs", "label_ids", *(["predictions"] if generate else []))
+        for name in names:  # padded by batches, so with 0 or -100
             values = [np.maximum(getattr(evaluated, name), 0) for evaluated in given]
             np.testing.assert_array_equal(*values)
 

@@ -81,12 +81,26 @@ class ContinuedRunTest(TrainingTestCase):
 
     @parameterized.parameters(
         ({"seed": 1}, r"seed 42 \(now 1\)"),
+        ({"data_seed": 1}, r"data_seed None \(now 1\)"),
+        ({"dataloader_drop_last": True}, r"dataloader_drop_last False \(now True\)"),
+        ({"train_sampling_strategy": "sequential"}, r"train_sampling_strategy random \(now sequential\)"),
+        ({"average_tokens_across_devices": False}, r"average_tokens_across_devices True \(now False\)"),
+        ({"max_grad_norm": 1.0}, r"max_grad_norm 0.0 \(now 1.0\)"),
+        ({"bf16": True}, r"bf16 False \(now True\)"),
+        ({"bf16": True, "residual_dtype": "bfloat16"}, r"residual_dtype float32 \(now bfloat16\)"),
         ({"sentence_loss_coefficient": 2.0}, r"sentence_loss_coefficient 1.0 \(now 2.0\)"),
         ({"gradient_accumulation_steps": 2}, r"gradient_accumulation_steps 1 \(now 2\)"),
         ({"per_device_train_batch_size": 4}, r"per_device_train_batch_size 8 \(now 4\)"),
         ({"learning_rate": 0.5}, r"learning_rate 0.01 \(now 0.5\)"),
         ({"weight_decay": 0.5}, r"weight_decay 0.0 \(now 0.5\)"),
+        ({"adam_beta1": 0.8}, r"adam_beta1 0.9 \(now 0.8\)"),
+        ({"adam_beta2": 0.99}, r"adam_beta2 0.999 \(now 0.99\)"),
+        ({"adam_epsilon": 1e-6}, r"adam_epsilon 1e-08 \(now 1e-06\)"),
         ({"lr_scheduler_type": "cosine", "warmup_steps": 1}, r"lr_scheduler_type linear \(now cosine\).*warmup_steps"),
+        (
+            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 0.3}},
+            r"lr_scheduler_kwargs None \(now \{'num_cycles': 0.3\}\)",
+        ),
         ({"describe": {"noise": 0.5}}, r"noise 0.3 \(now 0.5\)"),
         ({"accelerator_config": BATCHES | {"split_batches": True}}, r"split_batches False \(now True\)"),
         ({"accelerator_config": BATCHES | {"even_batches": False}}, r"even_batches True \(now False\)"),
@@ -123,6 +137,8 @@ class ContinuedRunTest(TrainingTestCase):
                 ValueError, "optim adamw_torch .now adafactor.*No flag allows another `optim`"
             ):
                 self.find(optim="adafactor", allow_changed_arguments=allow)
+        with self.assertRaisesRegex(ValueError, r"optim_args None \(now scale_parameter=True\)"):
+            self.find(optim="adafactor", optim_args="scale_parameter=True")
         self.continued(optim="adamw_torch_fused")  # has the same state
 
     @parameterized.parameters({"learning_rate": 0.1}, {"weight_decay": 0.1}, {"warmup_steps": 1})

@@ -16,8 +16,8 @@ from hf_depth.training.saving import SavingTrainer
 from tiny_training import RunTestCase, trainer
 
 HOLD = "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX)"
-WAIT = "print('held', flush=True); time.sleep(60)"
-FORK = "import os; os.fork() or time.sleep(60)"
+WAIT = "print('held', flush=True); time.sleep(600)"
+FORK = "import os; os.fork() or time.sleep(600)"
 
 
 def end_group(process: subprocess.Popen):

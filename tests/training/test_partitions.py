@@ -20,7 +20,7 @@ class AllReduce:
 
     def __init__(self):
         self.parts: dict[int, torch.Tensor] = {}
-        self.barrier = threading.Barrier(NUM_PROCESSES, timeout=30)
+        self.barrier = threading.Barrier(NUM_PROCESSES, timeout=600)
 
     def of(self, rank: int):
         def all_reduce(tensor: torch.Tensor) -> None:

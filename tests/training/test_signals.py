@@ -180,9 +180,12 @@ class StopOnSignalsTest(SignalTestCase):
         self.assertRegex(advice, f"--resume_from_checkpoint .*checkpoint-{step}`")
 
     def test_workers_of_a_loader_leave_signals_to_the_run(self):
+        signalled = set()
+
         class KillWorkers(Kill):
             def kill(self, state, step, signum):
                 for worker in torch.multiprocessing.active_children():
+                    signalled.add(worker.pid)
                     for each in (signal.SIGINT, signal.SIGUSR1):
                         os.kill(worker.pid, each)
                     if os.fork() == 0:  # a launcher, not the process that reads from them
@@ -191,6 +194,7 @@ class StopOnSignalsTest(SignalTestCase):
                     os.wait()
 
         self.execute(KillWorkers("on_step_begin"), dataloader_num_workers=2, eval_strategy="steps", eval_steps=2)
+        self.assertGreaterEqual(len(signalled), 2)
 
 
 class EndOnSignalsTest(SignalTestCase):

@@ -120,6 +120,13 @@ class OrderTest(parameterized.TestCase):
         self.assertEqual(metrics["order_exact_shuffled"], 0.0)
         self.assertEqual(metrics["order_kendall_tau_shuffled"], -1.0)
 
+    def test_chance_of_an_exact_order_is_the_mean_over_the_orders(self):
+        labels = ids([130, 131, 132, 1], [130, 131, 1, 1], [130, 131, 132, 1], [130, 1, 1, 1])
+        inputs = ids([131, 130, 132, 1], [131, 130, 1, 1], [130, 131, 132, 1], [130, 1, 1, 1])
+        metrics = summarize_order(order_statistics(labels, inputs, labels, CONFIG).sum(0))
+        self.assertAlmostEqual(metrics["order_exact_chance"], (1 / 6 + 1 / 2 + 1 / 6) / 3)  # one sentence has no order
+        self.assertAlmostEqual(metrics["order_exact_shuffled_chance"], (1 / 6 + 1 / 2) / 2)
+
 
 class StatisticsTest(parameterized.TestCase):
     def test_sentence_tokens_of_a_continuation_are_reconstruction(self):
@@ -180,6 +187,25 @@ class StatisticsTest(parameterized.TestCase):
         labels = ids([130, 5, 131, 5, 132, 5, 133, 1])
         statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, predictions=labels)
         self.assertAlmostEqual(summarize(statistics[0])["sentence_accuracy_chance"], hits / guesses, delta=0.02)
+
+    def test_shuffled_and_unshuffled_examples_have_an_accuracy_and_a_chance_each(self):
+        inputs = ids([130, 5, 131, 6, 132, 1], [132, 5, 130, 6, 131, 1], [131, 5, 130, 1], [133, 5, 1])
+        labels = ids([130, 131, 132, 1], [130, 131, 132, 1], [130, 131, 5, 1], [133, 5, 6, 1])
+        predictions = ids([130, 131, 132, 1], [130, 9, 9, 1], [9, 9, 5, 1], [9, 5, 6, 1])
+        losses = torch.zeros(labels.shape)
+        metrics = summarize(example_statistics(inputs, None, labels, losses, CONFIG, predictions=predictions).sum(0))
+        harmonic = {n: sum(1 / k for k in range(1, n + 1)) for n in (1, 2, 3)}
+        expected = {
+            "sentence_accuracy": 4 / 9,
+            "sentence_accuracy_chance": (harmonic[3] + harmonic[3] + harmonic[2] + harmonic[1]) / 9,
+            "sentence_accuracy_shuffled": 1 / 5,
+            "sentence_accuracy_shuffled_chance": (harmonic[3] + harmonic[2]) / 5,
+            "sentence_accuracy_unshuffled": 3 / 4,
+            "sentence_accuracy_unshuffled_chance": (harmonic[3] + harmonic[1]) / 4,
+            "shuffled_fraction": 2 / 4,
+        }
+        for name, value in expected.items():
+            self.assertAlmostEqual(metrics[name], value, delta=1e-6, msg=name)
 
     def test_nothing_to_measure_is_left_out(self):
         metrics = summarize(torch.zeros(len(STATISTICS), dtype=torch.float64))

@@ -127,6 +127,13 @@ class EvaluationTest(TestCase):
         expected = np.mean(output.predictions.label_ids == np.array(evaluated.eval_dataset.rows["label"][:]))
         self.assertAlmostEqual(output.metrics["predict_accuracy"], expected)
 
+    def test_the_majority_class_is_that_of_the_training_examples(self):
+        rows = rte_rows(16).filter(lambda row: row["label"] == 0 or row["idx"] % 4 == 0)
+        self.assertGreater(rows["label"][:].count(0), rows["label"][:].count(1))
+        data = TaskDataset(RTE, "validation", rows, prepared(rows, "t5"), train_label_ids=[1, 0, 1])
+        metrics = self.trainer(eval_dataset=data, prediction_mode="score_labels").evaluate()
+        self.assertAlmostEqual(metrics["eval_majority_accuracy"], rows["label"][:].count(1) / len(rows))
+
     def test_length_normalised_scores_are_the_sums_divided_by_the_lengths(self):
         scores = []
         for normalized in (False, True):

@@ -94,7 +94,7 @@ class WandbTest(TrackersTestCase):
         self.assertLen(logs, 2)
         self.assertLen({log.name for log in logs}, 1)  # the name of a folder has more than the id
         for log in logs:
-            until = time.monotonic() + 60  # its own process writes it, a moment after the end
+            until = time.monotonic() + 600  # its own process writes it, a moment after the end
             while b"train/loss" not in log.read_bytes() and time.monotonic() < until:
                 time.sleep(0.1)
             self.assertIn(b"train/loss", log.read_bytes())

@@ -30,11 +30,12 @@ from hf_depth import (
     load_model,
     train_tokenizer,
 )
+from hf_depth.training.statistics import is_shuffled
 from tiny_training import TrainingTestCase, parameters, rows, tiny_model, trainer
 
 ALL_KINDS = ("depth", "t5", "stock_t5")
 HAS_DEEPSPEED = find_spec("deepspeed") is not None
-ZERO = ("zero2", "zero3") if HAS_DEEPSPEED else ()
+ZERO = ("zero2", "zero3")
 
 
 class LossTest(TrainingTestCase):
@@ -138,6 +139,21 @@ class LossTest(TrainingTestCase):
             if key.split("_")[-1] not in ("runtime", "second", "time", "fraction", "epoch"):
                 self.assertAlmostEqual(together["eval"][key], value, delta=1e-5, msg=key)
 
+    def test_a_mean_of_each_process_is_one_of_its_own_labels_where_that_is_asked_for(self):
+        shape = {"per_device_train_batch_size": 4, "number_of_rows": 8}
+        alone = trainer("t5", self.folder, gradient_accumulation_steps=2, **shape)
+        batches = []
+        alone.model.register_forward_pre_hook(lambda module, args, kwargs: batches.append(kwargs), with_kwargs=True)
+        alone.train()
+        before = tiny_model("t5").eval()
+        for batch in batches:
+            inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+            (before(**inputs).loss / 2).backward()  # a mean of the means
+        expected = {name: p.detach() - p.grad for name, p in before.named_parameters()}
+        self.assertGreater((parameters(alone.model)["lm_head.weight"] - expected["lm_head.weight"]).abs().max(), 1e-4)
+        together = run_on_two_ranks("t5", self.folder, shape | {"average_tokens_across_devices": False})
+        self.assert_close(together["parameters"], expected)
+
     def test_components_sum_to_the_loss(self):
         run = trainer("depth", self.folder, sentence_loss_coefficient=4.0)
         metrics = run.evaluate()
@@ -221,6 +237,8 @@ class EngineTest(TrainingTestCase):
         *({"environment": f"examples/accelerate/{name}.yaml"} for name in ZERO),
     )
     def test_losses_of_two_processes_are_those_of_one(self, **engine):
+        if engine and not HAS_DEEPSPEED:
+            self.skipTest("DeepSpeed is not installed")
         if "environment" in engine:
             engine["environment"] = launch_environment(engine["environment"])
         alone = trainer("depth", self.folder, per_device_train_batch_size=8, **self.SHAPE)
@@ -399,10 +417,11 @@ class StreamTest(TrainingTestCase):
             streaming=True,
             model=tiny_model("depth", dropout_rate=0.1),
             max_steps=steps,
-            per_device_train_batch_size=2,
             dataloader_num_workers=workers,
             learning_rate=0.1,
-            **{"save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 2} | arguments,
+            **{"save_strategy": "steps", "save_steps": 3, "gradient_accumulation_steps": 2}
+            | {"per_device_train_batch_size": 2}
+            | arguments,
         )
         run.model.register_forward_pre_hook(
             lambda module, args, kwargs: batches.append(kwargs["input_ids"].tolist()), with_kwargs=True
@@ -434,6 +453,21 @@ class StreamTest(TrainingTestCase):
             resumed.train(resume_from_checkpoint=True)
         self.assertRegex(logs.output[0], r"num_consumers 1 \(now 2\)")
         self.assertLen(rest, 2)
+
+    def test_a_position_in_another_stream_or_of_other_batches_does_not_hold(self):
+        self.run_of(3)[0].train()
+        for arguments, changes, message in (
+            ({"per_device_train_batch_size": 1}, {}, r": batch_size 2 \(now 1\)\. "),
+            ({"gradient_accumulation_steps": 1}, {}, r": batches 6 \(now 3\)\. "),
+            ({}, {"seed": 1}, r": seed 42 \(now 1\)\. "),
+            ({}, {"buffer_size": 4}, r": buffer_size 8 \(now 4\)\. "),
+        ):
+            with self.subTest(message):
+                resumed, _ = self.run_of(4, save_strategy="no", **arguments)
+                vars(resumed.train_dataset).update(changes)
+                with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+                    resumed.train(resume_from_checkpoint=True)
+                self.assertRegex("".join(logs.output), "does not hold any more" + message)
 
     def test_a_position_of_other_versions_does_not_hold_unless_an_older_release_did_not_state_them(self):
         self.run_of(3)[0].train()
@@ -489,7 +523,11 @@ class EvaluationTest(TrainingTestCase):
         lengths = [len(row["sentence_lengths"]) for row in data]
         chance = sum(1 / k for n in lengths for k in range(1, n + 1)) / sum(lengths)
         self.assertAlmostEqual(metrics["eval_sentence_accuracy_chance"], chance, delta=1e-6)
-        self.assertBetween(metrics["eval_shuffled_fraction"], 0.0, 1.0)
+        run = trainer("depth", self.folder)
+        batches = list(run.get_eval_dataloader())
+        shuffled = sum(is_shuffled(b["input_ids"], b["labels"], run.model.config).sum().item() for b in batches)
+        self.assertBetween(shuffled, 1, 6)
+        self.assertAlmostEqual(metrics["eval_shuffled_fraction"], shuffled / 7)
         self.assertEqual(metrics["eval_tokens_cut"], 0)
 
     def test_t5_has_no_sentence_metrics(self):
@@ -570,6 +608,23 @@ class EvaluationTest(TrainingTestCase):
         self.assertGreater(log["tokens_per_second"], 0)
         self.assertEqual(log["tokens_cut"], 0)
 
+    @parameterized.parameters({}, {"predict_with_generate": True, "generation_max_length": 9})
+    def test_an_evaluation_is_no_time_of_training(self, **arguments):
+        speeds = []
+        for strategy in ("no", "steps"):
+            run = trainer("depth", self.folder, max_steps=3, eval_strategy=strategy, eval_steps=1, **arguments)
+            run.eval_dataset = rows(3)
+            spent = []  # seconds for each batch
+            run.model.encoder.register_forward_pre_hook(
+                lambda module, args, spent=spent: spent.append(10 if module.training else 1000)
+            )
+            with mock.patch("time.perf_counter", lambda spent=spent: float(sum(spent))):
+                run.train()
+            self.assertEqual(1000 in spent, strategy == "steps")
+            speeds.append([log["tokens_per_second"] for log in run.state.log_history if "tokens_per_second" in log])
+        self.assertLen(speeds[0], 2)
+        self.assertEqual(*speeds)
+
     def test_datasets_rows_work_like_lists(self):
         data = Dataset.from_list(rows(7))
         run = trainer("depth", self.folder)
@@ -604,6 +659,8 @@ class MetricsTest(TrainingTestCase):
 
 
 class PartsTest(TrainingTestCase):
+    """A model, a tokenizer and a collator that do not fit would train something else without any other sign."""
+
     def test_the_end_is_that_of_persistent_workers_too(self):
         others = {*multiprocessing.active_children()}
         workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
@@ -612,8 +669,6 @@ class PartsTest(TrainingTestCase):
         self.assertLen({*multiprocessing.active_children()} - others, 2)  # for training and evaluation
         trained.end()
         self.assertEmpty({*multiprocessing.active_children()} - others)
-
-    """A model, a tokenizer and a collator that do not fit would train something else without any other sign."""
 
     def trainer(self, model, tokenizer=None, collator=DataCollatorForDepth, **arguments):
         tokenizer = tokenizer or tiny_tokenizer(sentence_tokens=True)

@@ -37,14 +37,9 @@ def texts_of(row: dict) -> list[str]:
     return [row[name] for name in sorted(row) if name.startswith("sentence_")]
 
 
-CACHE = tempfile.TemporaryDirectory()  # of the default documents, which take seconds to read, and what is made of them
-
-DEFAULT_FILES = TaskFiles(cache_dir=CACHE.name)
-
-
 @functools.cache
 def default_splits(kind: str) -> dict[str, Dataset]:
-    return load(get_task(kind), DEFAULT_FILES, DiscourseOptions())
+    return load(get_task(kind), TaskFiles(), DiscourseOptions())
 
 
 class DiscourseTestCase(parameterized.TestCase):
@@ -224,7 +219,7 @@ class SplitsTest(DiscourseTestCase):
         self.assertEqual({name: len(set(rows["document"])) for name, rows in splits.items()}, expected)
 
     def test_it_is_what_the_registry_loads(self):
-        splits = load_task(get_task("sentence_position"), cache_dir=CACHE.name)
+        splits = load_task(get_task("sentence_position"))
         for name, rows in default_splits("sentence_position").items():
             self.assertEqual(splits[name].to_list(), rows.to_list())
 
@@ -280,7 +275,7 @@ class CacheTest(DiscourseTestCase):
         """As a run does: everything is made anew."""
         preprocessor = TaskPreprocessor(tiny_tokenizer(True), get_task(kind), sentence_tokens=True)
         file = os.path.join(self.folder, "train.jsonl") if source == "file" else None
-        cache = self.folder if source == "file" else CACHE.name
+        cache = self.folder if source == "file" else None
         splits = load_task(get_task(kind), train_file=file, cache_dir=cache, options=options)
         return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
 
@@ -301,7 +296,7 @@ class CacheTest(DiscourseTestCase):
     def test_another_process_finds_the_rows(self):
         splits = default_splits("sentence_ordering")
         written = [os.stat(file["filename"]).st_mtime_ns for file in splits["train"].cache_files]
-        found = call_in_another_process(load, get_task("sentence_ordering"), DEFAULT_FILES, DiscourseOptions())
+        found = call_in_another_process(load, get_task("sentence_ordering"), TaskFiles(), DiscourseOptions())
         for split, rows in splits.items():
             self.assertNotEmpty(rows.cache_files)
             self.assertEqual(found[split].cache_files, rows.cache_files)

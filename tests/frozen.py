@@ -1,0 +1,5 @@
+"""Imported last by the fork server: no collection of garbage in its forks looks at what it has imported."""
+
+import gc
+
+gc.freeze()
