@@ -371,8 +371,10 @@ class SlurmTest(parameterized.TestCase):
             process.send_signal(signum)
             self.assertEqual(process.wait(60), 85)
 
-    @parameterized.parameters((0, 0), (1, 86), (7, 86), (137, 86))
-    def test_a_failure_that_no_signal_came_before_wins_over_a_node_that_was_signalled(self, status, expected):
+    @parameterized.parameters((0, 0), (1, 86), (7, 86), (85, 85), (137, 137))
+    def test_a_failure_that_no_signal_came_before_is_above_the_status_of_a_node_that_was_signalled(
+        self, status, expected
+    ):
         command = ["bash", ROOT / "examples/slurm/forward_signals.sh", "bash", "-c", f"exit {status}"]
         self.assertEqual(subprocess.run(command).returncode, expected)
 

@@ -14,9 +14,11 @@ while [ -n "$is_interrupted" ]; do  # `wait` ends on a signal, with a status tha
     wait "$launcher"
     status=$?
 done
-# A launcher ends with 1 whatever its processes end with. 85 is a run to be started again; a failure that no signal came
-# before is above it, since srun signals the other nodes then and ends with the highest status of all.
-if [ "$status" -ne 0 ]; then
-    [ -n "${was_signalled:-}" ] && status=85 || status=86
+# A launcher ends with 1 whatever its processes end with. 85 is a run to be started again. A failure that no signal came
+# before is above it: srun signals the other nodes then, and ends with the highest status of all.
+if [ "$status" -ne 0 ] && [ -n "${was_signalled:-}" ]; then
+    status=85
+elif [ "$status" -ne 0 ] && [ "$status" -lt 85 ]; then
+    status=86
 fi
 exit "$status"
