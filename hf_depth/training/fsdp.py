@@ -20,8 +20,8 @@ def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:
     """
     Let FSDP gather weights, and add gradients up, in float32; to be called before sharding.
 
-    For `bf16` accelerate (1.15) has FSDP2 cast weights, inputs, outputs and gradients, and autocasts nothing: layer
-    norms, softmax, the residual stream and the loss would be bfloat16, as under no other engine.
+    For `bf16` accelerate (1.15) has FSDP2 cast weights, inputs, outputs and gradients, and autocasts nothing: the
+    residual stream, the sums of gradients and the loss would be bfloat16, unlike under plain data parallelism.
     """
     plugin.mixed_precision_policy = None
 
@@ -29,9 +29,9 @@ def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:
 def prepare_evaluation(accelerator: Accelerator, model: PreTrainedModel) -> None:
     """
     Bring a model that was not trained here to the device, as a whole: accelerate (1.15) shards none without its
-    optimizer under FSDP2, and raises an error. Without effect on a model that was prepared before.
+    optimizer under FSDP2, and raises an error. Without effect on a model that was prepared before, and elsewhere.
     """
-    if not accelerator._models:
+    if accelerator.is_fsdp2 and not accelerator._models:
         accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)
 
 

@@ -298,8 +298,7 @@ class SavingTrainer(Seq2SeqTrainer):
         As `Trainer.evaluation_loop`; what is trained or saved later has the weights of before. After training,
         `Trainer` casts the model for `bf16_full_eval` and `fp16_full_eval`, and leaves it so.
         """
-        if self.is_fsdp_enabled:
-            prepare_evaluation(self.accelerator, self.model)
+        prepare_evaluation(self.accelerator, self.model)
         if self.is_in_train or not (self.args.bf16_full_eval or self.args.fp16_full_eval):
             return super().evaluation_loop(*args, **kwargs)
         weights = [(parameter, parameter.data) for parameter in self.model.parameters()]
