@@ -184,6 +184,20 @@ def parts_of_the_batch(programs: int) -> torch.Tensor:
         return results(triton_depth.depth_triton, *arguments, None, False)[-1].tolist()
 
 
+def heads_at_a_time(kind: str, most_scores: int) -> tuple[list[list[float]], list[int]]:
+    """The gradient of the bias if so many scores may be in memory; the number of heads of each of its kernels."""
+    arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
+    mask, is_causal = masks(kind, 3, 9, 9)
+    launch = triton_depth._launch
+    with (
+        mock.patch.object(triton_depth, "MAX_SCORE_GRADIENTS", most_scores),
+        mock.patch.object(triton_depth, "_launch", side_effect=launch) as launched,
+    ):
+        gradient = results(triton_depth.depth_triton, *arguments, mask, is_causal)[-1]
+    sums = [call.args for call in launched.call_args_list if call.args[0] is triton_depth._diagonal_sum_kernel]
+    return gradient.tolist(), [scores.shape[1] for _, _, scores, *_ in sums]
+
+
 def self_check(head_dim: int, dtype: torch.dtype, broken: str | None = None) -> str | None:
     """What `check_triton_attention` says of the interpreter, perhaps of kernels that are wrong in some calls."""
     triton_depth.check_triton_attention.cache_clear()

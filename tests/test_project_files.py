@@ -369,7 +369,26 @@ class SlurmTest(parameterized.TestCase):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             self.assertEqual(process.stdout.readline(), "ready\n")
             process.send_signal(signum)
-            self.assertEqual(process.wait(600), 7)
+            self.assertEqual(process.wait(600), 85)
+
+    @parameterized.parameters((0, 0), (1, 86), (7, 86), (85, 85), (137, 137))
+    def test_a_failure_that_no_signal_came_before_is_above_the_status_of_a_node_that_was_signalled(
+        self, status, expected
+    ):
+        command = ["bash", ROOT / "examples/slurm/forward_signals.sh", "bash", "-c", f"exit {status}"]
+        self.assertEqual(subprocess.run(command).returncode, expected)
+
+    # SLURM signals the steps of a job that is preempted, not its batch script; a launcher ends with 1.
+    @parameterized.parameters((True, 1, True), (True, 0, False), (False, 1, False))
+    def test_a_preempted_job_is_requeued_and_one_that_fails_by_itself_is_not(self, is_preempted, status, is_requeued):
+        child = "trap 'exit 0' TERM; kill -TERM $FORWARDER; for i in {1..300}; do sleep 0.1; done"
+        child = child if is_preempted else "exit 2"
+        launcher = f"FORWARDER=$PPID bash -c {shlex.quote(child)} & wait $!; exit {status}"
+        srun = f"exec bash examples/slurm/forward_signals.sh bash -c {shlex.quote(launcher)}"
+        for script in ("pretrain", "fine_tune"):
+            result, record = self.run_script(srun=srun, script=script)
+            self.assertEqual(record.with_suffix(".requeue").exists(), is_requeued, script)
+            self.assertEqual(result.returncode == 0, status == 0, result.stderr)
 
     def test_a_failure_of_the_run_is_the_failure_of_the_job(self):
         result, record = self.run_script(srun="exit 3")

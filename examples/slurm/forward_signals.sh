@@ -4,7 +4,7 @@
 # SLURM signals the first process of a task only. That would be the launcher, which SIGUSR1 ends at once, and SIGTERM
 # too if it has a single process; the training would be killed with it, before it has saved a checkpoint.
 for name in USR1 TERM; do
-    trap "is_interrupted=1; pkill -$name -P \$(jobs -p)" "$name"
+    trap "is_interrupted=1; was_signalled=1; pkill -$name -P \$(jobs -p)" "$name"
 done
 "$@" &
 launcher=$!
@@ -14,4 +14,11 @@ while [ -n "$is_interrupted" ]; do  # `wait` ends on a signal, with a status tha
     wait "$launcher"
     status=$?
 done
+# A launcher ends with 1 whatever its processes end with. 85 is a run to be started again. A failure that no signal came
+# before is above it: srun signals the other nodes then, and ends with the highest status of all.
+if [ "$status" -ne 0 ] && [ -n "${was_signalled:-}" ]; then
+    status=85
+elif [ "$status" -ne 0 ] && [ "$status" -lt 85 ]; then
+    status=86
+fi
 exit "$status"

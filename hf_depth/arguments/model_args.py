@@ -158,7 +158,8 @@ class ModelArguments:
         self, texts: Iterable[str | None], training_args: TrainingArguments
     ) -> PreTrainedTokenizerBase:
         """
-        A vocabulary trained on texts by the first process, and read from `output_dir` by all.
+        A vocabulary trained on texts by the first process, and read from `output_dir` by all; with
+        `save_on_each_node` by the first one of each node. The same texts give the same vocabulary.
 
         Args:
             texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances if
@@ -168,8 +169,8 @@ class ModelArguments:
         # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
         num_added = (self.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
         vocab_size = (self.vocab_size or DEFAULT_VOCAB_SIZE) - num_added
-        with training_args.main_process_first(local=False, desc="training a tokenizer"):
-            if training_args.process_index == 0:
+        with training_args.main_process_first(local=training_args.save_on_each_node, desc="training a tokenizer"):
+            if training_args.should_save:
                 logger.info(
                     f"Training a vocabulary of {vocab_size} tokens (and {num_added} for sentences) on the text"
                 )

@@ -4,7 +4,8 @@ Attention with T5's relative position bias as Triton kernels: no tensor of (batc
 The bias is read as the vector of relative biases and the masks are made of three integers per token (see
 `masking_depth`), tile by tile. The forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass
 has a kernel for the gradient of the queries, one for that of keys and values, and one for that of the bias, which sums
-over the batch in registers. No kernel adds atomically: equal inputs give equal bits.
+over the batch in registers, into (heads, queries, keys) float32 numbers: of as many heads at a time as 1 GiB has room
+for, or of one. No kernel adds atomically: equal inputs give equal bits.
 
 Imports only torch, Triton where it is installed, and the files beside it: the Hub ships it with the model's code.
 """
@@ -32,6 +33,7 @@ MIN_CAPABILITY = (8, 0)  # bfloat16 matrix products and asynchronous copies
 MAX_MASKED_LENGTH = 2**15 - 1  # a token's segment and group share 32 bits: see `_key_codes`
 # Programs that fill a large GPU twice: the gradient of a small bias is summed over parts of the batch until there are.
 BIAS_GRADIENT_PROGRAMS = 512
+MAX_SCORE_GRADIENTS = 2**28  # float32 numbers, the most that the gradient of a bias takes at a time for several heads
 # Of so few scores (of a batch and its heads), all configurations take some microseconds: not worth measuring any.
 MAX_UNTUNED_SCORES = 2**18
 
@@ -836,12 +838,28 @@ def _backward(
 
 
 def _add_bias_gradient(bias_gradient, tensors, strides, out_gradient, common):
+    """Fill the gradient of the bias, of as many heads at a time as there is room for."""
     batch_size, num_heads, query_length = out_gradient.shape[:3]
     key_length = common["key_length"]
     tiles = num_heads * triton.cdiv(query_length, 64) * triton.cdiv(key_length, 64)
     part_size = triton.cdiv(batch_size, triton.cdiv(BIAS_GRADIENT_PROGRAMS, tiles))
     parts = triton.cdiv(batch_size, part_size)
-    score_gradient = bias_gradient.new_empty(parts, num_heads, query_length, key_length)
+    most_heads = max(1, MAX_SCORE_GRADIENTS // (parts * query_length * key_length))
+    score_gradient = bias_gradient.new_empty(parts, min(num_heads, most_heads), query_length, key_length)
+    query, key, value, bias, mask, logsumexp, out_gradient, delta = tensors
+    for first in range(0, num_heads, most_heads):
+        heads = slice(first, first + most_heads)
+        part_of_heads = query[:, heads], key[:, heads], value[:, heads], bias[heads], mask
+        rows = logsumexp[:, heads].contiguous(), out_gradient[:, heads], delta[:, heads].contiguous()
+        _add_bias_gradient_of_heads(
+            bias_gradient[heads], (*part_of_heads, *rows), strides, score_gradient, part_size, common
+        )
+
+
+def _add_bias_gradient_of_heads(bias_gradient, tensors, strides, score_gradient, part_size, common):
+    query, *_, out_gradient, _ = tensors
+    batch_size, num_heads, query_length = query.shape[:3]
+    key_length, parts = common["key_length"], score_gradient.shape[0]
     _launch(
         _score_gradient_kernel,
         lambda meta: (
@@ -853,7 +871,7 @@ def _add_bias_gradient(bias_gradient, tensors, strides, out_gradient, common):
         *_strides(out_gradient),
         batch_size,
         part_size,
-        **common,
+        **common | {"num_heads": num_heads},
     )
     blocks = triton.cdiv(query_length + key_length - 1, 64)
     _launch(

@@ -1,5 +1,7 @@
 """What a T5 needs to be sharded by FSDP2, as accelerate does it."""
 
+from accelerate import Accelerator
+from accelerate.utils import FullyShardedDataParallelPlugin
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from transformers import PreTrainedModel
 
@@ -12,6 +14,25 @@ def share_embedding(model: PreTrainedModel) -> None:
     two groups: that of the embedding, and that of the encoder's and the decoder's embeddings.
     """
     model.set_input_embeddings(model.get_input_embeddings())
+
+
+def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:
+    """
+    Let FSDP gather weights, and add gradients up, in float32; to be called before sharding.
+
+    For `bf16` accelerate (1.15) has FSDP2 cast weights, inputs, outputs and gradients, and autocasts nothing: the
+    residual stream, the sums of gradients and the loss would be bfloat16, unlike under plain data parallelism.
+    """
+    plugin.mixed_precision_policy = None
+
+
+def prepare_evaluation(accelerator: Accelerator, model: PreTrainedModel) -> None:
+    """
+    Bring a model that was not trained here to the device, as a whole: accelerate (1.15) shards none without its
+    optimizer under FSDP2, and raises an error. Without effect on a model that was prepared before, and elsewhere.
+    """
+    if accelerator.is_fsdp2 and not accelerator._models:
+        accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)
 
 
 def gather_in_generation(model: PreTrainedModel) -> None:

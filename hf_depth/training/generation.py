@@ -54,7 +54,8 @@ class GenerationTrainer(HealthTrainer):
         cache = settings.get("cache_implementation") or self.model.generation_config.cache_implementation
         if cache == "static":
             prompt = self._padded(prompt)
-        return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
+        with self.compute_loss_context_manager():
+            return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
 
     def _padded(self, prompt: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """An input (B, S) with padding behind, which changes nothing but its width."""

@@ -168,7 +168,8 @@ class HealthTrainer(SavingTrainer):
         if "stream_position" in inputs:
             consumer, *_ = inputs["stream_position"]
             step.positions[consumer] = self._stream_positions[consumer]
-        step.loss = loss if step.loss is None else step.loss + loss
+        # A copy: the memory of the loss may be that of a CUDA graph, which the next forward pass writes to.
+        step.loss = loss.clone() if step.loss is None else step.loss + loss
         return loss
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
@@ -191,10 +192,13 @@ class HealthTrainer(SavingTrainer):
             return
         device = self.accelerator.device
         numbers = self.accelerator.reduce(torch.stack([step.numbers(device) for step in steps]), "mean").tolist()
+        scales_loss = self.accelerator.scaler is not None  # float16
         spikes = []
         for step, values in zip(steps, numbers, strict=True):
             found = {}
             for (name, detector), value in zip(self._detectors.items(), values, strict=True):
+                if name == "gradient norm" and scales_loss and not math.isfinite(value):
+                    continue  # the scaled loss overflows now and then, and the scaler leaves such a step out
                 limit = detector.limit_passed(value)
                 if limit is not None:
                     found[name] = (value, limit)

@@ -30,6 +30,7 @@ from ..manifests import (
 )
 from .callbacks import RUN_FILE
 from .checkpoints import last_complete_checkpoint
+from .fsdp import prepare_evaluation
 from .locks import alone_in_output_dir
 
 logger = logging.getLogger(__name__)
@@ -164,6 +165,10 @@ class SavingTrainer(Seq2SeqTrainer):
             if failure is not None:
                 raise failure
 
+        if failure is not None and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            # The others may wait for this process to gather weights with them: it ends, and the launcher ends them.
+            free = self._remove_unfinished()
+            raise self._full_disk(str(failure), free) if is_full_disk(failure) else failure
         self._on_all(report)
         described = self._on_all(lambda: self._describe_share(aside))
         self._on_all(lambda: self._publish(aside, folder, described))
@@ -293,6 +298,7 @@ class SavingTrainer(Seq2SeqTrainer):
         As `Trainer.evaluation_loop`; what is trained or saved later has the weights of before. After training,
         `Trainer` casts the model for `bf16_full_eval` and `fp16_full_eval`, and leaves it so.
         """
+        prepare_evaluation(self.accelerator, self.model)
         if self.is_in_train or not (self.args.bf16_full_eval or self.args.fp16_full_eval):
             return super().evaluation_loop(*args, **kwargs)
         weights = [(parameter, parameter.data) for parameter in self.model.parameters()]

@@ -44,7 +44,7 @@ from .evaluation_order import (
     outputs_in_order,
     places_of_examples,
 )
-from .fsdp import share_embedding
+from .fsdp import leave_precision_to_autocast, share_embedding
 from .generation import GenerationTrainer
 from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
@@ -165,6 +165,7 @@ class DepthTrainer(GenerationTrainer):
         )
         if self.is_fsdp_enabled:
             share_embedding(self.model)
+            leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
         # Also undoes what an earlier trainer of the same model has set.
         set_residual_dtype(self._base_model, torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None)
         self.card = card
@@ -482,6 +483,13 @@ class DepthTrainer(GenerationTrainer):
         elif self._eval_sums is not None:
             self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
         return (loss, outputs) if return_outputs else loss
+
+    def compute_loss_context_manager(self) -> contextlib.ExitStack:
+        """As `Trainer` does; under FSDP with autocast, see [`leave_precision_to_autocast`]."""
+        contexts = super().compute_loss_context_manager()
+        if self.is_fsdp_enabled:
+            contexts.enter_context(self.accelerator.autocast())
+        return contexts
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """As `Trainer.floating_point_ops`, which walks through all parameters, at every step, to count them."""

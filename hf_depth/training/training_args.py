@@ -1,10 +1,14 @@
 """Arguments of [`DepthTrainer`] and of [`TaskTrainer`]."""
 
+import contextlib
+import itertools
 import logging
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import torch.distributed as dist
 from accelerate.utils import DeepSpeedPlugin
 from transformers import SchedulerType, Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
@@ -46,7 +50,10 @@ RELATIVE_STEP_SCHEDULE = {
 # Of the values of an argument those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
 GENERATION_CACHES = ("dynamic", "static")
+POLLING_SECONDS = 0.2  # of the processes that wait for the first one
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
+
+_turns = itertools.count()  # of the first process, which all processes count alike
 
 
 def _known_name(argument: str, value: str) -> ExplicitEnum:
@@ -269,6 +276,27 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 "SCRIPT ...` uses them all, with one process for each. CUDA_VISIBLE_DEVICES=0 says that one is enough."
             )
             self._n_gpu = 1
+
+    @contextlib.contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """
+        As [`TrainingArguments.main_process_first`], whose barrier ends the run after `ddp_timeout` seconds; here the
+        others wait as long as it takes, and heed signals meanwhile.
+        """
+        if not (dist.is_available() and dist.is_initialized()):
+            with super().main_process_first(local, desc):
+                yield
+            return
+        store = dist.distributed_c10d._get_default_store()
+        first = self.process_index - self.local_process_index if local else 0
+        key = f"hf_depth/main_process_first/{next(_turns)}/{first}"
+        while self.process_index != first and not store.check([key]):
+            time.sleep(POLLING_SECONDS)
+        try:
+            yield
+        finally:
+            if self.process_index == first:
+                store.set(key, desc)
 
     def set_optimizer(self, name: str = "adamw_torch", *args: Any, **kwargs: Any) -> Self:
         """

@@ -1,17 +1,29 @@
 """Which model a script is asked for: the checks, and what a checkpoint decides."""
 
+import os
 import tempfile
 from pathlib import Path
 from unittest import mock
 
+import torch.distributed as dist
 from absl.testing import parameterized
 from datasets import Dataset
 
-from helpers import SENTENCES
+from helpers import SENTENCES, run_in_two_processes
 from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.data_args import CorpusArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments, _some
 from tiny_training import tiny_model
+
+
+def train_on_a_node(folder: str):
+    """One of two processes, each on a node whose disk is its own."""
+    node = dist.get_rank()
+    os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+    args = DepthTrainingArguments(f"{folder}/{node}", use_cpu=True, save_on_each_node=True)
+    tokenizer = ModelArguments().train_tokenizer(SENTENCES, args)
+    assert "<sent_0>" in tokenizer.get_vocab()
+    dist.destroy_process_group()
 
 
 class ModelArgumentsTest(parameterized.TestCase):
@@ -33,6 +45,15 @@ class ModelArgumentsTest(parameterized.TestCase):
             training_args = DepthTrainingArguments(folder, use_cpu=True)
             with self.assertRaisesRegex(ValueError, r"=1979 .*That is `--vocab_size 2000` without 21 ids"):
                 ModelArguments(vocab_size=2000).train_tokenizer(SENTENCES, training_args)
+
+    def test_nodes_with_disks_of_their_own_have_the_same_vocabulary(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run_in_two_processes(train_on_a_node, folder)
+            first, second = (
+                {path.name: path.read_bytes() for path in Path(folder, node, "tokenizer").iterdir()} for node in "01"
+            )
+        self.assertIn("spiece.model", first)
+        self.assertEqual(first, second)
 
     @mock.patch("hf_depth.arguments.model_args.MAX_TOKENIZER_DOCUMENTS", 10)
     def test_a_vocabulary_is_trained_on_texts_from_all_over_the_corpus(self):

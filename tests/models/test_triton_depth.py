@@ -89,6 +89,14 @@ class InterpretedKernelsTest(parameterized.TestCase):
         )
         torch.testing.assert_close(in_parts, whole)
 
+    @parameterized.parameters("causal", "packed sentences")
+    def test_the_gradient_of_the_bias_of_long_inputs_is_made_of_some_heads_at_a_time(self, kind):
+        heads_at_a_time = interpreted_attention.heads_at_a_time
+        whole, heads = self.run_there(heads_at_a_time, kind, 2**28)
+        one_by_one, single_heads = self.run_there(heads_at_a_time, kind, 1)
+        self.assertEqual((heads, single_heads), ([2], [1, 1]))
+        self.assertEqual(one_by_one, whole)
+
     def test_the_self_check_finds_right_kernels_right_and_wrong_ones_wrong(self):
         check = interpreted_attention.self_check
         self.assertIsNone(self.run_there(check, 16, torch.float16))

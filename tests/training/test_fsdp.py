@@ -3,10 +3,12 @@
 import os
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from absl.testing import parameterized
+from accelerate import Accelerator
 from accelerate.utils import FullyShardedDataParallelPlugin
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -15,8 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth import DataCollatorForDepth
-from hf_depth.training.fsdp import gather_in_generation, share_embedding
-from tiny_training import rows, tiny_model
+from hf_depth.training.fsdp import gather_in_generation, leave_precision_to_autocast, share_embedding
+from hf_depth.training.trainer import DepthTrainer
+from tiny_training import TrainingTestCase, rows, tiny_model, trainer
 
 
 class FSDPTest(parameterized.TestCase):
@@ -26,7 +29,56 @@ class FSDPTest(parameterized.TestCase):
             self.assertCountEqual(os.listdir(folder), ["untied", "tied"])
 
 
-def sharded(model):
+class FSDPTrainerTest(TrainingTestCase):
+    """A trainer that is told of a plugin, as `Trainer` is under `fsdp2.yaml`. (On a CPU accelerate has none.)"""
+
+    def fsdp_trainer(self, **arguments):
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+        plugin.set_mixed_precision("bf16")
+        create = DepthTrainer.create_accelerator_and_postprocess
+
+        def with_plugin(self):
+            create(self)
+            self.accelerator.state = SimpleNamespace(
+                **vars(self.accelerator.state) | {"fsdp_plugin": plugin, "deepspeed_plugin": None}
+            )
+            self.is_fsdp_enabled = True
+
+        with mock.patch.object(DepthTrainer, "create_accelerator_and_postprocess", with_plugin):
+            return trainer("depth", self.folder, **arguments), plugin
+
+    def test_weights_are_gathered_and_gradients_added_up_in_float32_and_the_model_autocasts(self):
+        run, plugin = self.fsdp_trainer(bf16=True)
+        self.assertIsNone(plugin.mixed_precision_policy)
+        inputs = run.data_collator(rows(2))
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = run.compute_loss(run.model, inputs)
+        with run.compute_loss_context_manager():
+            self.assertTrue(torch.equal(run.compute_loss(run.model, inputs), expected))
+        self.assertNotEqual(run.compute_loss(run.model, inputs), expected)
+        with run.compute_loss_context_manager():
+            self.assertTrue(torch.is_autocast_enabled("cpu"))
+
+    def test_generation_autocasts_too(self):
+        run, _ = self.fsdp_trainer(bf16=True, predict_with_generate=True)
+        dtypes = set()
+        for part in (run.model.encoder, run.model.decoder):
+            layer = part.block[0].layer[0].SelfAttention.q
+            layer.register_forward_hook(lambda module, args, output: dtypes.add(output.dtype))
+        run._generated_ids(run.model.eval(), run.data_collator(rows(2)), max_new_tokens=2)
+        self.assertEqual(dtypes, {torch.bfloat16})
+
+    @parameterized.parameters(False, True)
+    def test_a_model_that_was_not_trained_here_is_evaluated(self, bf16):
+        plain = trainer("depth", self.folder, bf16=bf16)
+        run, _ = self.fsdp_trainer(bf16=bf16)
+        with mock.patch.object(Accelerator, "is_fsdp2", True):
+            losses = [run.evaluate()["eval_loss"] for _ in range(2)]
+            predicted = run.predict(run.eval_dataset, metric_key_prefix="eval").metrics["eval_loss"]
+        self.assertEqual({*losses, predicted}, {plain.evaluate()["eval_loss"]})
+
+
+def sharded(model, mixed_precision="no"):
     """The model as accelerate shards it. Its `Accelerator` would not on a CPU, but the function that it calls does."""
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
@@ -34,11 +86,14 @@ def sharded(model):
         reshard_after_forward=True,
         cpu_ram_efficient_loading=False,
     )
+    if mixed_precision != "no":
+        plugin.set_mixed_precision(mixed_precision)
+    leave_precision_to_autocast(plugin)
     accelerator = SimpleNamespace(
         state=SimpleNamespace(fsdp_plugin=plugin),
         torch_device_mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp_shard",)),
         parallelism_config=SimpleNamespace(fsdp_dim_names=("dp_shard",)),
-        mixed_precision="no",
+        mixed_precision=mixed_precision,
         is_main_process=dist.get_rank() == 0,
     )
     share_embedding(model)
@@ -74,7 +129,31 @@ def check(folder, **changes):
         torch.testing.assert_close(dict(reloaded.state_dict()), dict(reference.state_dict()), rtol=0, atol=0)
 
 
+def check_bfloat16():
+    """Under autocast a sharded model is as under autocast in one process: only matrix products are in bfloat16."""
+    batch = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))(rows(8))
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    own = {name: values[dist.get_rank() :: 2] for name, values in batch.items()}
+    reference, model = tiny_model("depth"), sharded(tiny_model("depth"), "bf16")
+    residuals = set()
+    model.encoder.block[0].register_forward_hook(lambda module, args, output: residuals.add(output[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = reference(**batch).loss
+        loss = model(**own, num_items_in_batch=(batch["labels"] != -100).sum()).loss
+    expected.backward()
+    (2 * loss).backward()
+    dist.all_reduce(loss)
+    torch.testing.assert_close(loss, expected)  # in float32, too
+    assert residuals == {torch.float32}, residuals
+    for (name, parameter), original in zip(model.named_parameters(), reference.parameters(), strict=True):
+        gradient = parameter.grad.full_tensor()
+        error = (gradient - original.grad).norm() / original.grad.norm()
+        assert error < 0.02, f"{name} {error}"  # of products in bfloat16, which round with the number of rows
+        assert not torch.equal(gradient, gradient.bfloat16().float()), f"{name} was added up in bfloat16"
+
+
 def check_all(folder):
+    check_bfloat16()
     check(f"{folder}/untied")
     check(f"{folder}/tied", tie_word_embeddings=True)
     dist.destroy_process_group()

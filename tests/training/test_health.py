@@ -6,12 +6,13 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from transformers import Trainer
 
 import tiny_training
 from helpers import run_in_two_processes
 from hf_depth import DepthTrainer
 from hf_depth.training import health
-from hf_depth.training.health import SpikeDetector
+from hf_depth.training.health import SpikeDetector, Step
 from hf_depth.training.settings import check_bad_batches
 from tiny_training import TrainingTestCase, parameters, poison, rows, tiny_model, trainer
 
@@ -129,6 +130,35 @@ class SpikeTest(TrainingTestCase):
         norms = [log["grad_norm"] for log in run.state.log_history if "loss" in log]
         self.assertLen(norms, 2)
         self.assertGreater(min(norms), 0.0)
+
+    @parameterized.parameters(1, 2)
+    def test_losses_outlive_the_memory_that_they_came_in(self, accumulation):
+        arguments = {"step": 0, "max_steps": 4, "gradient_accumulation_steps": accumulation}
+        plain, reusing = (self.spiky(**arguments) for _ in range(2))
+        plain.train()
+        memory, training_step = torch.zeros(()), Trainer.training_step
+        with mock.patch.object(
+            Trainer, "training_step", lambda *args, **kwargs: memory.copy_(training_step(*args, **kwargs))
+        ):
+            reusing.train()
+        losses = [list(run._detectors["loss"].recent) for run in (plain, reusing)]
+        self.assertLen(set(losses[0]), 4)
+        self.assertEqual(*losses)
+
+    def test_an_overflow_of_loss_scaling_is_no_spike_and_hides_none(self):
+        run = self.spiky(step=0)
+        run.callback_handler.train_dataloader = run.get_train_dataloader()
+        run.accelerator.scaler = object()
+        norms, losses = {9: math.inf, 30: math.nan}, {20: 50.0}
+        run._waiting = [
+            Step(number, {}, torch.tensor(losses.get(number, 1.0)), torch.tensor(norms.get(number, 1.0)))
+            for number in range(1, 40)
+        ]
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            run._judge_steps()
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], r"Step 20 has a spike: loss 50 \(limit [0-9.]+\)\. Read from")
+        self.assertNotIn("other steps", logs.output[0])
 
     def test_the_device_is_looked_at_when_something_is_logged_and_not_before(self):
         run = self.spiky(step=0)

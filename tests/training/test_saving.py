@@ -73,6 +73,21 @@ class CheckpointTest(SavingTestCase):
         self.assertEqual(self.names(), ["checkpoint-1"])
         self.assertIsNone(damage(Path(self.folder, "checkpoint-1")))
 
+    @parameterized.product(engine=("is_fsdp_enabled", "is_deepspeed_enabled"), is_full=(True, False))
+    def test_a_process_that_fails_does_not_wait_for_others_that_may_gather_weights(self, engine, is_full):
+        one_trainer = self.trainer()
+        setattr(one_trainer, engine, True)
+        failure = OSError(errno.ENOSPC, "No space left on device") if is_full else KeyError("cuda")
+        with (
+            mock.patch.object(Trainer, "_save_checkpoint", side_effect=failure),
+            mock.patch.object(one_trainer, "_check_training_loss"),
+            mock.patch("hf_depth.training.saving.gather_object", side_effect=lambda values: values) as gather,
+            self.assertRaisesRegex(type(failure), "is full .*step 0 could not be saved" if is_full else "cuda"),
+        ):
+            one_trainer._save_checkpoint(one_trainer.model, None)
+        self.assertEqual(gather.call_count, 1)  # before anything was written
+        self.assertEqual(self.names(), [])
+
     def test_an_error_that_is_no_full_disk_stays_what_it_is(self):
         one_trainer = self.trainer()
         with mock.patch.object(one_trainer, "_save_rng_state", side_effect=KeyError("cuda")):

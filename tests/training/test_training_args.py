@@ -1,9 +1,15 @@
 import copy
+import os
+import time
+from datetime import timedelta
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from absl.testing import parameterized
 
+from helpers import run_in_two_processes
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
 from hf_depth.training.identity import describe_training
 
@@ -114,6 +120,35 @@ class DevicesTest(parameterized.TestCase):
             self.assertNoLogs("hf_depth.training.training_args", "WARNING"),
         ):
             DepthTrainingArguments("runs/x", **arguments)
+
+
+def prepare_slowly(folder: str):
+    """One of two processes, of which the first works for longer than any of them waits for another."""
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    timeout = timedelta(seconds=1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timeout)
+    args = DepthTrainingArguments(f"{folder}/run", use_cpu=True)
+    for turn, local in enumerate((True, False)):
+        done = f"{folder}/{turn}"
+        with args.main_process_first(local=local, desc="preparing"):
+            if rank == 0:
+                time.sleep(2.5)
+                open(done, "w").close()
+            assert os.path.exists(done)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+class FirstProcessTest(parameterized.TestCase):
+    def test_others_wait_for_it_as_long_as_it_takes(self):
+        with TemporaryDirectory() as folder:
+            run_in_two_processes(prepare_slowly, folder)
+            self.assertTrue(os.path.exists(f"{folder}/1"))
+
+    def test_a_single_process_waits_for_nobody(self):
+        with DepthTrainingArguments("runs/x", use_cpu=True).main_process_first(desc="preparing"):
+            pass
 
 
 class DataLoaderTest(parameterized.TestCase):
