@@ -27,6 +27,7 @@ from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import fine_tuning_content
 from hf_depth.training.probing import run_probe
 from hf_depth.training.signals import end_on_signals
+from hf_depth.training.trackers import check_wandb_key
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
@@ -47,6 +48,7 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     run = FineTuningRun.find(training_args, description)
     if run.is_over:
         return None
+    check_wandb_key(training_args)
     set_seed(training_args.seed)
 
     # ---- Examples and tokenizer ----

@@ -26,6 +26,7 @@ from hf_depth.training.identity import describe_run
 from hf_depth.training.model_card import pretraining_content
 from hf_depth.training.previews import describe_example, first_examples, print_examples
 from hf_depth.training.signals import end_on_signals
+from hf_depth.training.trackers import check_wandb_key
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
@@ -51,6 +52,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
     corpus_args.keep_commits(run.description)
     if run.is_over:
         return None
+    check_wandb_key(training_args)
     set_seed(training_args.seed)
 
     # ---- Text (or shards of it), tokenizer, objective ----

@@ -4,8 +4,9 @@ Write the recipes in examples/configs/recipes and the W&B sweeps beside this fil
     python sweeps/generate.py                                                    # after a change of the table
     python sweeps/generate.py --models runs/depth runs/t5 --output_dir my_sweeps   # sweeps over your own checkpoints
 
-There is one sweep per task of `DATASET_VALS`. It covers both types of model, so that one page of W&B compares them,
-and is a random search: a Bayesian one would give the weaker type of model fewer trials.
+There is one sweep per task of `DATASET_VALS` that has training data of its own and is not made of any text. It
+covers both types of model, so that one page of W&B compares them, and is a random search: a Bayesian one would give
+the weaker type of model fewer trials.
 """
 
 import textwrap
@@ -17,7 +18,8 @@ from typing import Any
 import yaml
 
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.tasks.registry import get_task, task_names
+from hf_depth.tasks.entries import BENCHMARKS
+from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import TaskSpec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -362,6 +364,7 @@ RECIPES = {
         },
     ),
 }
+MADE_OF_TEXT = ("discourse", "python")  # benchmarks whose tasks are made of any text
 LEARNING_RATES = {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-3}
 SCHEDULES = {"values": ["constant_with_warmup", "linear", "cosine"]}
 RUNS = 40
@@ -392,7 +395,9 @@ def recipe_file(name: str) -> str:
 
 def sweep_file(spec: TaskSpec, models: list[str] | None = None, folder: str = "sweeps") -> str:
     """Text of the sweep of a task."""
-    recipe = spec.name if spec.name in RECIPES else spec.benchmark
+    recipe = next((name for name in (spec.name, spec.benchmark) if name in RECIPES), None)
+    if recipe is None:
+        raise ValueError(f"{spec.full_name} has no recipe: add {spec.name!r} or {spec.benchmark!r} to RECIPES.")
     parameters = {"benchmark": {"value": spec.benchmark}, "dataset_name": {"value": spec.name}}
     if models is None:
         parameters["model_type"] = {"values": ["depth", "t5"]}
@@ -435,8 +440,8 @@ def sweep_name(spec: TaskSpec) -> str:
 
 
 def swept_tasks() -> list[TaskSpec]:
-    """The tasks of the published benchmarks that have training data of their own."""
-    specs = [get_task(name, key) for key in ("glue", "disco_eval", "natural_instructions") for name in task_names(key)]
+    """The tasks of all benchmarks of the package that have training data of their own."""
+    specs = [get_task(name, key) for key in BENCHMARKS if key not in MADE_OF_TEXT for name in BENCHMARKS[key]]
     return [spec for spec in specs if spec.train_split]
 
 

@@ -21,6 +21,7 @@ import hf_depth
 from helpers import ROOT, load_script, process_environment, script_arguments
 from hf_depth import get_task
 from hf_depth.arguments.compare_args import CompareArguments
+from hf_depth.arguments.launch import check_run_arguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.pmi_args import PMIArguments
 from hf_depth.tasks.entry_files import read_task_file
@@ -362,6 +363,17 @@ class FlagsTest(parameterized.TestCase):
             with self.subTest(f"{block}: {script} {arguments}"):
                 if arguments[0].endswith(".yaml"):
                     arguments[0] = str(ROOT / arguments[0])
-                parse_arguments(script_arguments(script), [*arguments, "--bf16", "false", "--use_cpu", "true"])
+                cpu = ["--bf16", "false", "--use_cpu", "true"]
+                parts = parse_arguments(script_arguments(script), [*arguments, *cpu])
+                if script == "examples/pretrain_t5.py":
+                    self.check_pretraining(*parts)
                 parsed[script] += 1
         self.assertGreater(min(parsed.values()), 2)  # otherwise the commands were not found
+
+    def check_pretraining(self, model_args, corpus_args, objective_args, training_args):
+        """What the script checks before it loads anything; files that other commands make are not here."""
+        corpus_args.check(training_args)
+        objective_args.pmi_vocab_file = None
+        objective_args.check(model_args.model_type)
+        if not corpus_args.preprocessing_only:
+            check_run_arguments(model_args, training_args)

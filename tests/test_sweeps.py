@@ -20,7 +20,8 @@ from hf_depth.data.python_docstrings import python_docstring_documents, standard
 from hf_depth.data.python_reference import python_reference_documents
 from hf_depth.data.vocabulary import train_tokenizer
 from hf_depth.evaluation.scoring import compute_task_metrics
-from hf_depth.tasks.registry import get_task, task_names
+from hf_depth.tasks.entries import BENCHMARKS
+from hf_depth.tasks.registry import DATASET_VALS, get_task, register_task
 
 SWEEPS = sorted((ROOT / "sweeps").rglob("*.yaml"))
 RECIPES = sorted((ROOT / "examples/configs/recipes").glob("*.yaml"))
@@ -101,9 +102,21 @@ class GeneratedFilesTest(parameterized.TestCase):
             for sweep in map(read, SWEEPS)
             if "benchmark" in sweep["parameters"]
         }
-        expected = {(benchmark, name) for benchmark in ("glue", "disco_eval") for name in task_names(benchmark)}
-        expected |= {("natural_instructions", "natural_instructions")}
+        expected = {(benchmark, name) for benchmark, entries in BENCHMARKS.items() for name in entries}
+        expected -= {pair for pair in expected if pair[0] in ("discourse", "python")}  # made of any text
         self.assertEqual(swept, expected - {("glue", "ax")})  # which has no training data
+
+    def test_a_new_task_needs_a_recipe_and_gets_a_sweep(self):
+        entry = {"text_column_name": "review", "prefix": "tone:", "labels": ["sad", "glad"]}
+        generate = load_script("sweeps/generate.py")
+        self.addCleanup(DATASET_VALS.pop, "mine", None)
+        register_task(entry, "mine", "tone")
+        self.enter_context(mock.patch.dict(BENCHMARKS, {"mine": {"tone": entry}}))
+        with self.assertRaisesRegex(ValueError, "mine/tone has no recipe: add 'tone' or 'mine' to RECIPES"):
+            generate.all_sweeps()
+        self.enter_context(mock.patch.dict(generate.RECIPES, {"mine": ("Mine.", generate.FINE_TUNING, {})}))
+        sweep = yaml.safe_load(generate.all_sweeps()["mine/tone.yaml"])
+        self.assertIn("examples/configs/recipes/mine.yaml", sweep["command"])
 
     def test_sweeps_over_given_checkpoints(self):
         generate = load_script("sweeps/generate.py")

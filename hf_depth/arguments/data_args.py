@@ -61,6 +61,13 @@ OBJECTIVE_RANGES = SHARED_RANGES | {
 class CorpusArguments:
     """The text. With no source at all: Python's reference and docstrings, which every CPython carries."""
 
+    # Sources of which a flag for one takes the place of another in a configuration file, see [`parse_arguments`].
+    alternatives = {
+        "dataset_name": ("dataset_config_name", "dataset_revision"),
+        "train_file": ("validation_file", "test_file"),
+        "dataset_mixture": MIXTURE_FLAGS,
+    }
+
     dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub (or folder)."})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
     dataset_revision: str | None = field(
@@ -130,6 +137,9 @@ class CorpusArguments:
                 raise ValueError(f"`--{name}` is for `--dataset_name`, which is missing.")
         self.mixture = None if self.dataset_mixture is None else read_sources(self.dataset_mixture)
         self._check_mixture()
+        files = [f"--{name}" for name in FILE_FLAGS if getattr(self, name)]
+        if self.dataset_name and files:
+            raise ValueError(f"Give either `--dataset_name {self.dataset_name}` or `{files[0]}`, not both.")
 
     def _check_mixture(self) -> None:
         settings = {"temperature": self.mixture_temperature, "stopping_strategy": self.mixture_stopping_strategy}
@@ -498,10 +508,8 @@ class ObjectiveArguments:
             raise ValueError(f"`--pmi_vocab_file {self.pmi_vocab_file}`: there is no such file.")
         # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
         settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
-        for name, default in (("pack_examples", False), ("min_sentences", 1)):
-            if getattr(self, name) != default and name not in settings:
-                other = "t5" if model_type == "depth" else "depth"
-                raise ValueError(f"`--{name} {getattr(self, name)}` is for `--model_type {other}` alone.")
+        if self.pack_examples and "pack_examples" not in settings:
+            raise ValueError("`--pack_examples True` is for `--model_type t5` alone.")
 
     def build(self, model_type: str, tokenizer: PreTrainedTokenizerBase) -> Objective:
         """
@@ -517,6 +525,11 @@ class ObjectiveArguments:
         self.check(model_type)
         objective = OBJECTIVES[model_type, self.objective]
         names = {item.name for item in fields(self)} & {item.name for item in fields(objective)}
+        if self.min_sentences > 1 and "min_sentences" not in names:
+            logger.warning(
+                f"`--min_sentences {self.min_sentences}` has no effect with `--model_type {model_type}`: examples "
+                "with fewer sentences are kept."
+            )
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.mode_tokens and "denoisers" in names:
             denoisers = given.get("denoisers", objective.denoisers)

@@ -9,6 +9,7 @@ import time
 
 import datasets
 import huggingface_hub
+import torch
 import transformers
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm
@@ -94,6 +95,9 @@ def set_up(training_args: TrainingArguments) -> None:
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge-score logs its tokenizer at every evaluation
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # its errors are raised as well
     check_launch(training_args)
+    device = training_args.device
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    logger.info(f"Device: {device}{name}, processes: {training_args.world_size}, PyTorch {torch.__version__}")
     _check_output_dir(training_args)
 
 

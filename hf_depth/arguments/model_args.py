@@ -52,7 +52,8 @@ class ModelArguments:
     tokenizer_name: str | None = field(
         default=None,
         metadata={
-            "help": "Tokenizer (folder or Hub). Default: the checkpoint's; from scratch, one is trained on the corpus."
+            "help": "Tokenizer (folder or Hub). Default: that of the checkpoint, of prepared shards or of "
+            "--config_name; without any, one is trained on the corpus."
         },
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
@@ -81,7 +82,10 @@ class ModelArguments:
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
     vocab_size: int | None = field(
         default=None,
-        metadata={"help": "Rows of the embeddings; also size of a vocabulary trained here, with sentence tokens."},
+        metadata={
+            "help": "Rows of the embeddings; also size of a vocabulary trained here, with sentence tokens (default: "
+            f"what the tokenizer needs; of one trained here at most {DEFAULT_VOCAB_SIZE}, as the text allows)."
+        },
     )
     d_model: int | None = field(default=None, metadata={"help": "Hidden size of the model (default 512)."})
     d_kv: int | None = field(default=None, metadata={"help": "Size of an attention head (default 64)."})
@@ -151,7 +155,10 @@ class ModelArguments:
         Args:
             of_data: the folder of the tokenizer by which the data were prepared, for a model from scratch.
         """
-        name = self.tokenizer_name or self.model_name_or_path or of_data or self.config_name
+        name = self.tokenizer_name or self.model_name_or_path or of_data
+        if name is None and self.config_name is not None and not _is_without_tokenizer(self.config_name):
+            name = self.config_name
+            logger.info(f"The tokenizer is that of `--config_name {name}`: `--tokenizer_name` names another one.")
         return None if name is None else self._with_sentence_tokens(load_tokenizer(name, **self.hub_arguments))
 
     def train_tokenizer(
@@ -251,6 +258,12 @@ def _check_folder(name_or_path: str) -> None:
         raise ValueError(
             f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
         )
+
+
+def _is_without_tokenizer(name_or_path: str) -> bool:
+    """Whether a configuration is here, alone: a file, or a folder with no file of a tokenizer."""
+    path = Path(name_or_path)
+    return path.is_file() or path.is_dir() and not any(path.glob("*token*")) and not any(path.glob("*.model"))
 
 
 def _some(texts: Iterable[str | None]) -> Iterable[str | None]:

@@ -14,7 +14,7 @@ from transformers.hf_argparser import string_to_bool
 
 from ..suggestions import near_matches
 from .exits import stop
-from .removed_flags import REMOVED_FLAGS
+from .removed_flags import LOG_IN, REMOVED_FLAGS
 from .topics import OTHER, TOPICS, topic_of
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -194,6 +194,7 @@ class _Parser:
         )
         self.removed_flags = removed_flags
         self.hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
+        self.alternatives = [one for cls in dataclass_types for one in getattr(cls, "alternatives", {}).items()]
         self.namespace = argparse.Namespace()
         self.required: list[str] = []
         self.actions: dict[str, argparse.Action] = {}
@@ -218,6 +219,8 @@ class _Parser:
             if advice is not None:
                 return f"{message}: {advice}"
         near = near_matches(last_part, self.actions, count=1)
+        if near == ["hub_token"]:  # which is refused
+            return f"{message}: {LOG_IN}"
         return f"{message}; did you mean `--{near[0]}`?" if near else f"{message}; `--help` lists all arguments"
 
     def step(self, args: Sequence[str], place: str = "") -> None:
@@ -267,6 +270,15 @@ class _Parser:
         else:  # an empty list, or a list for an argument such as `report_to`, whose flag takes one value
             setattr(self.namespace, entry.name, value)
 
+    def replace_alternatives(self, args: Sequence[str]) -> None:
+        """Forget what the file says of one source of data where a flag, already parsed, names another one."""
+        flags = {arg[2:].split("=", 1)[0].replace("-", "_") for arg in args if arg.startswith("--")}
+        for chosen, _ in self.alternatives:
+            if chosen in flags and getattr(self.namespace, chosen) not in (None, [None]):
+                others = [name for other, its in self.alternatives if other != chosen for name in (other, *its)]
+                for name in set(others) - flags:
+                    setattr(self.namespace, name, self.actions[name].default)
+
     def dataclasses(self) -> tuple:
         """Instances of the dataclasses, after all steps; their own checks run here."""
         missing = [f"`--{name}`" for name in self.required if not hasattr(self.namespace, name)]
@@ -290,6 +302,9 @@ def parse_arguments(
     The file maps argument names to values: `null` means `None` for an argument that may be `None` and "not given" for
     any other, a list gives an argument several values, a mapping goes to arguments that take JSON. Plain values are
     read as on the command line, so that `learning_rate: 1e-4` is a number and `eval_strategy: no` is the strategy.
+
+    A dataclass may have `alternatives`: arguments of which one takes the place of another, each with those that belong
+    to it. Then a flag for one of them also overrides the others in the file: `--train_file` its `dataset_name`.
 
     Args:
         dataclass_types (`Sequence[type]`): dataclasses as for `transformers.HfArgumentParser`, no field name twice.
@@ -321,6 +336,7 @@ def parse_arguments(
                 raise ValueError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
             parser.read_file(path)
         parser.step(args)
+        parser.replace_alternatives(args)
         return parser.dataclasses()
     except ValueError as error:
         stop(str(error), usage=parser.parser.format_usage())

@@ -3,6 +3,9 @@
 # Name of an argument that the scripts no longer take -> what to do instead; an argument that a script does take is
 # never looked up here. A name with a section, such as `model.name`, applies to that section only; any other name
 # applies with and without a section (`base_lr` also to `optim.base_lr`).
+LOG_IN = "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs"
+COLUMNS = "name the columns to fine_tune_t5.py by fields of a task in a `--task_file`"
+PROMPT = "write the prompt into the field `prefix` of a task in a `--task_file` for fine_tune_t5.py"
 REMOVED_FLAGS: dict[str, str] = {
     # Arguments of transformers 4.
     "adafactor": "use `--optim adafactor`",
@@ -26,7 +29,7 @@ REMOVED_FLAGS: dict[str, str] = {
     "per_gpu_train_batch_size": "use `--per_device_train_batch_size`",
     "push_to_hub_model_id": "use `--hub_model_id`",
     "push_to_hub_organization": "use `--hub_model_id`",
-    "push_to_hub_token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
+    "push_to_hub_token": LOG_IN,
     "ray_scope": "leave it out: transformers 5 removed it",
     "save_safetensors": "leave it out: weights are always saved as safetensors",
     "split_batches": "use `--accelerator_config '{\"split_batches\": true}'`",
@@ -37,15 +40,37 @@ REMOVED_FLAGS: dict[str, str] = {
     "use_legacy_prediction_loop": "leave it out: transformers 5 removed it",
     "use_mps_device": "leave it out: an Apple GPU is used unless `--use_cpu` is given",
     "warmup_ratio": "give `--warmup_steps` a number below 1: 0.1 warms up over a tenth of all steps",
+    # Arguments of run_glue.py, run_summarization.py, run_translation.py and run_seq2seq_qa.py of transformers.
+    "answer_column": COLUMNS,
+    "context_column": COLUMNS,
+    "dataset_config_name": "in fine_tune_t5.py it is the field `config_name` of a task in a `--task_file`",
+    "forced_bos_token": "leave it out: a T5 begins each target with its padding token",
+    "ignore_mismatched_sizes": "leave it out: a checkpoint keeps its sizes",
+    "ignore_pad_token_for_loss": "leave it out: padding never counts in the loss",
+    "lang": "give `--sentence_language`, by which a DEPTH model splits sentences; a T5 needs none",
+    "max_answer_length": "use `--generation_max_length`",
+    "pad_to_max_length": "fine_tune_t5.py pads to the longest example of a batch: use `--pad_to_multiple_of`",
+    "question_column": COLUMNS,
+    "resize_position_embeddings": "leave it out: a T5 has relative positions, for inputs of any length",
+    "source_lang": PROMPT,
+    "source_prefix": PROMPT,
+    "streaming": "leave it out: fine_tune_t5.py prepares all examples of a task before training",
+    "summary_column": COLUMNS,
+    "target_lang": PROMPT,
+    "task_name": "name the task to fine_tune_t5.py by `--benchmark glue --dataset_name rte`",
+    "trust_remote_code": "leave it out: no code of the Hub is run",
+    "val_max_target_length": "use `--generation_max_length`",
     # Common names in other scripts.
+    "auth_token": LOG_IN,
     "config": "put the file first and without a flag: SCRIPT CONFIG.yaml --max_steps 100",
     "config_file": "put the file first and without a flag: SCRIPT CONFIG.yaml --max_steps 100",
+    "hf_token": LOG_IN,
     "from_scratch": "leave out `--model_name_or_path`: without it the model starts from scratch",
     "lr": "use `--learning_rate`",
     "noise_density": "use `--mlm_probability`",
-    "token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
+    "token": LOG_IN,
     "train_ref_file": "leave it out: masked spans are made of tokens",
-    "use_auth_token": "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs",
+    "use_auth_token": LOG_IN,
     "use_fast_tokenizer": "leave it out: all tokenizers are fast",
     "validation_ref_file": "leave it out: masked spans are made of tokens",
     "wandb_project": "set the environment variable WANDB_PROJECT",

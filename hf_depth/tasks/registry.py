@@ -27,6 +27,8 @@ from .spec import TaskSpec
 _REQUIRED = [item.name for item in fields(TaskSpec) if item.default is MISSING and item.default_factory is MISSING]
 _NUMBERED = re.compile(r"(prefix|text_column_name)_(\d+)")
 
+_OF_THE_HUB = " (A data set of the Hub is the `path` of a task of your own: see `register_task`, or `--task_file`.)"
+
 #: All tasks: the name of a benchmark -> the name of a task -> its [`TaskSpec`] or plain entry.
 DATASET_VALS: dict[str, dict[str, TaskSpec | dict[str, Any]]] = {}
 
@@ -58,7 +60,7 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
             raise ValueError(f"Several benchmarks have a task {name!r}: {listed(found)}. Give the `benchmark`, too.")
         if not found:
             everything = [task for tasks in DATASET_VALS.values() for task in tasks]
-            raise ValueError(f"There is no task {name!r}.{suggestion(name, everything, 'tasks')}")
+            raise ValueError(f"There is no task {name!r}.{suggestion(name, everything, 'tasks')}{_OF_THE_HUB}")
         benchmark = found[0]
     benchmark = _benchmark(benchmark)
     tasks = DATASET_VALS[benchmark]
@@ -192,7 +194,8 @@ def _together(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _benchmark(name: str) -> str:
     benchmark = BENCHMARK_ALIASES.get(name, name)
     if benchmark not in DATASET_VALS:
-        raise ValueError(f"There is no benchmark {name!r}.{suggestion(name, DATASET_VALS, 'benchmarks')}")
+        near = suggestion(name, DATASET_VALS, "benchmarks")
+        raise ValueError(f"There is no benchmark {name!r}.{near}{_OF_THE_HUB}")
     return benchmark
 
 

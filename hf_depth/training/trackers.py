@@ -282,6 +282,39 @@ def install_trackers(trainer: Trainer) -> None:
             trainer.add_callback(own)
 
 
+def check_wandb_key(args: TrainingArguments) -> None:
+    """
+    Check that W&B has a key, where it could neither ask for one nor do without. It is looked for as `wandb.init` does,
+    without a network.
+
+    Args:
+        args (`TrainingArguments`): with `report_to`; only the first of all processes logs.
+
+    Raises:
+        `ValueError`: if `wandb.init` would find none, when text and model are ready.
+    """
+    if "wandb" not in args.report_to or args.process_index != 0:
+        return
+    import wandb
+
+    try:
+        from wandb.errors.term import can_use_terminput
+        from wandb.sdk.lib.wbauth import authenticate_session
+        from wandb.sdk.wandb_setup import singleton
+
+        settings = singleton().settings
+        if wandb.run is not None or settings.mode in ("disabled", "dryrun", "offline") or can_use_terminput():
+            return
+        key = authenticate_session(host=settings.base_url, source="", prompt=False, update_session=False)
+    except (ImportError, TypeError):  # an earlier wandb has no such functions; it complains by itself, but later
+        return
+    if key is None:
+        raise ValueError(
+            f"`--report_to wandb`: there is no API key for {settings.base_url}. Log in once by `wandb login`, or set "
+            "WANDB_API_KEY; WANDB_MODE=offline logs to files that `wandb sync` uploads later."
+        )
+
+
 def run_trackers(trainer: Trainer) -> list[RunTracker]:
     """The trackers of a trainer that know what its run is."""
     return [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, RunTracker)]

@@ -1,4 +1,6 @@
+import contextlib
 import inspect
+import io
 import json
 import tempfile
 from dataclasses import fields
@@ -11,6 +13,7 @@ from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
+from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import TaskArguments
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.denoisers import Denoiser
@@ -76,6 +79,51 @@ class CorpusArgumentsTest(parameterized.TestCase):
             CorpusArguments(dataset_config_name="en", train_file=["a.txt"])
         with self.assertRaisesRegex(ValueError, "`--dataset_revision` is for `--dataset_name`"):
             CorpusArguments(dataset_revision="v2", train_file=["a.txt"])
+
+    @parameterized.parameters("train_file", "validation_file", "test_file")
+    def test_two_sources_are_refused_before_anything_is_loaded(self, name):
+        with self.assertRaisesRegex(ValueError, f"either `--dataset_name x/y` or `--{name}`, not both"):
+            CorpusArguments(dataset_name="x/y", **{name: ["a.txt"]})
+
+    @parameterized.parameters(
+        ("--train_file a.txt", {"train_file": ["a.txt"], "validation_file": None}),
+        ("--train-file=a.txt --validation_file b.txt", {"train_file": ["a.txt"], "validation_file": ["b.txt"]}),
+        ("--dataset_mixture name=a,weight=1,train_file=a.txt", {"train_file": None}),
+    )
+    def test_a_flag_for_one_source_takes_the_place_of_another_in_the_file(self, flags, expected):
+        config = Path(self.enter_context(tempfile.TemporaryDirectory()), "run.yaml")
+        config.write_text("dataset_name: x/y\ndataset_config_name: en\ndataset_revision: v1\ntext_column: body\n")
+        (arguments,) = parse_arguments([CorpusArguments], [str(config), *flags.split()])
+        of_hub = dict.fromkeys(("dataset_name", "dataset_config_name", "dataset_revision"))
+        expected = expected | of_hub | {"text_column": "body"}
+        self.assertEqual({name: getattr(arguments, name) for name in expected}, expected)
+
+    @parameterized.parameters("--train_file a.txt", "--dataset_name x/y")
+    def test_any_other_source_takes_the_place_of_a_mixture_or_of_files(self, flags):
+        config = Path(self.enter_context(tempfile.TemporaryDirectory()), "run.yaml")
+        for text in (
+            "dataset_mixture: ['name=a,weight=1,train_file=b.txt']\nmixture_temperature: 2.0\n",
+            "train_file: b.txt\nvalidation_file: c.txt\n" * ("dataset_name" in flags),
+        ):
+            config.write_text(text + "text_column: body\n")
+            (arguments,) = parse_arguments([CorpusArguments], [str(config), *flags.split()])
+            (plain,) = parse_arguments([CorpusArguments], [*flags.split(), "--text_column", "body"])
+            self.assertEqual(arguments, plain)
+
+    @parameterized.parameters("--train_file null", "--dataset_name other/data", "--validation_split_percentage 3")
+    def test_other_flags_leave_the_source_of_the_file(self, flags):
+        config = Path(self.enter_context(tempfile.TemporaryDirectory()), "run.yaml")
+        config.write_text("dataset_name: x/y\ndataset_config_name: en\n")
+        (arguments,) = parse_arguments([CorpusArguments], [str(config), *flags.split()])
+        self.assertIn(arguments.dataset_name, ("x/y", "other/data"))
+        self.assertEqual(arguments.dataset_config_name, "en")
+
+    def test_two_sources_on_the_command_line_are_not_chosen_between(self):
+        flags = ["--dataset_name", "x/y", "--train_file", "a.txt"]
+        message = io.StringIO()
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(message):
+            parse_arguments([CorpusArguments], flags)
+        self.assertIn("either `--dataset_name x/y` or `--train_file`, not both", message.getvalue())
 
     @parameterized.parameters(CorpusArguments, TaskArguments)
     def test_the_number_of_processes_has_a_limit(self, kind):
@@ -264,7 +312,6 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
             "is for `--objective span_corruption`, not pre",
         ),
         ("depth", {"pack_examples": True}, "--pack_examples True.*model_type t5"),
-        ("t5", {"min_sentences": 2}, "--min_sentences 2.*model_type depth"),
         ("t5", {"packing": True, "pack_examples": True}, "`--packing` .* `--pack_examples` .* choose one"),
         ("t5", {"packed_target_length": 9}, "`--packed_target_length` is the length of packed rows"),
         ("t5", {"mlm_probability": 0.0}, "mlm_probability"),
@@ -274,6 +321,20 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
     def test_what_does_not_fit_is_refused_before_anything_is_loaded(self, model_type, settings, message):
         with self.assertRaisesRegex(ValueError, message):
             ObjectiveArguments(**settings).check(model_type)
+
+    @parameterized.parameters(
+        ("t5", {"min_sentences": 2}, True), ("t5", {}, False), ("depth", {"min_sentences": 2}, False)
+    )
+    def test_a_setting_of_depth_is_left_aside_for_its_baseline_with_a_word(self, model_type, settings, is_said):
+        arguments = ObjectiveArguments(**settings)
+        arguments.check(model_type)
+        if not is_said:
+            with self.assertNoLogs("hf_depth.arguments.data_args", "WARNING"):
+                arguments.build(model_type, TOKENIZER)
+            return
+        with self.assertLogs("hf_depth.arguments.data_args", "WARNING") as logs:
+            arguments.build(model_type, TOKENIZER)
+        self.assertIn("`--min_sentences 2` has no effect with `--model_type t5`", logs.output[0])
 
     def test_the_collator_draws_by_the_data_seed(self):
         arguments = ObjectiveArguments(pad_to_max_length=True)

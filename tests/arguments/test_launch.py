@@ -126,6 +126,13 @@ class SetUpTest(parameterized.TestCase):
             set_up(launched(folder, disable_tqdm=disable_tqdm, process_index=rank))
         self.assertEqual(datasets.are_progress_bars_disabled(), not expected)
 
+    @parameterized.parameters(("cpu", "Device: cpu, processes: 1, PyTorch 2"), ("cuda:1", "Device: cuda:1 (A100), "))
+    def test_the_device_is_logged(self, device, expected):
+        self.enter_context(mock.patch("torch.cuda.get_device_name", return_value="A100"))
+        with tempfile.TemporaryDirectory() as folder, self.assertLogs(launch.logger, "INFO") as logs:
+            set_up(launched(folder, device=torch.device(device), fsdp=None))
+        self.assertIn(expected, logs.output[0])
+
     def test_logs_hold_no_password(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
             set_up(launched(folder))

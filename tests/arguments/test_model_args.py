@@ -1,5 +1,6 @@
 """Which model a script is asked for: the checks, and what a checkpoint decides."""
 
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from absl.testing import parameterized
 from datasets import Dataset
 
-from helpers import SENTENCES, run_in_two_processes
+from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.data_args import CorpusArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments, _some
@@ -64,6 +65,28 @@ class ModelArgumentsTest(parameterized.TestCase):
         self.assertEqual(list(_some(few)), ["early"] * 5 + ["late"] * 5)
         stream = CorpusArguments().training_texts(documents.to_iterable_dataset())
         self.assertEqual(list(_some(stream)), ["early"] * 10)
+
+    @parameterized.parameters(True, False)
+    def test_a_configuration_brings_its_tokenizer_if_it_has_one_and_says_so(self, has_tokenizer):
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        tiny_model("t5").config.save_pretrained(folder)
+        if has_tokenizer:
+            tiny_tokenizer().save_pretrained(folder)
+        for name in (folder, folder / "config.json") if not has_tokenizer else (folder,):
+            arguments = ModelArguments(config_name=str(name), model_type="t5")
+            with self.assertLogs("hf_depth.arguments.model_args", "INFO") as logs:
+                logging.getLogger("hf_depth.arguments.model_args").info("begin")
+                tokenizer = arguments.load_tokenizer()
+            self.assertEqual(tokenizer is not None, has_tokenizer)  # otherwise one is trained
+            self.assertLen(logs.output, 1 + has_tokenizer)
+            self.assertIn(f"is that of `--config_name {folder}`" if has_tokenizer else "begin", logs.output[-1])
+
+    def test_a_tokenizer_that_is_named_comes_before_that_of_the_configuration(self):
+        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
+        tiny_tokenizer().save_pretrained(folder)
+        arguments = ModelArguments(config_name="no/where", tokenizer_name=str(folder), model_type="t5")
+        with self.assertNoLogs("hf_depth.arguments.model_args"):
+            self.assertEqual(len(arguments.load_tokenizer()), len(tiny_tokenizer()))
 
     @parameterized.parameters((None, None, 0.0), (None, 0.1, 0.1), ("google/t5", None, None), ("google/t5", 0.1, 0.1))
     def test_only_a_model_from_scratch_has_a_dropout_of_its_own(self, checkpoint, given, expected):

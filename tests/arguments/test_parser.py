@@ -265,6 +265,7 @@ class ErrorTest(ArgumentsTestCase):
         ("nothing_near", ["--zzz"], "unknown argument `--zzz`; `--help` lists all arguments"),
         ("renamed", ["--evaluation_strategy", "no"], "`--evaluation_strategy`: use `--eval_strategy`"),
         ("earlier_name", ["--input_seq_length", "512"], "`--input_seq_length`: use `--max_source_length`"),
+        ("secret", ["--auth_token", "hf_x"], "`--auth_token`: log in once by `hf auth login`"),
         ("hydra", ["--optim.base_lr=1"], "unknown argument `--optim.base_lr`: use `--learning_rate`"),
         ("warmup", ["--warmup_ratio", ".1"], "`--warmup_ratio`: give `--warmup_steps` a number below 1"),
         ("config_flag", ["--config", "a.yaml"], "put the file first"),
@@ -285,6 +286,11 @@ class ErrorTest(ArgumentsTestCase):
     )
     def test_a_wrong_flag_is_named_with_advice(self, args, expected):
         self.assertIn(expected, self.message(args))
+
+    @parameterized.parameters("--hub_tokn", "--my_hub_token")
+    def test_a_flag_that_is_refused_is_not_suggested(self, flag):
+        message = self.message([flag, "hf_x"], [Seq2SeqTrainingArguments])
+        self.assertIn(f"unknown argument `{flag}`: log in once by `hf auth login`", message)
 
     @parameterized.named_parameters(
         ("misspelt", "max_steps: 1\nlerning_rate: 1\n", "`--lerning_rate` (in {}, line 2); did you mean `--learning_"),

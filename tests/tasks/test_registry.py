@@ -18,6 +18,8 @@ class RegistryTest(RegistryTestCase):
         ("sparxiv2", None, "Did you mean 'SParxiv'"),
         ("RTE", "glue", "The benchmark 'glue' has no task 'RTE'. Did you mean 'rte'"),
         ("rte", "gleu", "no benchmark 'gleu'. Did you mean 'glue'"),
+        ("imdb", None, "no task 'imdb'.*[(]A data set of the Hub is the `path` of a task of your own"),
+        ("stanfordnlp/imdb", None, "no benchmark 'stanfordnlp'.*[(]A data set of the Hub is the `path` of a task"),
         ("qqqqqqqq", "natural_instructions", "The tasks are: 'natural_instructions'"),
     )
     def test_an_unknown_name_is_answered_by_near_ones(self, name, benchmark, message):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
+import wandb
 from absl.testing import parameterized
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 
@@ -18,6 +19,7 @@ from hf_depth.training.trackers import (
     DepthTrackioCallback,
     DepthWandbCallback,
     Outputs,
+    check_wandb_key,
     run_name,
 )
 from tiny_training import RunTestCase, trainer
@@ -58,6 +60,59 @@ class TrackersTestCase(RunTestCase):
         run.execute(made, test_dataset=made.eval_dataset)
         made.end()
         return tracker
+
+
+class WandbKeyTest(TrackersTestCase):
+    """The key is looked for as the installed W&B does, without a terminal."""
+
+    def check(self, process_index=0, report_to=("wandb",), is_terminal=False, **environment):
+        os.environ.update(environment, WANDB_CONFIG_DIR=self.folder, NETRC=f"{self.folder}/netrc")
+        with (
+            mock.patch("wandb.sdk.wandb_setup._singleton", None),
+            mock.patch("wandb.errors.term.can_use_terminput", return_value=is_terminal),
+            mock.patch("socket.socket.connect", side_effect=AssertionError("no network")),
+        ):
+            try:
+                check_wandb_key(mock.Mock(report_to=list(report_to), process_index=process_index))
+            finally:
+                wandb.teardown()  # reads the environment anew the next time
+
+    def netrc(self, machine):
+        Path(self.folder, "netrc").write_text(f"machine {machine}\n  login user\n  password {'a' * 40}\n")
+
+    @parameterized.parameters({}, {"WANDB_MODE": "online"}, {"report_to": ("tensorboard", "wandb")})
+    def test_a_run_that_could_not_log_is_refused_at_its_start(self, **settings):
+        with self.assertRaisesRegex(ValueError, "no API key for https://.*`wandb login`.*WANDB_MODE=offline"):
+            self.check(**settings)
+
+    @parameterized.parameters(
+        {"WANDB_API_KEY": "a" * 40},
+        {"WANDB_MODE": "offline"},
+        {"WANDB_MODE": "dryrun"},
+        {"WANDB_MODE": "disabled"},
+        {"process_index": 1},  # does not log
+        {"report_to": ("tensorboard",)},
+        {"report_to": ()},
+        {"is_terminal": True},  # W&B asks
+    )
+    def test_what_needs_no_key_or_has_one_passes(self, **settings):
+        self.check(**settings)
+
+    def test_a_key_is_that_of_the_server(self):
+        self.netrc("wandb.example.org:8080")
+        self.check(WANDB_BASE_URL="http://wandb.example.org:8080")
+        with self.assertRaisesRegex(ValueError, "no API key for https://other.example.org"):
+            self.check(WANDB_BASE_URL="https://other.example.org")
+        self.netrc("api.wandb.ai")
+        self.check(WANDB_BASE_URL="https://api.wandb.ai")
+
+    def test_settings_of_wandb_count(self):
+        Path(self.folder, "settings").write_text("[default]\nmode = offline\n")
+        self.check()
+
+    def test_a_run_of_wandb_that_has_begun_is_used(self):
+        with mock.patch("wandb.run", mock.Mock()):
+            self.check()
 
 
 class WandbTest(TrackersTestCase):
