@@ -451,7 +451,6 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
 
     def __post_init__(self):
-        check_ranges(self, RANGES)
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
                 raise ValueError(
