@@ -386,10 +386,12 @@ class DepthTrainer(GenerationTrainer):
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         """As `Trainer` does, but persistent workers are those of the data set, whatever was read under its name."""
-        if eval_dataset is not None and not isinstance(eval_dataset, str):
+        if isinstance(eval_dataset, str):
+            name, dataset = eval_dataset, self.eval_dataset[eval_dataset]
+        elif eval_dataset is None or eval_dataset is self.eval_dataset:
+            name, dataset = "eval", self.eval_dataset  # as `Trainer` names it
+        else:
             return self.get_test_dataloader(eval_dataset)
-        name = "eval" if eval_dataset is None else eval_dataset  # by which `Trainer` keeps a loader
-        dataset = self.eval_dataset if eval_dataset is None else self.eval_dataset[eval_dataset]
         if self._kept_datasets.get(name) is not dataset:
             self._kept_datasets[name] = dataset
             self._eval_dataloaders.pop(name, None)
@@ -580,7 +582,7 @@ class DepthTrainer(GenerationTrainer):
         for name, dataset in by_name(datasets).items():
             own, started = f"{prefix}_{name}" if name else prefix, time.time()
             output = self.evaluation_loop(
-                self.get_eval_dataloader((name or None) if is_own else dataset),
+                self.get_eval_dataloader(name if name and is_own else dataset),
                 description="Evaluation",
                 prediction_loss_only=True if self.compute_metrics is None else None,
                 ignore_keys=ignore_keys,
