@@ -274,7 +274,7 @@ def chosen_tasks(task_args: TaskArguments, config: TaskConfig | None = None) -> 
         benchmark = task_args.benchmark
         names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
         raise ValueError(f"Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
-    return list({(task.benchmark, task.name): task for task in tasks}.values())  # aliases name a task a second time
+    return list({task.full_name: task for task in tasks}.values())  # aliases name a task a second time
 
 
 def _named_tasks(task_args: TaskArguments) -> list[TaskSpec]:

@@ -41,6 +41,8 @@ from .tokenization import (
     sentinel_token_ids,
 )
 
+IGNORED_LABEL = -100  # by the loss, as in PyTorch
+
 
 @dataclass
 class _CorruptionCollator:
@@ -53,7 +55,6 @@ class _CorruptionCollator:
     max_target_length: int | None = None
     padding: bool | str = "longest"
     pad_to_multiple_of: int | None = None
-    label_pad_token_id: int = -100
     seed: int = 42
     whole_units: bool = field(default=False, kw_only=True)
     # Only checked, never kept: copies, pickles and equality of a collator do not depend on a model.
@@ -129,7 +130,7 @@ class _CorruptionCollator:
 
             - `input_ids` (`torch.LongTensor` of shape `(batch_size, source_length)`);
             - `attention_mask` (`torch.BoolTensor` of shape `(batch_size, source_length)`): `False` for padding;
-            - `labels` (`torch.LongTensor` of shape `(batch_size, target_length)`), padded with `label_pad_token_id`;
+            - `labels` (`torch.LongTensor` of shape `(batch_size, target_length)`), padded with -100;
             - `num_cut_tokens` (`torch.LongTensor` of shape `(batch_size,)`), if the examples have it;
             - `source`, `num_tokens` (before corruption), `num_examples` (1, but of packed rows) and `num_documents`
               (`torch.LongTensor` of shape `(batch_size,)`), if the examples have a `source`;
@@ -151,7 +152,7 @@ class _CorruptionCollator:
             inputs = self._with_metadata(inputs, separate, random)
         if num_examples is None:
             input_ids, attention_mask = self._pad(inputs, self.max_source_length, self.tokenizer.pad_token_id)
-            labels, _ = self._pad(targets, self.max_target_length, self.label_pad_token_id)
+            labels, _ = self._pad(targets, self.max_target_length, IGNORED_LABEL)
             batch = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
         else:
             batch = self._packed(inputs, targets, num_examples)
@@ -201,7 +202,7 @@ class _CorruptionCollator:
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
-            "labels": self._pad((targets[0], target_rows), target_length, self.label_pad_token_id)[0],
+            "labels": self._pad((targets[0], target_rows), target_length, IGNORED_LABEL)[0],
             "decoder_input_ids": self._pad((shifted, target_rows), target_length, pad_token_id)[0],
             "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), source_rows), source_length, 0)[0],
             "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), target_rows), target_length, 0)[0],
@@ -324,11 +325,6 @@ class _CorruptionCollator:
                 '`padding="max_length"` needs `max_source_length` and `max_target_length`, got '
                 f"{self.max_source_length} and {self.max_target_length}."
             )
-        if self.label_pad_token_id >= 0:
-            raise ValueError(
-                f"`label_pad_token_id` must be negative, got {self.label_pad_token_id}: the loss would count padding "
-                "as if it were text. PyTorch ignores -100."
-            )
 
 
 @dataclass
@@ -352,7 +348,6 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
-        label_pad_token_id (`int`, defaults to -100): negative; the loss ignores it.
         seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
         metadata_probability (`float`, defaults to 0.5): with which the metadata of an example, if it has any, stand
             before its input.
@@ -477,7 +472,6 @@ class DataCollatorForDepth(_CorruptionCollator):
         padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
             `"max_length"` for the two maximal lengths.
         pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
-        label_pad_token_id (`int`, defaults to -100): negative; the loss ignores it.
         seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
         metadata_probability (`float`, defaults to 0.5): with which the metadata of an example, if it has any, stand
             before its input.

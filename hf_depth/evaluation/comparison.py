@@ -62,7 +62,7 @@ class ComparisonRun:
     def __str__(self) -> str:
         series, step = self.checkpoint.series, self.checkpoint.step
         model = series if step is None else f"{series} at step {step}"
-        return f"{model} on {_task_name(self.spec)}, seed {self.seed}"
+        return f"{model} on {self.spec.full_name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def read_result(run: ComparisonRun, metrics: Mapping[str, float]) -> Result:
                     model=run.checkpoint.series,
                     checkpoint=run.checkpoint.path,
                     step=run.checkpoint.step,
-                    task=_task_name(run.spec),
+                    task=run.spec.full_name,
                     split=split or kind,
                     metric=metric,
                     seed=run.seed,
@@ -162,10 +162,6 @@ def random_weight_results(results: Iterable[Result]) -> list[Result]:
             random = {"checkpoint": "random weights", "step": 0, "score": result.random_weights}
             added.setdefault(key, replace(result, **random))
     return list(added.values())
-
-
-def _task_name(spec: TaskSpec) -> str:
-    return f"{spec.benchmark}/{spec.name}"
 
 
 def report(results: Sequence[Result], folder: str | Path) -> None:

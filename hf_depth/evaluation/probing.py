@@ -27,7 +27,7 @@ from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from ..tasks.spec import UNLABELED, TaskSpec
 from ..tasks.splits import TaskSplits
 from .embeddings import sentence_embeddings
-from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics
+from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
 
 logger = logging.getLogger(__name__)
 
@@ -343,8 +343,7 @@ class Probe:
                 yield f"epoch {epoch}", classifier
 
     def _score(self, rows: Dataset, predicted_ids: np.ndarray) -> float:
-        score = compute_task_metrics(self.spec, rows, predicted_ids=predicted_ids)[self.spec.metric_to_optimize]
-        return score if self.spec.greater_is_better else -score
+        return optimized_score(self.spec, compute_task_metrics(self.spec, rows, predicted_ids=predicted_ids))
 
     def predict(self, rows: Dataset) -> np.ndarray:
         """The class of each example, int64 of shape `(num_examples,)`."""

@@ -103,8 +103,12 @@ def majority_class(label_ids: Iterable[int]) -> int:
 
 
 def optimized_score(spec: TaskSpec, metrics: Mapping[str, float]) -> float:
-    """The task's `metric_to_optimize`, with 1 for the best score whatever its scale, for means over several tasks."""
-    return metrics[spec.metric_to_optimize] / get_metric(spec.metric_to_optimize).scale
+    """
+    The task's `metric_to_optimize`, with 1 for the best score whatever its scale, for means over several tasks. Of a
+    metric of which less is better it is negative: a better score is always greater.
+    """
+    score = metrics[spec.metric_to_optimize] / get_metric(spec.metric_to_optimize).scale
+    return score if spec.greater_is_better else -score
 
 
 def _check_predictions(spec, number, texts, predicted_ids) -> None:
@@ -252,5 +256,14 @@ class TaskEvaluation:
         value = self.metrics.get(f"{name}_{spec.metric_to_optimize}")
         if value is None:
             return None
-        score = optimized_score(spec, {spec.metric_to_optimize: value})
-        return score if spec.greater_is_better else -score
+        return optimized_score(spec, {spec.metric_to_optimize: value})
+
+
+def mean_score(evaluations: Iterable[TaskEvaluation]) -> float | None:
+    """The mean [`optimized_score`] over tasks, of the first data set of each that has one; `None` if none has."""
+    scores: dict[str, float] = {}
+    for evaluation in evaluations:
+        spec = evaluation.dataset.spec
+        if spec.metric_to_optimize in evaluation.metrics:
+            scores.setdefault(spec.full_name, optimized_score(spec, evaluation.metrics))
+    return sum(scores.values()) / len(scores) if scores else None

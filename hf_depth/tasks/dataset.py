@@ -198,7 +198,7 @@ def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, Ta
     """
     if len(datasets) == 1:
         return datasets[0]
-    tasks = [dataset.key[:2] for dataset in datasets]
+    tasks = [dataset.spec.full_name for dataset in datasets]
     names = {}
     for dataset, task in zip(datasets, tasks, strict=True):
         parts = [dataset.spec.name] if len(set(tasks)) > 1 else []

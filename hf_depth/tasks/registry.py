@@ -143,10 +143,10 @@ def training_tasks(tasks: Iterable[TaskSpec]) -> list[TaskSpec]:
     found = {}
     for task in tasks:
         if task.train_split:
-            found[task.benchmark, task.name] = task
+            found[task.full_name] = task
         elif task.train_on:
             other = get_task(task.train_on, task.benchmark)
-            found.setdefault((other.benchmark, other.name), other)
+            found.setdefault(other.full_name, other)
     return list(found.values())
 
 

@@ -1,4 +1,7 @@
-"""Evaluation reads the longest examples first: batches hold little padding. Results are in the order of the data."""
+"""
+The order of an evaluation: data sets by their names, of each the longest examples first, so that batches hold little
+padding. Results are in the order of the data.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +12,19 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Sampler
 from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput
+
+
+def by_name(datasets: Any) -> Mapping[str, Any]:
+    """
+    Data sets to evaluate on by their names; one that stands alone has the name `""`.
+
+    Args:
+        datasets (`Dataset` or `Mapping[str, Dataset]`, *optional*): as a trainer takes them.
+
+    >>> by_name(["an example"]), by_name({"novels": ["an example"]})
+    ({'': ['an example']}, {'novels': ['an example']})
+    """
+    return datasets if isinstance(datasets, Mapping) else {"": datasets}
 
 
 class LongestFirstSampler(Sampler[int]):

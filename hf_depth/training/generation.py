@@ -30,6 +30,7 @@ class GenerationTrainer(HealthTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        self._gen_kwargs: dict[str, Any] = {}  # of the latest evaluation
         if self.args.generation_config is not None:
             self._complete_generation_config()
 
@@ -48,7 +49,7 @@ class GenerationTrainer(HealthTrainer):
         """
         gather_in_generation(self.model)
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
-        settings = gen_kwargs or getattr(self, "_gen_kwargs", {})
+        settings = gen_kwargs or self._gen_kwargs
         if self.args.generation_cache_implementation is not None:
             settings = {"cache_implementation": self.args.generation_cache_implementation} | settings
         cache = settings.get("cache_implementation") or self.model.generation_config.cache_implementation
@@ -65,8 +66,7 @@ class GenerationTrainer(HealthTrainer):
 
     def _constrained_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
         """Generated ids (B, G), in which each sentence token of the input comes exactly once."""
-        settings = gen_kwargs or getattr(self, "_gen_kwargs", {})
-        settings = {name: value for name, value in settings.items() if value is not None}
+        settings = {name: value for name, value in (gen_kwargs or self._gen_kwargs).items() if value is not None}
         generation = self.model.generation_config
         max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
         max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens

@@ -31,6 +31,7 @@ from ..tasks.registry import training_tasks
 from ..tasks.spec import TaskSpec
 from .callbacks import RUN_FILE
 from .checkpoints import describe_weights
+from .evaluation_order import by_name
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ def describe_run(
     if tasks is not None:
         run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
         trained = training_tasks(tasks)
-        run["tasks"] = sorted(f"{task.benchmark}/{task.name} version {task.version}" for task in trained)
+        run["tasks"] = sorted(f"{task.full_name} version {task.version}" for task in trained)
     elif run.get("tokenized_dataset_dir"):
         mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing"))
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
@@ -194,8 +195,7 @@ def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any
         examples: to evaluate on; one data set, or several by their names.
     """
     described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS if name not in EVALUATION_DATA}
-    named = examples if isinstance(examples, Mapping) else {"": examples}
-    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in named.items()}
+    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in by_name(examples).items()}
     if not any(found.values()):
         return described
     digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()

@@ -138,7 +138,7 @@ def unshuffle(
         return [sentence_of[i] for i in dict.fromkeys(sentence_sequence(ids, config)[0].tolist()) if i in sentence_of]
 
     def kendall_tau(ids: torch.Tensor) -> float:
-        return float(order_statistics(ids, batch["input_ids"], labels, config)[0, 3])
+        return float(order_statistics(ids, batch["input_ids"], labels, config)[0, -1])
 
     free_tokens, true_tokens = (sentence_sequence(ids, config).sort().values for ids in (free, labels))
     return {

@@ -9,13 +9,14 @@ from ..arguments.model_args import FineTuningModelArguments
 from ..arguments.task_args import TaskArguments
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.probing import ProbeOptions, probe_tasks
-from ..evaluation.scoring import TaskEvaluation, optimized_score
+from ..evaluation.scoring import TaskEvaluation, mean_score
 from ..manifests import replace_text
 from ..models.loading import load_model
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from ..tasks.dataset import name_datasets
 from ..tasks.spec import TaskSpec
 from ..tasks.splits import TaskSplits
+from .evaluation_order import by_name
 from .training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -118,16 +119,14 @@ def _write_metrics(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
         }
         if not found:
             continue
-        datasets = name_datasets([evaluation.dataset for evaluation in found.values()])
-        metrics, scores = {}, {}
-        for name, dataset in (datasets if isinstance(datasets, dict) else {"": datasets}).items():
+        datasets = by_name(name_datasets([evaluation.dataset for evaluation in found.values()]))
+        metrics = {}
+        for name, dataset in datasets.items():
             own, start = found[dataset.key].metrics, f"{prefix}_{name}_" if name else f"{prefix}_"
             metrics |= {f"{start}{key}": value for key, value in own.items()} | {f"{start}samples": len(dataset.rows)}
-            if dataset.spec.metric_to_optimize in own:
-                score = optimized_score(dataset.spec, own)
-                scores.setdefault(dataset.key[:2], score if dataset.spec.greater_is_better else -score)
-        if scores:
-            metrics[f"{prefix}_score"] = sum(scores.values()) / len(scores)
+        score = mean_score(found.values())
+        if score is not None:
+            metrics[f"{prefix}_score"] = score
         replace_text(folder / f"{prefix}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
         everything |= metrics
     replace_text(folder / "all_results.json", json.dumps(everything, indent=4, sort_keys=True))

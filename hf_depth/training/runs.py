@@ -39,6 +39,7 @@ from .checkpoints import (
     model_is_complete,
 )
 from .console import files_table
+from .evaluation_order import by_name
 from .identity import (
     FIXED,
     OPTIMIZER_SETTINGS,
@@ -325,7 +326,7 @@ class PretrainingRun(Run):
         metrics = self.final_metrics(trainer, statistics)
         self.save_metrics(trainer, "eval", metrics)
         if trainer.is_world_process_zero():
-            names = trainer.eval_dataset if isinstance(trainer.eval_dataset, Mapping) else ()
+            names = filter(None, by_name(trainer.eval_dataset))
             reported = (*REPORTED_METRICS, *(f"eval_{name}_loss" for name in names))
             print("\n" + before_and_after(trainer.state, metrics, reported), flush=True)
             self.save_unshuffling(trainer)
@@ -345,9 +346,8 @@ class PretrainingRun(Run):
         The metrics of the test data, of a mixture of each source; with `predict_with_generate` also
         `predictions.jsonl`.
         """
-        datasets = test_dataset if isinstance(test_dataset, Mapping) else {"": test_dataset}
         metrics: dict[str, float] = {}
-        for name, dataset in datasets.items():
+        for name, dataset in by_name(test_dataset).items():
             suffix = f"_{name}" if name else ""
             output = trainer.predict(dataset, metric_key_prefix=f"predict{suffix}")
             metrics |= output.metrics
@@ -405,12 +405,10 @@ class FineTuningRun(Run):
 
     def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
         """The mean scores of the majority class and of random guesses, over the data that the score is of."""
-        datasets = trainer.eval_dataset
-        datasets = list(datasets.values()) if isinstance(datasets, Mapping) else [datasets]
-        evaluations: dict[tuple[str, str], TaskEvaluation] = {}
-        for dataset in datasets:
+        evaluations: dict[str, TaskEvaluation] = {}
+        for dataset in by_name(trainer.eval_dataset).values():
             if dataset is not None and dataset.key in trainer.evaluations:
-                evaluations.setdefault(dataset.key[:2], trainer.evaluations[dataset.key])
+                evaluations.setdefault(dataset.spec.full_name, trainer.evaluations[dataset.key])
         found = {}
         for name in ("majority", "chance"):
             scores = [one.baseline_score(name) for one in evaluations.values()]

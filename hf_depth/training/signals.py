@@ -75,7 +75,7 @@ def end_on_signals() -> Iterator[None]:
         except Interrupted as interrupt:
             _end_process(REQUEUE_STATUS, interrupt.message)
         except BaseException as error:
-            if dist.is_available() and dist.is_initialized():
+            if dist.is_initialized():
                 _end_failed_process(error)
             raise
 
@@ -108,7 +108,7 @@ def _end_failed_process(error: BaseException) -> None:
 
 
 def _exit(status: int) -> None:
-    if not (dist.is_available() and dist.is_initialized()):
+    if not dist.is_initialized():
         sys.exit(status)
     # Without `destroy_process_group`, which waits for processes that may be stuck, and without freeing the group,
     # which can hang. What is registered to run at exit (W&B, the end of workers) does run, as in `multiprocessing`.
@@ -231,7 +231,7 @@ class StopOnSignal(TrainerCallback):
     def requested(self) -> str | None:
         """The name of the signal that any process has got; all processes call this at the same time."""
         signum = self.signum
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if dist.is_initialized() and dist.get_world_size() > 1:
             # On the CPU, so that no process waits for its device.
             flag = torch.tensor([signum], dtype=torch.int32)
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group)
@@ -242,7 +242,7 @@ class StopOnSignal(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if dist.is_available() and dist.is_initialized() and dist.get_backend() != "gloo":
+        if dist.is_initialized() and dist.get_backend() != "gloo":
             self.group = dist.new_group(backend="gloo")
 
     def on_step_end(

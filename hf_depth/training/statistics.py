@@ -39,8 +39,8 @@ STATISTICS = (
     "shuffled_sentence_expected",
     "reconstruction_correct",
 )
-ORDER_STATISTICS = ("orders", "exact", "exact_expected", "tau_sum")
-UNSHUFFLING_STATISTICS = ("orders", "exact", "tau_sum", "squared_tau_sum")
+ORDER_STATISTICS = ("orders", "exact", "tau_sum")
+UNSHUFFLING_STATISTICS = (*ORDER_STATISTICS, "squared_tau_sum")
 
 
 def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
@@ -227,7 +227,7 @@ def order_statistics(
     generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
 ) -> torch.Tensor:
     """
-    How well generated targets un-shuffle: one row of [`ORDER_STATISTICS`] for all, then for shuffled examples.
+    How well generated targets un-shuffle: one row of [`ORDER_STATISTICS`] per example.
 
     `exact` is 1 if the sentence tokens generated are those of the labels in the same order. `tau_sum` is Kendall's tau
     between both orders, `2 * concordant pairs / pairs - 1`; a pair of which a token was not generated is not
@@ -240,7 +240,7 @@ def order_statistics(
         labels (`torch.LongTensor` of shape `(B, T)`): the target.
 
     Returns:
-        `torch.DoubleTensor` of shape `(B, 2 * len(ORDER_STATISTICS))`.
+        `torch.DoubleTensor` of shape `(B, len(ORDER_STATISTICS))`.
     """
     gold = _given_sequence(labels, input_ids, labels, config)  # (B, N)
     generated = _given_sequence(generated_ids, input_ids, labels, config)  # (B, N)
@@ -256,11 +256,7 @@ def order_statistics(
     in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
     concordant = in_order.triu(diagonal=1).sum((1, 2))
     tau = (2 * concordant / pairs.clamp(min=1) - 1) * counts
-
-    exact_expected = torch.exp(-torch.lgamma(num_sentences.double() + 1)) * counts  # 1 / n!
-    rows = torch.stack([counts, exact, exact_expected, tau], dim=1)  # (B, 4)
-    shuffled = is_shuffled(input_ids, labels, config)[:, None]
-    return torch.cat([rows, rows * shuffled], dim=1)
+    return torch.stack([counts, exact, tau], dim=1)
 
 
 def summarize(sums: torch.Tensor) -> dict[str, float]:
@@ -300,23 +296,26 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
     return metrics
 
 
-def summarize_order(sums: torch.Tensor, constrained: bool = False) -> dict[str, float]:
+def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str, float]:
     """
-    Metrics from summed [`order_statistics`]: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0).
+    Metrics from summed [`unshuffling_table`]s: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0),
+    of all examples and of shuffled ones.
 
     Args:
-        sums (`torch.DoubleTensor` of shape `(2 * len(ORDER_STATISTICS),)`)
+        table (`torch.DoubleTensor` of shape `(2, N + 1, C)`)
         constrained (`bool`, *optional*): whether each sentence token had to be generated once. Then the names are
             `order_exact_constrained` and `order_kendall_tau_constrained`; the chance level is that of `order_exact`.
     """
     metrics = {}
     decoding = "_constrained" if constrained else ""
-    for suffix, part in zip(("", "_shuffled"), sums.view(2, -1).tolist(), strict=True):
-        orders, exact, exact_expected, tau = part
+    in_order, shuffled = table.cpu().numpy()
+    chance = [1 / math.factorial(number) for number in range(len(shuffled))]  # of the one order of so many sentences
+    for suffix, part in (("", in_order + shuffled), ("_shuffled", shuffled)):
+        orders, exact, tau = part[:, : len(ORDER_STATISTICS)].sum(0).tolist()
         if orders:
             metrics[f"order_exact{decoding}{suffix}"] = exact / orders
             if not constrained:
-                metrics[f"order_exact{suffix}_chance"] = exact_expected / orders
+                metrics[f"order_exact{suffix}_chance"] = float(part[:, 0] @ chance) / orders
             metrics[f"order_kendall_tau{decoding}{suffix}"] = tau / orders
     return metrics
 
@@ -349,10 +348,9 @@ def unshuffling_statistics(
     gold = _given_sequence(labels, input_ids, labels, config)  # (B, N)
     is_sentence = gold >= 0
     right = (gold == _given_sequence(generated_ids, input_ids, labels, config)) & is_sentence
-    scores = order_statistics(generated_ids, input_ids, labels, config)  # (B, 2 * len(ORDER_STATISTICS))
-    counts, exact, _, tau = scores[:, : len(ORDER_STATISTICS)].unbind(1)
+    scores = order_statistics(generated_ids, input_ids, labels, config)  # (B, len(ORDER_STATISTICS))
     keys = torch.stack([is_shuffled(input_ids, labels, config), is_sentence.sum(1)], dim=1)
-    return torch.cat([keys.double(), torch.stack([counts, exact, tau, tau**2], dim=1), right.double()], dim=1)
+    return torch.cat([keys.double(), scores, scores[:, -1:] ** 2, right.double()], dim=1)
 
 
 def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -11,12 +10,12 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
+from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import score_labels
 from ..evaluation.prediction import decode_generated, generation_length
-from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
+from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
 from ..models.masking_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
@@ -25,6 +24,7 @@ from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, T
 from ..tasks.preprocessing import encode_labels
 from .callbacks import EarlyStopping
 from .card_code import Usage, name_in_code, task_usage
+from .evaluation_order import by_name
 from .model_card import CardContent, fine_tuning_card
 from .statistics import summarize
 from .trainer import DepthTrainer
@@ -130,7 +130,7 @@ class TaskTrainer(DepthTrainer):
             self.add_callback(EarlyStopping(patience, threshold))
         # The latest evaluation of each data set, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
-        self._task_dataset, self._label_ids, self._gen_kwargs = None, None, {}
+        self._task_dataset, self._label_ids = None, None
         self.task_config = self._complete_task_config(task_config)
         self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
 
@@ -153,8 +153,8 @@ class TaskTrainer(DepthTrainer):
     def _complete_task_config(self, task_config: TaskConfig | None) -> TaskConfig | None:
         """What is saved with the model: how examples are prepared, and how these arguments predict them."""
         if task_config is None:
-            named = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
-            task_config = merge_task_configs([data.config for data in named.values() if getattr(data, "config", None)])
+            datasets = by_name(self.eval_dataset).values()
+            task_config = merge_task_configs([data.config for data in datasets if getattr(data, "config", None)])
         if task_config is None:
             if self.train_dataset is not None:
                 logger.warning(
@@ -166,9 +166,8 @@ class TaskTrainer(DepthTrainer):
         return task_config.replace(**{name: getattr(self.args, name) for name in names})
 
     def _evaluation_metric_names(self) -> list[str]:
-        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         names = ["score"]
-        for key, dataset in datasets.items():
+        for key, dataset in by_name(self.eval_dataset).items():
             metrics = dataset.spec.metric_names
             baselines = [f"{kind}_{metric}" for kind in ("majority", "chance") for metric in metrics]
             metrics = ["loss", "unparsed_fraction", *metrics, *baselines]
@@ -186,7 +185,7 @@ class TaskTrainer(DepthTrainer):
         self._check_examples("train_dataset", dataset)
 
     def _check_evaluation_data(self, datasets: EvaluationData) -> None:
-        named = datasets if isinstance(datasets, Mapping) else {"": datasets}
+        named = by_name(datasets)
         for name, dataset in named.items():
             argument = f"eval_dataset[{name!r}]" if name else "eval_dataset"
             if not isinstance(dataset, TaskDataset):
@@ -255,8 +254,7 @@ class TaskTrainer(DepthTrainer):
         """As `Seq2SeqTrainer.evaluate`, but with one log and one event for all data sets, and their mean score."""
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         metrics = self.evaluate_tasks(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self._report_evaluation(metrics)
         return metrics
 
     def evaluate_tasks(
@@ -279,24 +277,15 @@ class TaskTrainer(DepthTrainer):
             `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
         """
         self._check_evaluation_data(datasets)
-        is_own = datasets is self.eval_dataset
-        datasets = datasets if isinstance(datasets, Mapping) else {"": datasets}
         self._gen_kwargs = gen_kwargs
         self._memory_tracker.start()
-        metrics, scores = {}, {}
-        for name, dataset in datasets.items():
-            prefix = f"{metric_key_prefix}_{name}" if name else metric_key_prefix
-            started = time.time()
-            # The Trainer keeps persistent workers by the name of an `eval_dataset`: another one must not get them.
-            dataloader = self.get_eval_dataloader(name or None) if is_own else self.get_test_dataloader(dataset)
-            output = self.evaluation_loop(dataloader, "Evaluation", ignore_keys=ignore_keys, metric_key_prefix=prefix)
-            metrics |= output.metrics | speed_metrics(prefix, started, num_samples=output.num_samples)
-            spec, of_task = dataset.spec, self.evaluations[dataset.key].metrics
-            if spec.metric_to_optimize in of_task:
-                score = optimized_score(spec, of_task)
-                scores.setdefault(dataset.key[:2], score if spec.greater_is_better else -score)
-        if scores:
-            metrics[f"{metric_key_prefix}_score"] = sum(scores.values()) / len(scores)
+        metrics, evaluations = {}, []
+        for _, dataset, output in self._evaluate_each(datasets, ignore_keys, metric_key_prefix):
+            metrics |= output.metrics
+            evaluations.append(self.evaluations[dataset.key])
+        score = mean_score(evaluations)
+        if score is not None:
+            metrics[f"{metric_key_prefix}_score"] = score
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
@@ -428,8 +417,8 @@ class TaskTrainer(DepthTrainer):
     def _usage(self) -> Usage | None:
         if self.task_config is None or self._saves_adapter:
             return None
-        evaluated = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
-        datasets = [evaluation.dataset for evaluation in self.evaluations.values()] + list(evaluated.values())
+        datasets = [evaluation.dataset for evaluation in self.evaluations.values()]
+        datasets += by_name(self.eval_dataset).values()
         dataset = next((data for data in datasets if data is not None and len(data)), None)
         if dataset is None:
             return None

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from .card_code import Usage, name_in_code, pretrained_usage
 from .console import install_console
 from .evaluation_order import (
     LongestFirstSampler,
+    by_name,
     input_lengths,
     metrics_in_order,
     outputs_in_order,
@@ -55,10 +56,9 @@ from .settings import check_sharding, check_whole_weights
 from .signals import without_signals
 from .source_counts import SourceCounts
 from .statistics import (
-    ORDER_STATISTICS,
     STATISTICS,
+    UNSHUFFLING_STATISTICS,
     example_statistics,
-    order_statistics,
     summarize,
     summarize_order,
     unshuffling_accuracy,
@@ -197,8 +197,10 @@ class DepthTrainer(GenerationTrainer):
         self._stream_positions: dict[int, Any] = {}
         self._train_sums = None
         self._eval_sums = None
-        self._order_sums, self._unshuffling = {}, {}  # by the way of generating
-        self._sums_of: dict[str, tuple[Any, Any]] = {}  # `_eval_sums` and `_order_sums` of the latest evaluations
+        self._eval_dataloaders: dict[str, DataLoader] = {}  # with persistent workers, kept by `Trainer`
+        self._kept_datasets: dict[str, Any] = {}  # which these read
+        self._unshuffling: dict[str, torch.Tensor] = {}  # `unshuffling_table`s by the way of generating
+        self._sums_of: dict[str, tuple[Any, Any]] = {}  # `_eval_sums` and `_unshuffling` of the latest evaluations
         # [`unshuffling_accuracy`] of the latest evaluations, by the prefix of their metrics and the way of generating.
         self.unshuffling: dict[str, dict[str, Any]] = {}
         self._returns_generated = False
@@ -271,15 +273,14 @@ class DepthTrainer(GenerationTrainer):
         """The metrics that an evaluation can report, without `eval_`."""
         names = list(summarize(torch.ones(len(STATISTICS))))
         if self.args.predict_with_generate and has_sentence_tokens(self.model.config):
-            names += summarize_order(torch.ones(2 * len(ORDER_STATISTICS)))
+            table = torch.ones(2, 1, len(UNSHUFFLING_STATISTICS))
+            names += summarize_order(table)
             if self.args.constrain_sentence_order:
-                names += summarize_order(torch.ones(2 * len(ORDER_STATISTICS)), constrained=True)
-        datasets = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+                names += summarize_order(table, constrained=True)
+        datasets = by_name(self.eval_dataset)
         if self._takes_metadata and any(map(has_metadata, datasets.values())):
             names += [f"{WITH_METADATA}_{name}" for name in names]
-        if isinstance(self.eval_dataset, dict):
-            names += [f"{key}_{name}" for key in self.eval_dataset for name in names]
-        return names
+        return names + [f"{key}_{name}" for key in datasets if key for name in names]
 
     # ---- Optimizer --------------------------------------------------------------------------------------------------
 
@@ -390,11 +391,22 @@ class DepthTrainer(GenerationTrainer):
             (folder / self._rank_file("stream")).write_text(content, encoding="utf-8")
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
-        with self._evaluation_collator():
+        """As `Trainer` does, but persistent workers are those of the data set, whatever was read under its name."""
+        if isinstance(eval_dataset, str):
+            name, dataset = eval_dataset, self.eval_dataset[eval_dataset]
+        elif eval_dataset is None or eval_dataset is self.eval_dataset:
+            name, dataset = "eval", self.eval_dataset  # as `Trainer` names it
+        else:
+            return self.get_test_dataloader(eval_dataset)
+        if self._kept_datasets.get(name) is not dataset:
+            self._kept_datasets[name] = dataset
+            self._eval_dataloaders.pop(name, None)
+        with self._evaluation_settings(keeps_workers=True):
             return without_signals(super().get_eval_dataloader(eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        with self._evaluation_collator():
+        """As `Trainer` does, but no worker is persistent: the loader is made anew for each evaluation."""
+        with self._evaluation_settings(keeps_workers=False):
             return without_signals(super().get_test_dataloader(test_dataset))
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
@@ -403,13 +415,18 @@ class DepthTrainer(GenerationTrainer):
         return super()._get_eval_sampler(eval_dataset) if lengths is None else LongestFirstSampler(lengths)
 
     @contextlib.contextmanager
-    def _evaluation_collator(self):
-        training_collator, self.data_collator = self.data_collator, self.eval_data_collator
-        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False  # each example counts
+    def _evaluation_settings(self, keeps_workers: bool):
+        """What data loaders for evaluation are made with."""
+        args, collator = self.args, self.data_collator
+        drops, persists = args.dataloader_drop_last, args.dataloader_persistent_workers
+        self.data_collator = self.eval_data_collator
+        args.dataloader_drop_last = False  # each example counts
+        args.dataloader_persistent_workers = persists and keeps_workers
         try:
             yield
         finally:
-            self.data_collator, self.args.dataloader_drop_last = training_collator, drop_last
+            self.data_collator = collator
+            args.dataloader_drop_last, args.dataloader_persistent_workers = drops, persists
 
     # ---- Loss -------------------------------------------------------------------------------------------------------
 
@@ -540,13 +557,17 @@ class DepthTrainer(GenerationTrainer):
         if not isinstance(datasets, Mapping):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._memory_tracker.start()
-        metrics = self._evaluate_each(datasets, ignore_keys, metric_key_prefix, gen_kwargs)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        metrics = self._evaluate_all(datasets, ignore_keys, metric_key_prefix, gen_kwargs)
+        self._report_evaluation(metrics)
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
-    def _evaluate_each(
+    def _report_evaluation(self, metrics: dict[str, float]) -> None:
+        """One log and one event, as after an evaluation by `Trainer`."""
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+
+    def _evaluate_all(
         self, datasets: Mapping[str, Dataset], ignore_keys: list[str] | None, prefix: str, gen_kwargs: dict[str, Any]
     ) -> dict[str, float]:
         """The metrics of each data set, and of all together."""
@@ -555,26 +576,33 @@ class DepthTrainer(GenerationTrainer):
             del defaults["max_length"]
         self._gen_kwargs = {name: value for name, value in (defaults | gen_kwargs).items() if value is not None}
         metrics, sums, num_samples, started = {}, [], 0, time.time()
-        for name, dataset in datasets.items():
-            own, began = f"{prefix}_{name}", time.time()
-            # The Trainer keeps persistent workers by the name of an `eval_dataset`: another one must not get them.
-            dataloader = self.get_eval_dataloader(name if datasets is self.eval_dataset else dataset)
+        for own, _, output in self._evaluate_each(datasets, ignore_keys, prefix):
+            metrics |= output.metrics
+            sums.append(self._sums_of[own])
+            num_samples += output.num_samples
+        self._eval_sums = sum(part for part, _ in sums)
+        decodings = dict.fromkeys(decoding for _, part in sums for decoding in part)
+        self._unshuffling = {name: sum(part[name] for _, part in sums if name in part) for name in decodings}
+        together, self._eval_sums = self._evaluation_metrics(), None
+        together = {f"{prefix}_{name}": value for name, value in together.items()}
+        return together | speed_metrics(prefix, started, num_samples=num_samples) | metrics
+
+    def _evaluate_each(
+        self, datasets: Dataset | Mapping[str, Dataset], ignore_keys: list[str] | None, prefix: str
+    ) -> Iterator[tuple[str, Dataset, EvalLoopOutput]]:
+        """Evaluate data sets one by one: the prefix of the metrics of each, the data set, what came of it."""
+        is_own = datasets is self.eval_dataset
+        for name, dataset in by_name(datasets).items():
+            own, started = f"{prefix}_{name}" if name else prefix, time.time()
             output = self.evaluation_loop(
-                dataloader,
+                self.get_eval_dataloader(name if name and is_own else dataset),
                 description="Evaluation",
                 prediction_loss_only=True if self.compute_metrics is None else None,
                 ignore_keys=ignore_keys,
                 metric_key_prefix=own,
             )
-            metrics |= output.metrics | speed_metrics(own, began, num_samples=output.num_samples)
-            sums.append(self._sums_of[own])
-            num_samples += output.num_samples
-        self._eval_sums = sum(part for part, _ in sums)
-        decodings = dict.fromkeys(decoding for _, part in sums for decoding in part)
-        self._order_sums = {name: sum(part[name] for _, part in sums if name in part) for name in decodings}
-        together, self._eval_sums = self._evaluation_metrics(), None
-        together = {f"{prefix}_{name}": value for name, value in together.items()}
-        return together | speed_metrics(prefix, started, num_samples=num_samples) | metrics
+            output.metrics.update(speed_metrics(own, started, num_samples=output.num_samples))
+            yield own, dataset, output
 
     def predict(self, *args: Any, **kwargs: Any) -> PredictionOutput:
         """As [`Seq2SeqTrainer.predict`]; with `predict_with_generate`, `predictions` are the generated ids."""
@@ -617,11 +645,11 @@ class DepthTrainer(GenerationTrainer):
             self.compute_metrics = metrics_in_order(compute_metrics, places)
         self.gather_function = self.accelerator.gather_for_metrics
         self._eval_sums = torch.zeros(len(STATISTICS), dtype=torch.float64, device=self._sums_device)
-        self._order_sums, self._unshuffling = {}, {}
+        self._unshuffling = {}
         try:
             output = super().evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
             metrics = self._evaluation_metrics()
-            self._sums_of[metric_key_prefix] = self._eval_sums, dict(self._order_sums)
+            self._sums_of[metric_key_prefix] = self._eval_sums, self._unshuffling
         finally:
             self._eval_sums, self.compute_metrics = None, compute_metrics
         if places is not None:
@@ -638,8 +666,8 @@ class DepthTrainer(GenerationTrainer):
     def _evaluation_metrics(self) -> dict[str, float]:
         """The metrics from the sums of an evaluation."""
         metrics = summarize(self._eval_sums)
-        for decoding, sums in self._order_sums.items():
-            metrics |= summarize_order(sums, constrained=decoding == "constrained")
+        for decoding, table in self._unshuffling.items():
+            metrics |= summarize_order(table, constrained=decoding == "constrained")
         return metrics
 
     def prediction_step(
@@ -692,8 +720,6 @@ class DepthTrainer(GenerationTrainer):
         tensors = (generated, inputs["input_ids"], inputs["labels"])
         if generated.device.type == "mps":
             tensors = tuple(tensor.cpu() for tensor in tensors)
-        scores = self.accelerator.gather_for_metrics(order_statistics(*tensors, self.model.config))
-        self._order_sums[decoding] = _add(self._order_sums.get(decoding), scores.sum(0))
         rows = self.accelerator.gather_for_metrics(unshuffling_statistics(*tensors, self.model.config))
         self._unshuffling[decoding] = _add(self._unshuffling.get(decoding), unshuffling_table(rows))
 
@@ -826,9 +852,8 @@ class DepthTrainer(GenerationTrainer):
         """The code of the card; `None` without a tokenizer, and of an adapter, which it would not load."""
         if self.processing_class is None or self._saves_adapter:
             return None
-        datasets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {"": self.eval_dataset}
         # Not of the training data: a stream would be read once more.
-        dataset = next((data for data in datasets.values() if data is not None), None)
+        dataset = next((data for data in by_name(self.eval_dataset).values() if data is not None), None)
         model = self._unwrapped_model
         return pretrained_usage(
             name_in_code(self.hub_model_id, self.args.output_dir),

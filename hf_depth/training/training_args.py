@@ -479,7 +479,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
 
     def __post_init__(self):
-        check_ranges(self, RANGES)
+        check_ranges(self, RANGES)  # what is out of range is named first
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
                 raise ValueError(

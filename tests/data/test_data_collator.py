@@ -354,7 +354,6 @@ class ErrorTest(parameterized.TestCase):
         ({"padding": False}, '`padding` must be "longest" or "max_length"'),
         ({"padding": "max_length", "max_source_length": 9}, "needs `max_source_length` and `max_target_length`"),
         ({"pad_to_multiple_of": 0}, "`pad_to_multiple_of` must be at least 1"),
-        ({"label_pad_token_id": 0}, "`label_pad_token_id` must be negative, got 0"),
     )
     def test_bad_arguments_are_named_at_once(self, arguments, message):
         for collator in (DataCollatorForT5SpanCorruption, DataCollatorForDepth):

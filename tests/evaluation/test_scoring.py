@@ -1,6 +1,8 @@
 """Scores of tasks: of generated texts and of label ids, beside the most frequent class and guessing."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -8,7 +10,14 @@ from absl.testing import parameterized
 from scipy import stats
 
 from hf_depth.evaluation.metrics import METRICS
-from hf_depth.evaluation.scoring import compute_task_metrics, majority_class, optimized_score
+from hf_depth.evaluation.scoring import (
+    TaskEvaluation,
+    TaskPredictions,
+    compute_task_metrics,
+    majority_class,
+    mean_score,
+    optimized_score,
+)
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import UNPARSED, TaskSpec
 from tiny_tasks import CLASS_METRICS, random_classes
@@ -24,6 +33,10 @@ def task(num_labels=3, **changes):
 
 def rows_of(label_ids):
     return [{"label": int(label_id)} for label_id in label_ids]
+
+
+def evaluation_of(spec, **metrics):
+    return TaskEvaluation(SimpleNamespace(spec=spec), TaskPredictions(), metrics)
 
 
 class TaskMetricsTest(parameterized.TestCase):
@@ -140,6 +153,20 @@ class TaskMetricsTest(parameterized.TestCase):
     def test_optimized_score_is_at_best_one(self):
         self.assertEqual(optimized_score(get_task("natural_instructions"), {"rougeL": 40.0}), 0.4)
         self.assertEqual(optimized_score(get_task("rte"), {"accuracy": 0.4}), 0.4)
+
+    def test_a_better_score_is_greater_whatever_the_metric(self):
+        spec = replace(get_task("rte"), greater_is_better=False)
+        self.assertEqual(optimized_score(spec, {"accuracy": 0.4}), -0.4)
+        evaluation = evaluation_of(spec, accuracy=0.4, majority_accuracy=0.3)
+        self.assertEqual(evaluation.baseline_score("majority"), -0.3)
+        self.assertIsNone(evaluation.baseline_score("chance"))
+
+    def test_the_mean_score_is_of_the_first_labeled_data_set_of_each_task(self):
+        rte, less = get_task("rte"), replace(get_task("mnli"), greater_is_better=False)
+        evaluations = [evaluation_of(rte), evaluation_of(rte, accuracy=0.5), evaluation_of(rte, accuracy=0.9)]
+        self.assertIsNone(mean_score(evaluations[:1]))
+        self.assertEqual(mean_score(evaluations), 0.5)
+        self.assertAlmostEqual(mean_score([*evaluations, evaluation_of(less, accuracy=0.2)]), (0.5 - 0.2) / 2)
 
     def test_scores_are_plain_finite_numbers(self):
         for name in ("mrpc", "cola", "stsb"):

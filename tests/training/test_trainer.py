@@ -5,9 +5,10 @@ import multiprocessing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from unittest import mock
 
+import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -36,6 +37,7 @@ from tiny_training import TrainingTestCase, parameters, rows, tiny_model, traine
 ALL_KINDS = ("depth", "t5", "stock_t5")
 HAS_DEEPSPEED = find_spec("deepspeed") is not None
 ZERO = ("zero2", "zero3")
+PERSISTENT = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
 
 
 class LossTest(TrainingTestCase):
@@ -625,6 +627,44 @@ class EvaluationTest(TrainingTestCase):
         self.assertLen(speeds[0], 2)
         self.assertEqual(*speeds)
 
+    def test_persistent_workers_of_one_data_set_read_no_other(self):
+        first, second = rows(7), rows(12)[7:]
+        expected = [trainer("t5", self.folder).evaluate(data)["eval_loss"] for data in (first, second)]
+        self.assertNotAlmostEqual(*expected, delta=1e-3)
+        others = {*multiprocessing.active_children()}
+        run = trainer("t5", self.folder, **PERSISTENT)
+        for _ in range(2):
+            metrics = run.evaluate() | run.evaluate({"a": first, "b": second})
+            losses = [metrics["eval_a_loss"], metrics["eval_b_loss"]]
+            losses += [run.evaluate(first)["eval_loss"], run.evaluate(second)["eval_loss"]]
+            losses += [run.evaluate()["eval_loss"], run.predict(second).metrics["test_loss"]]
+            np.testing.assert_allclose(losses, expected * 3, atol=1e-6)
+        self.assertLen({*multiprocessing.active_children()} - others, 1)  # for the data set of the trainer
+        run.end()
+
+    def test_persistent_workers_read_the_data_sets_that_the_trainer_has_now(self):
+        first, second = rows(7), rows(12)[7:]
+        expected = [trainer("t5", self.folder).evaluate(data)["eval_loss"] for data in (first, second)]
+        run = trainer("t5", self.folder, **PERSISTENT)
+        run.evaluate()
+        run.eval_dataset = second
+        self.assertAlmostEqual(run.evaluate()["eval_loss"], expected[1], delta=1e-6)
+        run.eval_dataset = {"a": first, "b": second}
+        run.evaluate()
+        run.eval_dataset["b"] = first
+        metrics = run.evaluate()
+        self.assertAlmostEqual(metrics["eval_b_loss"], expected[0], delta=1e-6)
+        self.assertAlmostEqual(metrics["eval_a_loss"], expected[0], delta=1e-6)
+        run.end()
+
+    def test_the_best_model_can_be_that_of_one_of_several_data_sets_in_any_mapping(self):
+        arguments = {"eval_strategy": "steps", "save_strategy": "best", "metric_for_best_model": "b_loss"}
+        run = trainer("t5", self.folder, eval_steps=1, **arguments)
+        run.eval_dataset = MappingProxyType({"a": rows(3), "b": rows(7)})
+        run.train()
+        (log,) = (log for log in run.state.log_history if "eval_b_loss" in log)
+        self.assertEqual(run.state.best_metric, log["eval_b_loss"])
+
     def test_datasets_rows_work_like_lists(self):
         data = Dataset.from_list(rows(7))
         run = trainer("depth", self.folder)
@@ -663,8 +703,7 @@ class PartsTest(TrainingTestCase):
 
     def test_the_end_is_that_of_persistent_workers_too(self):
         others = {*multiprocessing.active_children()}
-        workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
-        trained = trainer("t5", self.folder, number_of_rows=8, max_steps=1, eval_strategy="steps", **workers)
+        trained = trainer("t5", self.folder, number_of_rows=8, max_steps=1, eval_strategy="steps", **PERSISTENT)
         trained.train()
         self.assertLen({*multiprocessing.active_children()} - others, 2)  # for training and evaluation
         trained.end()
