@@ -343,6 +343,14 @@ class FlagsTest(parameterized.TestCase):
         named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text))
         self.assertEmpty(named - known)
 
+    def test_a_long_training_says_how_many_checkpoints_it_keeps(self):
+        # By default all of them, one each 500 steps: of a T5 base 3 GB each.
+        for block, script, arguments in commands_of_scripts():
+            if "--max_steps" in arguments and not arguments[0].endswith(".yaml"):
+                with self.subTest(f"{block}: {script} {arguments}"):
+                    steps = int(arguments[arguments.index("--max_steps") + 1])
+                    self.assertTrue(steps < 10_000 or "--save_total_limit" in arguments)
+
     def test_every_command_of_a_training_script_parses(self):
         parsed = dict.fromkeys(SCRIPTS, 0)
         for block, script, arguments in commands_of_scripts():
@@ -352,11 +360,3 @@ class FlagsTest(parameterized.TestCase):
                 parse_arguments(script_arguments(script), [*arguments, "--bf16", "false", "--use_cpu", "true"])
                 parsed[script] += 1
         self.assertGreater(min(parsed.values()), 2)  # otherwise the commands were not found
-
-    def test_a_long_training_says_how_many_checkpoints_it_keeps(self):
-        # By default all of them, one each 500 steps: of a T5 base 3 GB each.
-        for block, script, arguments in commands_of_scripts():
-            if "--max_steps" in arguments and not arguments[0].endswith(".yaml"):
-                with self.subTest(f"{block}: {script} {arguments}"):
-                    steps = int(arguments[arguments.index("--max_steps") + 1])
-                    self.assertTrue(steps < 10_000 or "--save_total_limit" in arguments)
