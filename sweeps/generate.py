@@ -142,7 +142,7 @@ C4_OF_THE_AUTHORS = {
     "eval_strategy": "steps",
     "eval_steps": 1000,
     "save_steps": 2000,
-    "save_total_limit": 100,
+    "save_total_limit": 3,  # 3 GB each
 }
 # Pre-training from scratch in a given time. Where no learning rate is given, it is that of a model from scratch.
 SCRATCH = {
@@ -368,6 +368,8 @@ MADE_OF_TEXT = ("discourse", "python")  # benchmarks whose tasks are made of any
 LEARNING_RATES = {"distribution": "log_uniform_values", "min": 1e-5, "max": 1e-3}
 SCHEDULES = {"values": ["constant_with_warmup", "linear", "cosine"]}
 RUNS = 40
+# Without it, an agent would start as many processes as the user's `accelerate config` says.
+ONE_PROCESS = ("--config_file", "examples/accelerate/single.yaml")
 ORIGIN = "Written by sweeps/generate.py from one table for all: change it there, or change a copy."
 
 
@@ -466,7 +468,7 @@ def _sweep(
         "metric": metric,
         # The scripts give each run a folder of its own in it, named by the id of the run.
         "parameters": parameters | {"report_to": {"value": "wandb"}, "output_dir": {"value": output_dir}},
-        "command": ["${env}", "accelerate", "launch", "${program}", recipe_path, "${args}"],
+        "command": ["${env}", "accelerate", "launch", *ONE_PROCESS, "${program}", recipe_path, "${args}"],
     }
     return _text(head, sweep)
 

@@ -149,7 +149,7 @@ class BenchmarksTest(parameterized.TestCase):
 
     def run_in_an_interpreter(self, path, flags):
         command = [sys.executable, path, *flags]
-        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
+        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=900)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return result.stdout
 

@@ -32,20 +32,29 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 FULL_NAME = r"DEPTH\b[\w\s*]{0,10}\(Discourse\s+Education\s+through\s+Pre-Training\s+Hierarchically\b"
 # Snippets of the README: the most statements that each may have. Those of docs/ run after them.
 MAX_STATEMENTS = {"pretraining": 20, "fine_tuning": 15, "predictions": 6}
-# Flags of other programs: sbatch, wandb, hf, sphinx, tensorboard.
+# Flags of other programs: sbatch, wandb, hf, pip, sphinx, tensorboard.
 OTHER_FLAGS = {
+    "account",
     "array",
     "count",
     "help",
     "include",
+    "index-url",
     "keep-going",
     "local-dir",
     "logdir",
     "nodes",
     "nproc-per-node",
+    "partition",
     "repo-type",
+    "time",
 }
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
+# What the batch scripts start, and the configuration that they have without one.
+BATCH_SCRIPTS = {
+    "examples/slurm/pretrain.sbatch": (SCRIPTS[0], "examples/configs/recipes/pretrain.yaml"),
+    "examples/slurm/fine_tune.sbatch": (SCRIPTS[1], None),
+}
 FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
 
 # A fenced block, with the comment that marks it right before it: `test: name` (it is run), `needs: GPU` or
@@ -155,12 +164,15 @@ def anchors(path):
 
 
 def commands_of_scripts():
-    """Each training script with the arguments that a page gives it."""
+    """Each training script with the arguments that a page gives it, also by a batch script."""
     for block in all_blocks("bash"):
         for line in block.code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            for script in set(words).intersection(SCRIPTS):
-                yield block, script, words[words.index(script) + 1 :]
+            for name in set(words).intersection((*SCRIPTS, *BATCH_SCRIPTS)):
+                arguments = words[words.index(name) + 1 :]
+                script, config = BATCH_SCRIPTS.get(name, (name, None))
+                has_config = config is None or arguments and not arguments[0].startswith("-")
+                yield block, script, arguments if has_config else [config, *arguments]
 
 
 class BlocksTest(parameterized.TestCase):
@@ -356,6 +368,14 @@ class FlagsTest(parameterized.TestCase):
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"(?<![\w-])--([a-z][\w-]*)", text))
         self.assertEmpty(named - known)
+
+    def test_a_long_training_says_how_many_checkpoints_it_keeps(self):
+        # By default all of them, one each 500 steps: of a T5 base 3 GB each.
+        for block, script, arguments in commands_of_scripts():
+            if "--max_steps" in arguments and not arguments[0].endswith(".yaml"):
+                with self.subTest(f"{block}: {script} {arguments}"):
+                    steps = int(arguments[arguments.index("--max_steps") + 1])
+                    self.assertTrue(steps < 10_000 or "--save_total_limit" in arguments)
 
     def test_every_command_of_a_training_script_parses(self):
         parsed = dict.fromkeys(SCRIPTS, 0)

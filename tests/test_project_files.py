@@ -301,7 +301,7 @@ class SlurmTest(parameterized.TestCase):
                 options = re.findall(r"^#SBATCH --([\w-]+)=\S+$|^#SBATCH --requeue$", path.read_text(), re.MULTILINE)
                 self.assertEqual("time" in options, path.suffix == ".sbatch")
 
-    def run_script(self, *args, srun='shift\nexec "$@"', script="pretrain"):
+    def run_script(self, *args, srun='while [[ $1 == --* ]]; do shift; done\nexec "$@"', script="pretrain"):
         folder = TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         commands = {
@@ -344,6 +344,22 @@ class SlurmTest(parameterized.TestCase):
         self.assertEqual((values["model_type"], values["dataset_name"]), ("depth", "allenai/c4"))
         self.assertEqual(values["max_steps"], 7)  # flags given to sbatch override those of the file
         self.assertIsNone(values["resume_from_checkpoint"])  # the script finds the last checkpoint by itself
+
+    @parameterized.parameters(
+        ((), ["examples/configs/recipes/pretrain.yaml"]),
+        (("--max_steps", "7"), ["examples/configs/recipes/pretrain.yaml", "--max_steps", "7"]),
+        (("mine.yaml", "--max_steps", "7"), ["mine.yaml", "--max_steps", "7"]),
+    )
+    def test_pretraining_takes_a_configuration_or_that_of_the_authors(self, given, expected):
+        _, record = self.run_script(*given)
+        _, *flags = record.read_text(encoding="utf-8").splitlines()
+        self.assertEqual(launch_command_parser().parse_args(flags).training_script_args, expected)
+
+    @parameterized.parameters("pretrain", "fine_tune", "sweep")
+    def test_a_step_has_the_cpus_of_its_job(self, script):
+        # Since SLURM 22.05 srun does not take --cpus-per-task from sbatch.
+        _, record = self.run_script("recipe.yaml", srun='printf "%s\\n" "$@" > "$RECORD"', script=script)
+        self.assertIn("--cpus-per-task=8", record.read_text(encoding="utf-8").splitlines())
 
     @parameterized.parameters(("exit 1", True), ("exit 85", True), ("exit 0", False))
     def test_the_job_passes_the_signal_on_and_requeues_itself_unless_the_run_is_over(self, end, is_requeued):

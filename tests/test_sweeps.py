@@ -11,6 +11,7 @@ from unittest import mock
 
 import yaml
 from absl.testing import parameterized
+from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 
 import tiny_training
@@ -143,7 +144,7 @@ class SweepTest(parameterized.TestCase):
         self.assertIn(sweep["method"], ("random", "grid", "bayes"))
         self.assertEqual(set(sweep["metric"]), {"name", "goal"})
         self.assertIn(sweep["metric"]["goal"], ("maximize", "minimize"))
-        self.assertEqual(sweep["command"][:4], ["${env}", "accelerate", "launch", "${program}"])
+        self.assertEqual(sweep["command"][:3], ["${env}", "accelerate", "launch"])
         self.assertEqual(sweep["command"][-1], "${args}")
         for name, parameter in sweep["parameters"].items():
             with self.subTest(name):
@@ -165,6 +166,8 @@ class SweepTest(parameterized.TestCase):
             self.assertEqual((env, command[:2]), ("/usr/bin/env", ["accelerate", "launch"]))
             launch = launch_command_parser().parse_args(command[2:])
             self.assertEqual(launch.training_script, sweep["program"])
+            # An agent has one GPU, whatever the configuration of the user says.
+            self.assertEqual(load_config_from_file(str(ROOT / launch.config_file)).num_processes, 1)
             recipe, *flags = launch.training_script_args
             self.assertTrue((ROOT / recipe).is_file())
             self.assertLen(flags, len(sweep["parameters"]))
@@ -196,7 +199,8 @@ class SweepTest(parameterized.TestCase):
         sweep = read(ROOT / f"sweeps/glue/{name}.yaml")
         with tempfile.TemporaryDirectory() as folder:
             changes = tiny_run(Path(folder), get_task(name, "glue"))
-            _, _, _, program, recipe, *flags = agent_command(sweep, **changes, do_train=False)
+            command = agent_command(sweep, **changes, do_train=False)
+            program, recipe, *flags = command[command.index(sweep["program"]) :]
             metrics = load_script(program).main([str(ROOT / recipe), *flags]).evaluate()
         self.assertIn(sweep["metric"]["name"].replace("/", "_", 1), metrics)
 
@@ -215,6 +219,7 @@ class RecipeTest(parameterized.TestCase):
         program = "examples/pretrain_t5.py" if path.stem.startswith("pretrain") else "examples/fine_tune_t5.py"
         *_, training_args = parse_arguments(script_arguments(program), [str(path), "--use_cpu", "true"])
         self.assertTrue(training_args.do_train and training_args.do_eval)
+        self.assertLessEqual(training_args.save_total_limit, 3)  # a checkpoint of a T5 base has 3 GB
         # The comment shows the command that runs it.
         self.assertIn(f"accelerate launch {program} {path.relative_to(ROOT)}", path.read_text(encoding="utf-8"))
 
@@ -287,7 +292,7 @@ class AgentTest(parameterized.TestCase):
                 "WANDB_RUN_ID": "r1",
             }
             command = agent_command(sweep, **changes)
-            result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+            result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
             self.assertEqual(result.returncode, 0, result.stderr[-3000:])
             results = json.loads((folder / "runs/r1/all_results.json").read_text(encoding="utf-8"))
             (run,) = folder.glob("wandb/offline-run-*-r1/*.wandb")

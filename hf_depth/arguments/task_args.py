@@ -48,7 +48,11 @@ class TaskArguments:
         metadata={"help": "YAML files that describe tasks of your own, of which --dataset_name may name some."},
     )
     train_file: list[str] | None = field(
-        default=None, metadata={"help": "Examples in the task's columns: json, jsonl, csv, tsv, txt, parquet, or .gz."}
+        default=None,
+        metadata={
+            "help": "Examples in the task's columns: json, jsonl, csv, tsv, parquet, or .gz of these; DiscoEval and "
+            "discourse tasks read txt too."
+        },
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, validation examples."})
     test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, test examples, for --do_predict."})

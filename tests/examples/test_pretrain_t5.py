@@ -418,7 +418,7 @@ class PretrainTest(parameterized.TestCase):
             env=process_environment(**environment),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         expected = AutoModelForSeq2SeqLM.from_pretrained(alone).state_dict()

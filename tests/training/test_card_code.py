@@ -181,7 +181,7 @@ class CardCodeTest(parameterized.TestCase):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
         )
         assert process.returncode == 0, process.stderr[-5000:]
         cls.output = process.stdout + process.stderr

@@ -248,7 +248,7 @@ class SeveralProcessesTest(SignalTestCase):
     def test_one_process_that_gets_a_signal_stops_all_of_them(self):
         launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
         command = [sys.executable, *launcher, __file__, self.folder]
-        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=300)
+        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=900)
         self.assertEqual(result.returncode, 1)  # of the launcher
         self.assertRegex(result.stderr, f"exitcode *: {REQUEUE_STATUS}")
         self.assertEqual(result.stderr.count("SIGUSR1 at step 2. Run the same command again"), 1)
