@@ -14,6 +14,7 @@ from datasets import Dataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..data.corpus import PYTHON_TEXT
+from ..data.files import FILE_ARGUMENTS
 from ..suggestions import listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
@@ -552,7 +553,7 @@ def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskF
 def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> None:
     if all(get_loader(task).reads_documents for task in tasks):
         return
-    for name in ("train_file", "validation_file", "test_file"):
+    for name in FILE_ARGUMENTS:
         if getattr(files, name) and len(tasks) > 1:
             raise ValueError(
                 f"`{name}` holds the examples of one task, but there are {len(tasks)}: "

@@ -17,7 +17,7 @@ from ..arguments.compare_args import CompareArguments
 from ..arguments.model_args import FineTuningModelArguments
 from ..arguments.parser import parse_arguments
 from ..arguments.task_args import TaskArguments
-from ..data.files import describe_all_files
+from ..data.files import FILE_ARGUMENTS, describe_all_files
 from ..evaluation.comparison import (
     Checkpoint,
     ComparisonRun,
@@ -203,8 +203,7 @@ def plan_runs(arguments: CompareArguments, recipes: str | Path, flags: Sequence[
 
 def _describe_data(spec: TaskSpec, arguments: TaskArguments) -> dict[str, Any]:
     """The files of a task, and the version of what is made of them."""
-    names = ("task_file", "train_file", "validation_file", "test_file")
-    files = {name: getattr(arguments, name) or [] for name in names}
+    files = {name: getattr(arguments, name) or [] for name in ("task_file", *FILE_ARGUMENTS)}
     if arguments.dataset_dir is not None:
         paths = sorted(Path(arguments.dataset_dir).rglob("*"))
         files["dataset_dir"] = [str(path) for path in paths if path.is_file() and not _is_hidden(path, arguments)]
