@@ -36,6 +36,7 @@ from ..manifests import (
     damaged_file,
     file_entries,
     read_manifest,
+    replace_text,
     sync_folder,
     write_manifest,
 )
@@ -257,9 +258,7 @@ def _begin(folder: Path, plan: Mapping[str, Any], tokenizer: PreTrainedTokenizer
             shard.unlink()
     path.parent.mkdir(parents=True)
     tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # before the plan, which says that it is complete
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps(plan, indent=2), encoding="utf-8")
-    os.replace(aside, path)
+    replace_text(path, json.dumps(plan, indent=2))
     sync_folder(path.parent)
 
 

@@ -30,6 +30,7 @@ from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
 from ..tasks.spec import TaskSpec
 from .checkpoints import describe_weights
+from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -359,7 +360,7 @@ def execute_run(run: ComparisonRun, command: Sequence[str], keep_models: bool = 
         `bool`: whether the process succeeded. If not, the end of its output is logged.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / "all_results.json").unlink(missing_ok=True)  # the metrics of a run are added to those that are there
+    (run.folder / ALL_RESULTS_FILE).unlink(missing_ok=True)  # the metrics of a run are added to those that are there
     _record(run, None)
     log = run.folder / "log.txt"
     with log.open("w", encoding="utf-8") as file:
@@ -368,7 +369,7 @@ def execute_run(run: ComparisonRun, command: Sequence[str], keep_models: bool = 
         end = "".join(f"  {line}\n" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
         logger.error(f"{run}: ended with code {code}. The end of {log}:\n{end}")
         return False
-    _record(run, json.loads((run.folder / "all_results.json").read_text(encoding="utf-8")))
+    _record(run, json.loads((run.folder / ALL_RESULTS_FILE).read_text(encoding="utf-8")))
     for folder in run.folder.glob("checkpoint-*"):  # of use only for resuming this run
         shutil.rmtree(folder)
     if not keep_models:

@@ -16,6 +16,7 @@ from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from ..tasks.dataset import name_datasets
 from ..tasks.spec import TaskSpec
 from ..tasks.splits import TaskSplits
+from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -130,4 +131,4 @@ def _write_metrics(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
             metrics[f"{prefix}_score"] = sum(scores.values()) / len(scores)
         replace_text(folder / f"{prefix}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
         everything |= metrics
-    replace_text(folder / "all_results.json", json.dumps(everything, indent=4, sort_keys=True))
+    replace_text(folder / ALL_RESULTS_FILE, json.dumps(everything, indent=4, sort_keys=True))

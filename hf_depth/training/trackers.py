@@ -17,6 +17,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 from transformers.trainer_callback import ExportableState
 
+from .saving import ALL_RESULTS_FILE
+
 MAX_EXAMPLES = 100  # of the predictions of each data set
 
 
@@ -45,7 +47,7 @@ class Outputs:
             since: the time of its oldest plots and predictions; those of before are of an earlier model.
         """
         folder, prefix = Path(folder), "predict_"
-        results = folder / "all_results.json"
+        results = folder / ALL_RESULTS_FILE
         metrics = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
         return cls(
             pictures={path.stem: path for path in _found(folder, "*.png", since)},
