@@ -17,7 +17,7 @@ from helpers import ROOT, TESTS, process_environment
 PACKAGE = ROOT / "hf_depth"
 # From the ground up: a folder imports from those before it. Folders in one tuple do not know of each other.
 FLOORS = (
-    ("credentials", "manifests", "ranges", "suggestions"),
+    ("credentials", "manifests", "ranges", "suggestions", "tables"),
     ("data",),
     ("models", "tasks"),
     ("evaluation", "arguments"),
