@@ -36,7 +36,7 @@ def list_files(folder: str | os.PathLike) -> list[str]:
     return sorted(path for path in paths if path != MANIFEST_FILE)
 
 
-def describe_files(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
+def file_entries(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
     """
     Size and SHA-256 of files, as a manifest holds them.
 
@@ -64,7 +64,7 @@ def write_manifest(folder: str | os.PathLike, files: Mapping[str, Mapping[str, A
 
     Args:
         folder: gets `manifest.json`.
-        files: see [`describe_files`].
+        files: see [`file_entries`].
         more: other fields, such as the step.
     """
     content = {**more, "files": dict(sorted(files.items()))}
@@ -193,7 +193,7 @@ def damaged_file(
             return f"{name} is missing"
         if path.stat().st_size != entry["size"]:
             return f"{name} has {path.stat().st_size:,} bytes instead of {entry['size']:,}"
-    for name, found in describe_files(folder, files if check_hashes else ()).items():
+    for name, found in file_entries(folder, files if check_hashes else ()).items():
         if found["sha256"] != files[name]["sha256"]:
             return f"{name} has another content (SHA-256) than when it was written"
     return None

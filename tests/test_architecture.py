@@ -16,7 +16,7 @@ from helpers import ROOT, TESTS
 PACKAGE = ROOT / "hf_depth"
 # From the ground up: a folder imports from those before it. Folders in one tuple do not know of each other.
 FLOORS = (
-    ("credentials", "manifests", "ranges", "suggestions"),
+    ("credentials", "manifests", "ranges", "suggestions", "tables"),
     ("data",),
     ("models", "tasks"),
     ("evaluation", "arguments"),

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from hf_depth.manifests import (
     damage,
-    describe_files,
+    file_entries,
     is_full_disk,
     list_files,
     publish_files,
@@ -45,7 +45,7 @@ class ManifestTestCase(parameterized.TestCase):
             else:
                 torch.save({"state": torch.arange(100.0)}, path)
         if manifest:
-            write_manifest(self.folder, describe_files(self.folder, list_files(self.folder), sync=True), step=3)
+            write_manifest(self.folder, file_entries(self.folder, list_files(self.folder), sync=True), step=3)
 
     def spoil(self, name: str, how: str):
         path = self.folder / name
@@ -155,7 +155,7 @@ class PublishTest(ManifestTestCase):
     def test_a_manifest_lists_files_of_folders(self):
         self.write_checkpoint()
         shutil.copytree(self.folder, self.folder / "global_step3")
-        described = describe_files(self.folder, list_files(self.folder))
+        described = file_entries(self.folder, list_files(self.folder))
         self.assertEqual(described["global_step3/config.json"], described["config.json"])
 
     def test_what_others_write_aside_stays(self):

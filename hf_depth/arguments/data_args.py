@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents, described_commit
 from ..data.corruption import check_noise
 from ..data.denoisers import parse_denoisers
-from ..data.files import describe_all_files, file_names
+from ..data.files import FILE_ARGUMENTS, describe_all_files, file_names
 from ..data.mixture import RANGES as MIXTURE_RANGES
 from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, naming_source, read_sources
 from ..data.objectives import OBJECTIVES, DepthObjective, Documents, Objective
@@ -36,8 +36,7 @@ CORPUS_RANGES = SHARED_RANGES | {
     "shard_megabytes": AT_LEAST_ONE,
     "mixture_temperature": MIXTURE_RANGES["temperature"],
 }
-FILE_FLAGS = ("train_file", "validation_file", "test_file")
-SOURCE_FLAGS = ("dataset_name", *FILE_FLAGS)
+SOURCE_FLAGS = ("dataset_name", *FILE_ARGUMENTS)
 # Which documents there are, and which of them are trained on.
 TEXT_FLAGS = (
     *SOURCE_FLAGS,
@@ -137,7 +136,7 @@ class CorpusArguments:
                 raise ValueError(f"`--{name}` is for `--dataset_name`, which is missing.")
         self.mixture = None if self.dataset_mixture is None else read_sources(self.dataset_mixture)
         self._check_mixture()
-        files = [f"--{name}" for name in FILE_FLAGS if getattr(self, name)]
+        files = [f"--{name}" for name in FILE_ARGUMENTS if getattr(self, name)]
         if self.dataset_name and files:
             raise ValueError(f"Give either `--dataset_name {self.dataset_name}` or `{files[0]}`, not both.")
 
@@ -150,7 +149,7 @@ class CorpusArguments:
                     "missing."
                 )
             return
-        for name in ("dataset_name", "train_file", "validation_file", "test_file"):
+        for name in SOURCE_FLAGS:
             if getattr(self, name):
                 raise ValueError(
                     f"Give either `--dataset_mixture` or `--{name}`, not both: all sources stand in the mixture."
@@ -392,7 +391,7 @@ def _commit_to_read(dataset_name: str | None, revision: str | None, content: Any
 
 def _described_source(source: Any, revision: str | None, cache_dir: str | None) -> dict[str, Any]:
     """What the files or the data set hold that flags, or a source of a mixture, name."""
-    named = {name: file_names(getattr(source, name)) for name in FILE_FLAGS}
+    named = {name: file_names(getattr(source, name)) for name in FILE_ARGUMENTS}
     files = {name: describe_all_files(name, files) for name, files in named.items() if files}
     if files:
         return files

@@ -18,6 +18,7 @@ from ..models.loading import (
     MODEL_TYPES,
     SCRATCH_DEFAULTS,
     SIZE_FIELDS,
+    SIZES,
     checkpoint_model_type,
     load_config,
 )
@@ -29,7 +30,6 @@ logger = logging.getLogger(__name__)
 DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
 MAX_TOKENIZER_DOCUMENTS = 200_000
 
-SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
 RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES), Range(least=1)) | {"dropout_rate": Range(least=0, below=1)}
 
 

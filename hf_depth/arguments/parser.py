@@ -184,7 +184,7 @@ class _Parser:
     name the place of the argument.
     """
 
-    def __init__(self, dataclass_types: Sequence[type], removed_flags: Mapping[str, str], description: str | None):
+    def __init__(self, dataclass_types: Sequence[type], description: str | None):
         self.parser = _TopicParser(
             dataclass_types,
             description=description,
@@ -192,7 +192,6 @@ class _Parser:
             allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
             exit_on_error=False,
         )
-        self.removed_flags = removed_flags
         self.hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
         self.alternatives = [one for cls in dataclass_types for one in getattr(cls, "alternatives", {}).items()]
         self.namespace = argparse.Namespace()
@@ -215,7 +214,7 @@ class _Parser:
         last_part = parts[-1]
         message = f"unknown argument `--{name}`{place}"
         for start in range(len(parts)):
-            advice = self.removed_flags.get(".".join(parts[start:]))
+            advice = REMOVED_FLAGS.get(".".join(parts[start:]))
             if advice is not None:
                 return f"{message}: {advice}"
         near = near_matches(last_part, self.actions, count=1)
@@ -292,7 +291,6 @@ class _Parser:
 def parse_arguments(
     dataclass_types: Sequence[type],
     args: Sequence[str] | None = None,
-    removed_flags: Mapping[str, str] = REMOVED_FLAGS,
     description: str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> tuple:
@@ -309,8 +307,6 @@ def parse_arguments(
     Args:
         dataclass_types (`Sequence[type]`): dataclasses as for `transformers.HfArgumentParser`, no field name twice.
         args (`Sequence[str]`, *optional*): the command line without the program's name; `sys.argv[1:]` by default.
-        removed_flags (`Mapping[str, str]`, *optional*, defaults to [`REMOVED_FLAGS`]): name of an argument that no
-            dataclass has -> what to do instead.
         description (`str`, *optional*): first lines of `--help`.
         defaults (`Mapping[str, Any]`, *optional*): other defaults of arguments than those of the dataclasses.
 
@@ -327,7 +323,7 @@ def parse_arguments(
     (Arguments(max_steps=100),)
     """
     args = list(sys.argv[1:] if args is None else args)
-    parser = _Parser(dataclass_types, removed_flags, description)
+    parser = _Parser(dataclass_types, description)
     parser.parser.set_defaults(**(defaults or {}))
     try:
         if args and not args[0].startswith("-"):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ..data.files import FILE_ARGUMENTS
 from ..ranges import AT_LEAST_ONE, Range, check_ranges
 from ..tasks.config import TaskConfig, find_task_config
 from ..tasks.loaders.discourse import DiscourseOptions
@@ -153,7 +154,7 @@ class TaskArguments:
             tasks: those of [`chosen_tasks`].
             cache_dir: as for `datasets.load_dataset`.
         """
-        files = ("train_file", "validation_file", "test_file", "dataset_dir")
+        files = (*FILE_ARGUMENTS, "dataset_dir")
         limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")
         others = ("max_source_length", "max_target_length", "sentence_language", "split_seed")
         loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 # One file or several, or none.
 Files = str | os.PathLike | Sequence[str | os.PathLike] | None
 
+FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
+
 # Builders of `datasets` by the end of a file name; each may be followed by .gz.
 READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 

@@ -21,7 +21,7 @@ from datasets import Dataset, IterableDataset, interleave_datasets
 
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
-from .files import Files, file_names
+from .files import FILE_ARGUMENTS, Files, file_names
 from .streams import ExampleStream, ResumableStream, StreamPosition
 
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
@@ -32,7 +32,6 @@ DRAWS_AT_ONCE = 1000  # from a generator of their own, so that a stream goes on 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # `eval_sentence_loss` would be both the loss of a source `sentence` and a component of that of all sources.
 _MEASURES = ("sentence", "reconstruction", "eosen")
-_FILE_OPTIONS = ("train_file", "validation_file", "test_file")
 _NUMBERS_OF_A_POSITION = len(StreamPosition()) - 1 + len(StreamPosition().block)
 
 
@@ -97,7 +96,7 @@ class MixtureSource:
         for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
             if not isinstance(getattr(self, option), str | None):
                 raise ValueError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
-        for option in _FILE_OPTIONS:
+        for option in FILE_ARGUMENTS:
             try:
                 file_names(getattr(self, option))
             except TypeError:
@@ -110,7 +109,7 @@ class MixtureSource:
     @property
     def files(self) -> dict[str, list[str]]:
         """The files that are named, by argument."""
-        return {name: file_names(getattr(self, name)) for name in _FILE_OPTIONS if getattr(self, name)}
+        return {name: file_names(getattr(self, name)) for name in FILE_ARGUMENTS if getattr(self, name)}
 
     @property
     def is_remote(self) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 import regex
 from transformers import PreTrainedTokenizerBase
 
+from ..manifests import replace_text
 from .corruption import MAX_UNIT_LENGTH, Ragged
 
 logger = logging.getLogger(__name__)
@@ -413,6 +414,4 @@ def write_pmi_vocabulary(vocabulary: Iterable[str], path: str | os.PathLike) -> 
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_text("".join(f"{ngram}\n" for ngram in vocabulary), encoding="utf-8")
-    part.replace(path)
+    replace_text(path, "".join(f"{ngram}\n" for ngram in vocabulary))

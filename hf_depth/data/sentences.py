@@ -6,7 +6,6 @@ DEPTH reads, shuffles and restores sentences; where a sentence ends is decided h
 
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import accumulate, groupby
@@ -135,7 +134,7 @@ class SentenceSplitter:
         return [paragraph[end - len(segment) : end] for segment, end in zip(segments, ends, strict=True)]
 
 
-def get_sentence_splitter(language: str = "en") -> Callable[[str], list[str]]:
+def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     """
     A sentence splitter that needs no download: nupunkt for English, sentencex for the other languages.
 

@@ -34,8 +34,9 @@ from ..manifests import (
     MANIFEST_FILE,
     UNFINISHED_FOLDER,
     damaged_file,
-    describe_files,
+    file_entries,
     read_manifest,
+    replace_text,
     sync_folder,
     write_manifest,
 )
@@ -149,7 +150,7 @@ def prepare_shards(
         parts = _documents_by_source(corpus, objective, text_column)
         _begin(folder, plan, objective.tokenizer, overwrite)
         names = sorted(f"{TOKENIZER_FOLDER}/{path.name}" for path in (folder / TOKENIZER_FOLDER).iterdir())
-        files, counts = describe_files(folder, names, sync=True), {}
+        files, counts = file_entries(folder, names, sync=True), {}
         for split, source, documents, column in parts:
             writer = _ShardWriter.of(objective, column, folder, split)
             shards = _write_source(writer, documents, split, source, shard_size, num_proc)
@@ -257,9 +258,7 @@ def _begin(folder: Path, plan: Mapping[str, Any], tokenizer: PreTrainedTokenizer
             shard.unlink()
     path.parent.mkdir(parents=True)
     tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # before the plan, which says that it is complete
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps(plan, indent=2), encoding="utf-8")
-    os.replace(aside, path)
+    replace_text(path, json.dumps(plan, indent=2))
     sync_folder(path.parent)
 
 
@@ -428,7 +427,7 @@ class _ShardWriter:
         footer = json.loads(pq.read_schema(path).metadata[FOOTER_KEY])
         if footer.pop("digest") != part.digest:  # the text has changed
             return None
-        return footer | describe_files(self.folder, [part.name])[part.name]
+        return footer | file_entries(self.folder, [part.name])[part.name]
 
     def __call__(self, part: _Part) -> tuple[str, dict[str, Any]]:
         tables, counts = [], dict.fromkeys(DOCUMENT_COUNTS, 0)
@@ -441,7 +440,7 @@ class _ShardWriter:
         aside = self.folder / UNFINISHED_FOLDER / part.name
         footer = {FOOTER_KEY: json.dumps(known | {"digest": part.digest})}
         pq.write_table(table.replace_schema_metadata(footer), aside, row_group_size=ROW_GROUP_SIZE, compression="zstd")
-        described = describe_files(aside.parent, [aside.name], sync=True)[aside.name]
+        described = file_entries(aside.parent, [aside.name], sync=True)[aside.name]
         os.replace(aside, self.folder / part.name)
         sync_folder((self.folder / part.name).parent)
         return part.name, known | described

@@ -29,6 +29,7 @@ from ..manifests import (
     damaged_file,
     read_manifest,
 )
+from ..tables import aligned
 from .files import describe_file
 from .mixture import Mixing, mix_examples
 from .objectives import Objective, Statistics, summed_statistics, without_waiting
@@ -353,8 +354,7 @@ class ShardFolder:
 
     def table(self) -> str:
         """What the folder holds, as lines of text."""
-        head = ["", "documents", "dropped", "examples", "tokens", "cut", "shards", "MB"]
-        lines = [head]
+        rows = [["", "documents", "dropped", "examples", "tokens", "cut", "shards", "MB"]]
         for split, sources in self.counts.items():
             for source, counts in sources.items():
                 place = f"{split}/{source_folder(source)}"
@@ -362,7 +362,5 @@ class ShardFolder:
                 sizes = [entry["size"] for name, entry in files if name.startswith(f"{place}/")]
                 names = ("documents", "documents_dropped", "examples", "tokens", "tokens_cut")
                 numbers = [*(counts[name] for name in names), len(sizes)]
-                lines.append([place, *(f"{number:,}" for number in numbers), f"{sum(sizes) / 1e6:.1f}"])
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        rows = ([cell.rjust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
-        return "\n".join("  ".join([row[0].strip().ljust(widths[0]), *row[1:]]) for row in rows)
+                rows.append([place, *(f"{number:,}" for number in numbers), f"{sum(sizes) / 1e6:.1f}"])
+        return aligned(rows)

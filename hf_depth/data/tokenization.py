@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 NUM_SENTENCE_TOKENS = 20
 SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
 EOSEN_TOKEN = "<eosen>"
+SENTENCE_PATTERN = "<sent_{}>"
 # T5's sentinels are tokens behind its vocabulary, mT5's are pieces of it, with the mark of the space before a word.
 SENTINEL_PATTERNS = ("<extra_id_{}>", "▁<extra_id_{}>")
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")
@@ -112,13 +113,13 @@ def add_sentence_tokens(
     if num_sentence_tokens < 1:
         raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
     sentinel_token_ids(tokenizer)  # raises if there are none
-    present = len(_numbered_token_ids(tokenizer, "<sent_{}>"))
+    present = len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN))
     if present not in (0, num_sentence_tokens):
         raise ValueError(
             f"The tokenizer already has {present} sentence tokens, {num_sentence_tokens} were requested. Request "
             f"{present}, or start from the T5 tokenizer without sentence tokens."
         )
-    tokens = [f"<sent_{i}>" for i in range(num_sentence_tokens)] + [EOSEN_TOKEN]
+    tokens = [*map(SENTENCE_PATTERN.format, range(num_sentence_tokens)), EOSEN_TOKEN]
     # Without `replace_extra_special_tokens=False` the sentinels would cease to be special tokens (transformers 5).
     tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
     ids = tokenizer.convert_tokens_to_ids(tokens)
@@ -230,7 +231,7 @@ def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     Raises:
         `ValueError`: if there is none.
     """
-    ids = _numbered_token_ids(tokenizer, "<sent_{}>")
+    ids = _numbered_token_ids(tokenizer, SENTENCE_PATTERN)
     if not len(ids):
         raise ValueError("The tokenizer has no token `<sent_0>`: call `add_sentence_tokens(tokenizer)` first.")
     return ids
@@ -250,6 +251,24 @@ def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if token_id is None:
         raise ValueError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
     return token_id
+
+
+def sentence_fields(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """
+    The fields of a [`DepthConfig`] that a tokenizer determines.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with sentence tokens, see [`add_sentence_tokens`].
+
+    Raises:
+        `ValueError`: if the tokenizer has none.
+    """
+    ids = sentence_token_ids(tokenizer)
+    return {
+        "first_sentence_token_id": int(ids[0]),
+        "num_sentence_tokens": len(ids),
+        "eosen_token_id": eosen_token_id(tokenizer),
+    }
 
 
 def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -276,17 +295,12 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         f'model_type="{"depth" if is_depth else "t5"}")`'
     )
     if is_depth:
-        if not len(_numbered_token_ids(tokenizer, "<sent_{}>")) or _token_id(tokenizer, EOSEN_TOKEN) is None:
+        if not len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN)) or _token_id(tokenizer, EOSEN_TOKEN) is None:
             raise ValueError(
                 "A DEPTH model needs sentence tokens, but the tokenizer has no `<sent_0>` or no `<eosen>`. Add them "
                 f"by `add_sentence_tokens(tokenizer)`, then load a model that fits: {line}."
             )
-        ids = sentence_token_ids(tokenizer)
-        expected = {
-            "first_sentence_token_id": int(ids[0]),
-            "num_sentence_tokens": len(ids),
-            "eosen_token_id": eosen_token_id(tokenizer),
-        }
+        expected = sentence_fields(tokenizer)
         # The encoder and the decoder have copies of the configuration.
         for part, config in (
             ("model", model.config),

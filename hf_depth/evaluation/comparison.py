@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..tables import markdown_table
 from ..tasks.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def markdown(results: Sequence[Result]) -> str:
     groups = grouped(results)
     models = dict.fromkeys(result.model for result in results)
     columns = [(task, model) for task in groups for model in models]
-    table = [["steps", *(f"{task}<br>{model}" for task, model in columns)], ["---:"] * (1 + len(columns))]
+    table = [["steps", *(f"{task}<br>{model}" for task, model in columns)]]
     for step in sorted({result.step for result in results}, key=lambda step: (step is None, step)):
         found = [groups[task].get(model, {}).get(step, ()) for task, model in columns]
         cells = [_shown([result.score for result in of_seeds]) for of_seeds in found]
@@ -204,8 +205,8 @@ def markdown(results: Sequence[Result]) -> str:
         values = {task: _baseline(results, task, name) for task in groups}
         if any(values.values()):
             table.append([name.replace("_", " "), *(_shown(values[task]) for task, _ in columns)])
-    lines = [f"| {' | '.join(row)} |" for row in table]
-    lines += ["", *(f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items())]
+    lines = [markdown_table(table, num_text_columns=0), ""]
+    lines += [f"- {task}: {first.metric} on {first.split}" for task, first in firsts.items()]
     if len({result.seed for result in results}) > 1:
         lines.append(f"- {SPREAD}.")
     is_probe = any(result.random_weights is not None for result in results)

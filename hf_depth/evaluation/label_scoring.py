@@ -36,7 +36,6 @@ def score_labels(
     attention_mask: torch.Tensor | None,
     label_ids: torch.LongTensor,
     length_normalized: bool = False,
-    max_logits: int | None = None,
 ) -> torch.FloatTensor:
     """
     The log-probability of each label for each example, in nats.
@@ -51,9 +50,6 @@ def score_labels(
             ends in `</s>`, and is padded behind with -100.
         length_normalized (`bool`, *optional*, defaults to `False`):
             Divide by the number of tokens, `</s>` included. Long labels are otherwise less probable.
-        max_logits (`int`, *optional*):
-            How many logits are held at once, unless the labels of one example have more; bounds the memory. By default
-            `MAX_LOGITS`, on a CPU `MAX_CPU_LOGITS`.
 
     Returns:
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
@@ -69,7 +65,7 @@ def score_labels(
     groups = _groups(lengths.tolist(), MAX_ROW_LENGTH)
     rows = [_label_row(model, label_ids[group], input_ids.device) for group in groups]
     longest = max(row["labels"].shape[1] for row in rows)
-    max_logits = max_logits or (MAX_CPU_LOGITS if input_ids.device.type == "cpu" else MAX_LOGITS)
+    max_logits = MAX_CPU_LOGITS if input_ids.device.type == "cpu" else MAX_LOGITS
     examples = max(1, max_logits // (longest * model.config.vocab_size))
 
     scores = []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..tables import aligned, markdown_table
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
 from .plots import plot_confusion_matrix
 from .scoring import BASELINES, TaskEvaluation, TaskResult, get_metric
@@ -215,15 +216,5 @@ def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
                 lines.append([result.spec.full_name, result.split, name, *texts])
     # Only a probe has baselines that are fitted, and only generated text can be unparseable.
     shown = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
-    head, *lines = (list(compress(line, shown)) for line in [head, *lines])
-    if markdown:
-        rows = [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *lines]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    widths = [max(map(len, column)) for column in zip(head, *lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if column < 3 else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [head, *lines]
-    )
+    rows = [list(compress(line, shown)) for line in [head, *lines]]
+    return markdown_table(rows, num_text_columns=3) if markdown else aligned(rows, num_text_columns=3)

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def plot_losses(
-    log_history: Sequence[Mapping],
-    path: str | Path,
-    title: str = "",
-    baselines: Mapping[str, float] | None = None,
+    log_history: Sequence[Mapping], path: str | Path, baselines: Mapping[str, float] | None = None
 ) -> None:
     """
     Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture. For
@@ -27,15 +24,12 @@ def plot_losses(
     Args:
         log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
         path (`str` or `Path`): file to write, `.png`.
-        title (`str`, *optional*): of the picture.
         baselines (`Mapping[str, float]`, *optional*): scores to compare with, such as `majority`, by name.
     """
-    losses_figure(log_history, title, baselines).savefig(path, dpi=120)
+    losses_figure(log_history, baselines).savefig(path, dpi=120)
 
 
-def losses_figure(
-    log_history: Sequence[Mapping], title: str = "", baselines: Mapping[str, float] | None = None
-) -> "Figure":
+def losses_figure(log_history: Sequence[Mapping], baselines: Mapping[str, float] | None = None) -> "Figure":
     """The picture of [`plot_losses`] as a matplotlib figure."""
     from matplotlib.figure import Figure
 
@@ -45,8 +39,6 @@ def losses_figure(
     _plot_loss_panel(panels[0], log_history)
     if has_scores:
         _plot_score_panel(panels[1], log_history, baselines or {})
-    if title:
-        figure.suptitle(title)
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -87,7 +79,7 @@ def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: M
 
 
 def plot_unshuffling(
-    accuracies: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping]]]], path: str | Path, title: str = ""
+    accuracies: Mapping[str, Mapping[str, Mapping[str, Sequence[Mapping]]]], path: str | Path
 ) -> None:
     """
     Draw un-shuffling accuracies with their 95 % Wilson score intervals over the number of sentences and over position,
@@ -97,12 +89,11 @@ def plot_unshuffling(
         accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (`free`,
             `constrained`).
         path (`str` or `Path`): file to write, `.png`.
-        title (`str`, *optional*): of the picture.
     """
-    unshuffling_figure(accuracies, title).savefig(path, dpi=110)
+    unshuffling_figure(accuracies).savefig(path, dpi=110)
 
 
-def unshuffling_figure(accuracies: Mapping[str, Mapping], title: str = "") -> "Figure":
+def unshuffling_figure(accuracies: Mapping[str, Mapping]) -> "Figure":
     """The picture of [`plot_unshuffling`] as a matplotlib figure."""
     from matplotlib.figure import Figure
 
@@ -120,8 +111,7 @@ def unshuffling_figure(accuracies: Mapping[str, Mapping], title: str = "") -> "F
             axes.grid(alpha=0.3)
     # Of `all` examples by position there is an entry wherever there is one at all.
     figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    note = "bars: 95 % Wilson score intervals"
-    figure.suptitle(f"{title} ({note})" if title else note, fontsize=10)
+    figure.suptitle("bars: 95 % Wilson score intervals", fontsize=10)
     return figure
 
 

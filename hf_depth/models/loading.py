@@ -12,12 +12,13 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrain
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from ..data.tokenization import eosen_token_id, sentence_token_ids
+from ..data.tokenization import sentence_fields
 from ..suggestions import suggestion
 from .attention_depth import ATTENTION_CHECKS
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
 from .masking_depth import COMPACT_IMPLEMENTATIONS
 from .modeling_depth import (
+    SENTENCE_SETTINGS,
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
@@ -37,21 +38,10 @@ ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "flex_attention", *COMPACT
 # An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
 ROWS_MULTIPLE = 128
 
-SIZE_FIELDS = (
-    "vocab_size",
-    "d_model",
-    "d_kv",
-    "d_ff",
-    "num_layers",
-    "num_decoder_layers",
-    "num_heads",
-    "feed_forward_proj",
-    "tie_word_embeddings",
-)
+SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
+SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 # Fields of a configuration that follow from others, or from the class of the model.
 NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
-SENTENCE_FIELDS = ("first_sentence_token_id", "num_sentence_tokens", "eosen_token_id")
-DEPTH_FIELDS = (*SENTENCE_FIELDS, *(f"hierarchical_{part}_mask" for part in ("encoder", "decoder", "cross")))
 BIAS_FIELD = "relative_attention_bias_in_every_layer"
 # google/t5-v1_1-small without its dropout: T5 v1.1 was pre-trained with none.
 SCRATCH_DEFAULTS = {
@@ -149,7 +139,7 @@ def load_model(
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
         if source_type == model_type == "depth":
-            _check_sentence_ids_are_kept(name_or_config, source, config)
+            _check_sentence_ids_are_kept(name_or_config, source, tokenizer)
         return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
     if config.vocab_size < len(tokenizer):
         if "vocab_size" in config_changes:
@@ -326,7 +316,7 @@ def _config(source, model_type, tokenizer, changes):
     if model_type == "depth":
         return config_class(**values | _sentence_ids(tokenizer, changes)), model_class
     bias_in_every_layer = values.pop(BIAS_FIELD, False)
-    values = {name: value for name, value in values.items() if name not in DEPTH_FIELDS}
+    values = {name: value for name, value in values.items() if name not in SENTENCE_SETTINGS}
     if bias_in_every_layer:
         # UMT5Config of transformers 5 forces `tie_word_embeddings` to `True`.
         config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
@@ -349,9 +339,7 @@ def _check_changes(changes):
 
 def _sentence_ids(tokenizer, changes) -> dict[str, int]:
     """The fields of a DEPTH configuration that a tokenizer determines."""
-    ids = sentence_token_ids(tokenizer)
-    found = dict(zip(SENTENCE_FIELDS, (int(ids[0]), len(ids), eosen_token_id(tokenizer)), strict=True))
-    return _check_ids(found, changes)
+    return _check_ids(sentence_fields(tokenizer), changes)
 
 
 def _check_ids(of_tokenizer, changes) -> dict[str, int]:
@@ -373,10 +361,10 @@ def _check_size_is_kept(source, changes):
             )
 
 
-def _check_sentence_ids_are_kept(name_or_path, source, config):
-    """Raise if a DEPTH checkpoint was trained with other sentence tokens than those of the tokenizer, in `config`."""
-    for name in SENTENCE_FIELDS:
-        trained, found = getattr(source, name), getattr(config, name)
+def _check_sentence_ids_are_kept(name_or_path, source, tokenizer):
+    """Raise if a DEPTH checkpoint was trained with other sentence tokens than those of the tokenizer."""
+    for name, found in sentence_fields(tokenizer).items():
+        trained = getattr(source, name)
         if trained != found:
             raise ValueError(
                 f"`{name}` of {name_or_path} is {trained}, but that of the tokenizer is {found}: the model would look "
@@ -387,7 +375,7 @@ def _check_sentence_ids_are_kept(name_or_path, source, config):
 
 def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implementation, hub):
     """The model of a checkpoint, with rows added to the embeddings where the tokenizer has more tokens."""
-    sentence_ids = {name: getattr(config, name) for name in SENTENCE_FIELDS if hasattr(config, name)}
+    sentence_ids = sentence_fields(tokenizer) if isinstance(config, DepthConfig) else {}
     too_small = config.vocab_size < len(tokenizer)
     if too_small and sentence_ids:
         # The sentence tokens get their rows below; until then any ids do.

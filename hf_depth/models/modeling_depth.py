@@ -383,26 +383,20 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         if labels is not None or is_packed:
             # The decoder's own copy of the configuration would build a key/value cache during training.
             use_cache = False if use_cache is None else use_cache
-        if is_packed:
-            if encoder_outputs is None:
+        if encoder_outputs is None:
+            mask = attention_mask
+            if is_packed:
                 mask = self._segment_mask(self.encoder, encoder_segment_ids, encoder_segment_ids, attention_mask)
-                encoder_outputs = self.encoder(
-                    input_ids=input_ids, attention_mask=mask, inputs_embeds=inputs_embeds, **kwargs
-                )
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        if is_packed:
             attention_mask = self._segment_mask(self.decoder, decoder_segment_ids, encoder_segment_ids, attention_mask)
             decoder_attention_mask = self._segment_mask(
                 self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, is_causal=True
             )
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                return_dict=True,
-                **kwargs,
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,

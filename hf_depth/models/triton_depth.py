@@ -974,7 +974,6 @@ def depth_triton(
     bias: Tensor,
     mask: Tensor | None,
     is_causal: bool,
-    scale: float = 1.0,
 ) -> Tensor:
     """
     Attention with a compact position bias and a compact mask; see [`register_attention`].
@@ -990,7 +989,6 @@ def depth_triton(
         mask (`torch.IntTensor` of shape `(batch_size or 1, 1, 3, query_length + key_length)`, *optional*):
             Of [`compact_mask`]. A query without any key gets 0.
         is_causal (`bool`): a query attends to keys up to its own index only.
-        scale (`float`): the queries are multiplied by it; 1 in T5.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, num_heads, query_length, head_dim)`.
@@ -999,8 +997,6 @@ def depth_triton(
         `ValueError`: naming the argument that the kernels cannot take.
     """
     _check(query, key, value, bias, mask)
-    if scale != 1.0:
-        query = query * scale
     return _attend(query, key, value, bias, mask, is_causal)[0]
 
 

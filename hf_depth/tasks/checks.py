@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from ..suggestions import listed, suggestion
@@ -98,26 +99,15 @@ FILE_DEFECTS = ("broken_lines", "empty_texts")
 
 
 def _check_types(task: Any) -> None:
-    columns = ("text_column_name", "prefix", "metric_names", "file_columns", "file_defects")
-    for name in (*columns, "validation_splits", "test_splits", "submission_names"):
-        bad = [item for item in getattr(task, name) if not isinstance(item, str)]
+    for item in fields(task):
+        value = getattr(task, item.name)
+        if item.type in (str, bool, int) and type(value) is not item.type:
+            raise _error(task, item.name, f"must be of type `{item.type.__name__}`, got {value!r}.")
+        if item.type == str | None and not isinstance(value, str | None):
+            raise _error(task, item.name, f"must be text or nothing, got {value!r}.")
+        bad = [part for part in value if not isinstance(part, str)] if item.type == tuple[str, ...] else []
         if bad:
-            raise _error(task, name, f"must hold texts, but holds {bad[0]!r}.")
-    kinds = {
-        str: (
-            *("benchmark", "name", "label_column_name", "metric_to_optimize"),
-            *("train_split", "submission_labels", "loader", "probe_features"),
-        ),
-        bool: ("greater_is_better",),
-        int: ("max_source_length", "max_target_length", "probe_hidden_units", "version"),
-    }
-    for kind, names in kinds.items():
-        for name in names:
-            if type(getattr(task, name)) is not kind:
-                raise _error(task, name, f"must be of type `{kind.__name__}`, got {getattr(task, name)!r}.")
-    for name in ("path", "config_name", "train_on"):
-        if not isinstance(getattr(task, name), str | None):
-            raise _error(task, name, f"must be text or nothing, got {getattr(task, name)!r}.")
+            raise _error(task, item.name, f"must hold texts, but holds {bad[0]!r}.")
     for defect in task.file_defects:
         if defect not in FILE_DEFECTS:
             raise _error(task, "file_defects", f"must be among {listed(FILE_DEFECTS)}, but holds {defect!r}.")

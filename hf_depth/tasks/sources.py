@@ -14,6 +14,7 @@ from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_
 from datasets.exceptions import DatasetGenerationError
 
 from ..data.files import (
+    FILE_ARGUMENTS,
     READERS,
     Files,
     check_held_out,
@@ -75,7 +76,7 @@ class TaskFiles:
     def names(self) -> dict[str, str]:
         """What to read, without the way to it: what may be published."""
         named = {}
-        for argument in ("train_file", "validation_file", "test_file", "dataset_dir"):
+        for argument in (*FILE_ARGUMENTS, "dataset_dir"):
             value = getattr(self, argument)
             if value:
                 paths = [value] if isinstance(value, str | os.PathLike) else value

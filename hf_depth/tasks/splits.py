@@ -1,6 +1,5 @@
 """[`TaskSplits`]: the data of one or several tasks, from files to what a trainer takes: load, limit, prepare, mix."""
 
-import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..credentials import is_hub_name, told_name
 from ..data.corpus import PYTHON_TEXT
+from ..data.files import FILE_ARGUMENTS
+from ..data.objectives import without_waiting
 from ..suggestions import listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
@@ -68,12 +69,6 @@ class LoadedTask:
         return self.spec.label_ids(self.examples[self.spec.train_split])
 
 
-@contextlib.contextmanager
-def _without_waiting(desc: str = "") -> Iterator[None]:
-    """Stands for `main_process_first` where there is one process."""
-    yield
-
-
 class TaskSplits:
     """
     The data of one or several tasks, from files to what [`TaskTrainer`] takes.
@@ -121,7 +116,7 @@ class TaskSplits:
         sentence_language: str = "en",
         seed: int = 42,
         split_seed: int = 42,
-        main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
+        main_process_first: Callable[..., AbstractContextManager] = without_waiting,
     ):
         self.parts = list(parts)
         self.files = files or TaskFiles()
@@ -156,7 +151,7 @@ class TaskSplits:
         sentence_tokens: bool | None = None,
         seed: int = 42,
         split_seed: int = 42,
-        main_process_first: Callable[..., AbstractContextManager] = _without_waiting,
+        main_process_first: Callable[..., AbstractContextManager] = without_waiting,
         **file_arguments: Any,
     ) -> "TaskSplits":
         """
@@ -438,11 +433,6 @@ class TaskSplits:
         # Without files it comes from the Hub, or is made of what every CPython has.
         return self.files.names or {self._name(task): told_name(task.path) or PYTHON_TEXT for task in self.tasks}
 
-    @property
-    def description(self) -> dict[str, str | int]:
-        """Where the data comes from, and how many examples each split has."""
-        return self.sources | {f"{name}: examples": counts["examples"] for name, counts in self.statistics.items()}
-
     def _name(self, task: TaskSpec) -> str:
         """What reports call a task: its name, with the benchmark where another one has a task of that name."""
         return task.full_name if [other.name for other in self.tasks].count(task.name) > 1 else task.name
@@ -555,7 +545,7 @@ def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskF
 def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> None:
     if all(get_loader(task).reads_documents for task in tasks):
         return
-    for name in ("train_file", "validation_file", "test_file"):
+    for name in FILE_ARGUMENTS:
         if getattr(files, name) and len(tasks) > 1:
             raise ValueError(
                 f"`{name}` holds the examples of one task, but there are {len(tasks)}: "

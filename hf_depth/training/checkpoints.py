@@ -10,7 +10,8 @@ from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArgu
 
 from ..data.files import describe_file
 from ..manifests import MANIFEST_FILE, UNFINISHED_FOLDER, damage, read_manifest
-from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS, config_values
+from ..models.loading import SIZE_FIELDS, config_values
+from ..models.modeling_depth import SENTENCE_SETTINGS
 from .callbacks import evaluations_without_improvement
 
 logger = logging.getLogger(__name__)
@@ -162,7 +163,9 @@ def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> N
     """
     saved = config_values(AutoConfig.from_pretrained(checkpoint))
     asked = config_values(model.config)
-    different = [name for name in ("model_type", *SIZE_FIELDS, *DEPTH_FIELDS) if saved.get(name) != asked.get(name)]
+    different = [
+        name for name in ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS) if saved.get(name) != asked.get(name)
+    ]
     if different:
         differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
         raise ValueError(

@@ -17,7 +17,7 @@ from ..arguments.compare_args import CompareArguments
 from ..arguments.model_args import FineTuningModelArguments
 from ..arguments.parser import parse_arguments
 from ..arguments.task_args import TaskArguments
-from ..data.files import describe_all_files
+from ..data.files import FILE_ARGUMENTS, describe_all_files
 from ..evaluation.comparison import (
     Checkpoint,
     ComparisonRun,
@@ -30,6 +30,7 @@ from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
 from ..tasks.spec import TaskSpec
 from .checkpoints import describe_weights
+from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -203,8 +204,7 @@ def plan_runs(arguments: CompareArguments, recipes: str | Path, flags: Sequence[
 
 def _describe_data(spec: TaskSpec, arguments: TaskArguments) -> dict[str, Any]:
     """The files of a task, and the version of what is made of them."""
-    names = ("task_file", "train_file", "validation_file", "test_file")
-    files = {name: getattr(arguments, name) or [] for name in names}
+    files = {name: getattr(arguments, name) or [] for name in ("task_file", *FILE_ARGUMENTS)}
     if arguments.dataset_dir is not None:
         paths = sorted(Path(arguments.dataset_dir).rglob("*"))
         files["dataset_dir"] = [str(path) for path in paths if path.is_file() and not _is_hidden(path, arguments)]
@@ -360,7 +360,7 @@ def execute_run(run: ComparisonRun, command: Sequence[str], keep_models: bool = 
         `bool`: whether the process succeeded. If not, the end of its output is logged.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / "all_results.json").unlink(missing_ok=True)  # the metrics of a run are added to those that are there
+    (run.folder / ALL_RESULTS_FILE).unlink(missing_ok=True)  # the metrics of a run are added to those that are there
     _record(run, None)
     log = run.folder / "log.txt"
     with log.open("w", encoding="utf-8") as file:
@@ -369,7 +369,7 @@ def execute_run(run: ComparisonRun, command: Sequence[str], keep_models: bool = 
         end = "".join(f"  {line}\n" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-10:])
         logger.error(f"{run}: ended with code {code}. The end of {log}:\n{end}")
         return False
-    _record(run, json.loads((run.folder / "all_results.json").read_text(encoding="utf-8")))
+    _record(run, json.loads((run.folder / ALL_RESULTS_FILE).read_text(encoding="utf-8")))
     for folder in run.folder.glob("checkpoint-*"):  # of use only for resuming this run
         shutil.rmtree(folder)
     if not keep_models:

@@ -26,7 +26,8 @@ from ..data.files import describe_file
 from ..data.mixture import Mixing, MixtureDataset
 from ..data.shards import ShardFolder
 from ..data.streams import ResumableStream
-from ..models.loading import DEPTH_FIELDS, SIZE_FIELDS
+from ..models.loading import SIZE_FIELDS
+from ..models.modeling_depth import SENTENCE_SETTINGS
 from ..tasks.registry import training_tasks
 from ..tasks.spec import TaskSpec
 from .callbacks import RUN_FILE
@@ -86,7 +87,7 @@ FREE_FLAGS = frozenset(
     + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
     + ("preprocessing_only", "shard_megabytes", "check_shard_hashes", "pad_to_max_length")
     # The model has them: `check_same_model`.
-    + (*SIZE_FIELDS, *DEPTH_FIELDS)
+    + (*SIZE_FIELDS, *SENTENCE_SETTINGS)
     # The tasks and the data stand for them.
     + ("dataset_revision", "task_file", "benchmark", "excluded_datasets", "dataset_dir")
 )

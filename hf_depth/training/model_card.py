@@ -19,6 +19,7 @@ from ..data.sentences import get_sentence_splitter
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult, get_metric
 from ..models.masking_depth import has_sentence_tokens
+from ..tables import markdown_table
 from ..tasks.splits import TaskSplits
 from .card_code import Usage, has_unscaled_umt5_head
 from .statistics import is_without_order
@@ -238,12 +239,12 @@ def card_section(title: str, values: Mapping[str, Any]) -> str:
     >>> print(card_section("Data", {"source": "novels", "train": {"examples": 1200}, "test": {"examples": 80}}))
     ## Data
     <BLANKLINE>
-    | | |
-    |---|---|
+    |  |  |
+    | --- | --- |
     | source | novels |
     <BLANKLINE>
-    | | examples |
-    |---|---:|
+    |  | examples |
+    | --- | ---: |
     | train | 1,200 |
     | test | 80 |
     <BLANKLINE>
@@ -252,14 +253,13 @@ def card_section(title: str, values: Mapping[str, Any]) -> str:
     several = {name: value for name, value in values.items() if isinstance(value, Mapping) and value}
     parts = [f"## {title}\n"]
     if single:
-        rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in single.items()]
-        parts.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
+        rows = [["", ""], *([name, _cell(value)] for name, value in single.items())]
+        parts.append(markdown_table(rows, num_text_columns=2) + "\n")
     if several:
         columns = list(dict.fromkeys(column for value in several.values() for column in value))
-        rows = [[name, *(value.get(column, "") for column in columns)] for name, value in several.items()]
-        rows = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
-        head = "| | " + " | ".join(_cell(column.replace("_", " ")) for column in columns) + " |"
-        parts.append("\n".join([head, "|---|" + "---:|" * len(columns), *rows]) + "\n")
+        rows = [["", *(column.replace("_", " ") for column in columns)]]
+        rows += [[name, *(_cell(value.get(column, "")) for column in columns)] for name, value in several.items()]
+        parts.append(markdown_table(rows) + "\n")
     return "\n".join(parts)
 
 
@@ -275,7 +275,7 @@ def _cell(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, Sequence | set) and not isinstance(value, str):
         return ", ".join(map(_cell, value))
-    return " ".join(str(value).split()).replace("|", "\\|")
+    return " ".join(str(value).split())
 
 
 def usage_sections(usage: Usage | None) -> list[str]:

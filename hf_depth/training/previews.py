@@ -15,6 +15,7 @@ from ..data.mixture import MixtureDataset
 from ..data.packing import unpack_rows
 from ..data.streams import ResumableStream
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
+from ..tables import aligned
 from .statistics import is_shuffled, is_without_order, order_statistics, sentence_sequence
 
 logger = logging.getLogger(__name__)
@@ -223,20 +224,3 @@ def _cell(name: str, values: Mapping[str, float]) -> str:
     if name not in values:
         return "-"
     return NO_ORDER if is_without_order(name, values[name]) else f"{values[name]:.4f}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """
-    A table as lines of text: the first column to the left, numbers to the right.
-
-    >>> print(aligned([["", "before"], ["loss", "6.5"], ["accuracy", "0.25"]]))
-              before
-    loss         6.5
-    accuracy    0.25
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)

@@ -17,6 +17,7 @@ from ..tasks.dataset import name_datasets
 from ..tasks.spec import TaskSpec
 from ..tasks.splits import TaskSplits
 from .evaluation_order import by_name
+from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -129,4 +130,4 @@ def _write_metrics(folder: Path, evaluations: Sequence[TaskEvaluation]) -> None:
             metrics[f"{prefix}_score"] = score
         replace_text(folder / f"{prefix}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
         everything |= metrics
-    replace_text(folder / "all_results.json", json.dumps(everything, indent=4, sort_keys=True))
+    replace_text(folder / ALL_RESULTS_FILE, json.dumps(everything, indent=4, sort_keys=True))

@@ -18,7 +18,7 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput,
 
 from ..manifests import (
     UNFINISHED_FOLDER,
-    describe_files,
+    file_entries,
     is_full_disk,
     list_files,
     missing_part,
@@ -188,7 +188,7 @@ class SavingTrainer(Seq2SeqTrainer):
         index, number = self.args.process_index, self.args.world_size
         if self.args.save_on_each_node:
             index, number = self.args.local_process_index, int(os.environ.get("LOCAL_WORLD_SIZE", number))
-        return describe_files(aside, list_files(aside)[index::number], sync=True)
+        return file_entries(aside, list_files(aside)[index::number], sync=True)
 
     def _publish(self, aside: Path, folder: Path, described: list[dict[str, dict[str, Any]]]) -> None:
         if not self.args.should_save:
@@ -206,7 +206,7 @@ class SavingTrainer(Seq2SeqTrainer):
             )
         files = {name: found[name] for name in names if name in found}
         # Of a process that saw other files, on a disk that is not shared.
-        files |= describe_files(aside, [name for name in names if name not in found], sync=True)
+        files |= file_entries(aside, [name for name in names if name not in found], sync=True)
         write_manifest(aside, files, step=self.state.global_step)
         publish_folder(aside, folder)
 
@@ -262,7 +262,7 @@ class SavingTrainer(Seq2SeqTrainer):
                         f"`Trainer` wrote no weights to {self.args.output_dir}, but {', '.join(files) or 'nothing'}. "
                         "The last checkpoint has what was trained."
                     )
-                self._model_files = describe_files(aside, files, sync=True)
+                self._model_files = file_entries(aside, files, sync=True)
                 publish_files(aside, Path(self.args.output_dir))
         except Exception as error:
             if not is_full_disk(error):

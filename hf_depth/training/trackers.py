@@ -7,7 +7,7 @@ The callbacks are those of transformers, which log metrics, arguments and the mo
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,9 @@ from typing import Any
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 from transformers.trainer_callback import ExportableState
+
+from ..tables import markdown_table
+from .saving import ALL_RESULTS_FILE
 
 MAX_EXAMPLES = 100  # of the predictions of each data set
 
@@ -45,7 +48,7 @@ class Outputs:
             since: the time of its oldest plots and predictions; those of before are of an earlier model.
         """
         folder, prefix = Path(folder), "predict_"
-        results = folder / "all_results.json"
+        results = folder / ALL_RESULTS_FILE
         metrics = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
         return cls(
             pictures={path.stem: path for path in _found(folder, "*.png", since)},
@@ -238,7 +241,8 @@ class DepthTensorBoardCallback(RunTracker, TensorBoardCallback):
             self.identity = os.path.relpath(self.logging_dir, args.output_dir)
             state.stateful_callbacks[type(self).__name__] = self.state()
         if self.tb_writer is not None:
-            self.tb_writer.add_text("run", _markdown(["setting", "value"], list(self.description.items())))
+            rows = [("setting", "value"), *self.description.items()]
+            self.tb_writer.add_text("run", markdown_table(rows, num_text_columns=2))
 
     def log_outputs(self, trainer: Trainer, outputs: Outputs) -> None:
         from matplotlib.image import imread
@@ -248,18 +252,11 @@ class DepthTensorBoardCallback(RunTracker, TensorBoardCallback):
         step = trainer.state.global_step
         for name, path in outputs.pictures.items():
             self.tb_writer.add_image(name, imread(path), step, dataformats="HWC")
-        for name, table in outputs.tables.items():
-            self.tb_writer.add_text(name, _markdown(*table), step)
+        for name, (columns, rows) in outputs.tables.items():
+            self.tb_writer.add_text(name, markdown_table([columns, *rows], num_text_columns=len(columns)), step)
         for name, value in outputs.metrics.items():
             self.tb_writer.add_scalar(name, value, step)
         self.tb_writer.flush()
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A table in Markdown, whose cells are text as it is."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    escaped = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 TRACKERS: dict[type[TrainerCallback], type[RunTracker]] = {

@@ -17,6 +17,7 @@ from transformers import Seq2SeqTrainingArguments
 from helpers import script_arguments
 from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.removed_flags import REMOVED_FLAGS
 from hf_depth.arguments.topics import OTHER, TOPICS, topic_of
 
 
@@ -334,4 +335,5 @@ class ErrorTest(ArgumentsTestCase):
 
     def test_advice_is_given_only_for_arguments_that_do_not_exist(self):
         advice = {"max_steps": "gone", "steps": "use `--max_steps`"}
-        self.assertEqual(parse_arguments([Arguments], ["--max_steps", "1"], advice)[0].max_steps, 1)
+        with mock.patch.dict(REMOVED_FLAGS, advice):
+            self.assertEqual(parse_arguments([Arguments], ["--max_steps", "1"])[0].max_steps, 1)

@@ -92,8 +92,8 @@ class ScoresTest(parameterized.TestCase):
         max_logits, max_row_length = limits
         model, batch = model_of(kind), random_batch(seed=3, batch_size=5)
         at_once = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
-        with patched("MAX_ROW_LENGTH", max_row_length):
-            parts = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS, max_logits=max_logits)
+        with patched("MAX_ROW_LENGTH", max_row_length), patched("MAX_CPU_LOGITS", max_logits):
+            parts = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
         torch.testing.assert_close(parts, at_once, atol=1e-5, rtol=1e-6)
 
     @parameterized.parameters(*MODELS)
@@ -106,8 +106,8 @@ class ScoresTest(parameterized.TestCase):
         score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
         self.assertEqual((sum(seen), sum(keys)), (5, 5), "not once per example")
         seen.clear()
-        with patched("MAX_ROW_LENGTH", 8):
-            score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS, max_logits=1)
+        with patched("MAX_ROW_LENGTH", 8), patched("MAX_CPU_LOGITS", 1):
+            score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
         self.assertEqual(sum(seen), 5)
 
     @parameterized.parameters(*MODELS)

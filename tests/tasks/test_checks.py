@@ -1,9 +1,12 @@
 """A mistake in a task is found before any data is read, and named."""
 
+from dataclasses import fields, replace
+
 from absl.testing import parameterized
 
 from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
 from hf_depth.tasks.registry import DATASET_VALS, get_task, register_task
+from hf_depth.tasks.spec import TaskSpec
 from tiny_tasks import ENTRY, RegistryTestCase
 
 
@@ -50,10 +53,17 @@ class FieldsTest(RegistryTestCase):
         ({"probe_hidden_units": True}, "field `probe_hidden_units`: must be of type `int`, got True"),
         ({"probe_features": "product"}, "field `probe_features`: 'product' is for 2 text columns, but there are 1"),
     )
-    def test_a_wrong_field_is_an_error_that_names_it(self, fields, message):
+    def test_a_wrong_field_is_an_error_that_names_it(self, values, message):
         with self.assertRaisesRegex(ValueError, message):
-            register_task({"name": "tone", "benchmark": "mine"} | ENTRY | fields)
+            register_task({"name": "tone", "benchmark": "mine"} | ENTRY | values)
         self.assertNotIn("mine", [b for b, entries in DATASET_VALS.items() if "tone" in entries])
+
+    @parameterized.parameters(
+        *(item.name for item in fields(TaskSpec) if item.type in (str, bool, int, str | None, tuple[str, ...]))
+    )
+    def test_a_field_has_the_type_of_its_annotation(self, name):
+        with self.assertRaisesRegex(ValueError, f"field `{name}`: must"):
+            replace(get_task("glue/rte"), **{name: 0.5})
 
     @parameterized.parameters("text_column_name", "prefix", "name")
     def test_a_missing_field_is_an_error_that_names_it(self, field):

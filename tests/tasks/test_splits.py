@@ -345,11 +345,9 @@ class ReportsTest(SplitsTestCase):
         splits = self.load_splits(["rte", "wnli"], dataset_dir=self.folder / "data", **arguments)
         self.assertEqual(splits.prepare(TOKENIZER).preview(number=1).count("input:"), 1)
 
-    def test_the_description_names_files_without_their_folders_and_counts_examples(self):
-        splits = self.load_rte().prepare(TOKENIZER)
-        expected = {"train_file": "train.jsonl", "validation_file": "validation.jsonl"}
-        expected |= {"rte train: examples": 6, "rte validation: examples": 6}
-        self.assertEqual(splits.description, expected)
+    def test_the_sources_are_files_without_their_folders(self):
+        splits = self.load_rte()
+        self.assertEqual(splits.sources, {"train_file": "train.jsonl", "validation_file": "validation.jsonl"})
         self.assertEmpty(splits.hub_datasets)
 
     def test_tasks_of_one_name_are_told_apart(self):
@@ -367,7 +365,7 @@ class ReportsTest(SplitsTestCase):
         with mock.patch.object(splits_module, "load_task", return_value=rows):
             splits = TaskSplits.load("rte").prepare(TOKENIZER)
         self.assertEqual(splits.hub_datasets, ["nyu-mll/glue"])
-        self.assertEqual(splits.description["rte"], "nyu-mll/glue")
+        self.assertEqual(splits.sources, {"rte": "nyu-mll/glue"})
 
     def test_data_of_a_folder_is_not_that_of_the_hub_and_its_path_is_not_told(self):
         rows = {split: rte_rows(2) for split in ("train", "validation", "test")}

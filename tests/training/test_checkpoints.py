@@ -5,7 +5,7 @@ from unittest import mock
 from absl.testing import absltest, parameterized
 from transformers import TrainingArguments
 
-from hf_depth.manifests import describe_files, list_files, write_manifest
+from hf_depth.manifests import file_entries, list_files, write_manifest
 from hf_depth.training.checkpoints import checkpoint_to_resume, last_complete_checkpoint
 from tiny_training import TrainingTestCase, save_pretraining
 
@@ -16,7 +16,7 @@ class DamagedCheckpointTest(TrainingTestCase):
         save_pretraining(Path(self.folder), 2, 4)
         for step in (2, 4):
             folder = self.checkpoint(step)
-            write_manifest(folder, describe_files(folder, list_files(folder)), step=step)
+            write_manifest(folder, file_entries(folder, list_files(folder)), step=step)
 
     def checkpoint(self, step: int) -> Path:
         return Path(self.folder, f"checkpoint-{step}")
