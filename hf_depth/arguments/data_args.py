@@ -318,8 +318,9 @@ class CorpusArguments:
             if changed:
                 raise ValueError(
                     f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds another text than the one that is "
-                    f"named beside it: {', '.join(changed)}. Leave out the flags of the text, or prepare it by "
-                    f"`--preprocessing_only`.{revision_advice(changed)}"
+                    f"named beside it: {', '.join(changed)}. Leave out the arguments of the text (those of a file by "
+                    "`--dataset_name null --dataset_config_name null`), or prepare it by `--preprocessing_only`."
+                    f"{revision_advice(changed)}"
                 )
         return shards
 

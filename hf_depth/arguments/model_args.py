@@ -84,7 +84,8 @@ class ModelArguments:
         default=None,
         metadata={
             "help": "Rows of the embeddings; also size of a vocabulary trained here, with sentence tokens (default: "
-            f"what the tokenizer needs; of one trained here at most {DEFAULT_VOCAB_SIZE}, as the text allows)."
+            "that of --config_name, else what the tokenizer needs; of a vocabulary trained here at most "
+            f"{DEFAULT_VOCAB_SIZE}, as the text allows)."
         },
     )
     d_model: int | None = field(default=None, metadata={"help": "Hidden size of the model (default 512)."})

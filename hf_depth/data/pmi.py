@@ -30,6 +30,8 @@ MAX_NGRAM_LENGTH = 5  # words, as in the paper
 VOCABULARY_SIZE, MIN_COUNT = 800_000, 10
 SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
 MAX_COUNTED = 10_000_000  # n-grams of each length in memory
+# Part of the fingerprint of prepared data: raise it when the same text may give other units.
+UNITS_VERSION = 2
 
 # Words, with apostrophes inside, and runs of other characters: what a text and a vocabulary are divided into. For
 # `regex`, unlike `re`, the signs of vowels and other marks belong to a word.
@@ -37,7 +39,8 @@ _WORD = regex.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
 _BREAK = regex.compile(r"(?:[^\w\s'’]|(?<!\w)['’]|['’](?!\w))+|\n")
 # In scripts that put no spaces between words, each character with its marks is a word.
 _UNSPACED = regex.compile(r"(?=\w)[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]\p{M}*")
-_ZERO_WIDTH = regex.compile("[\u200b-\u200d]")  # spaces for the tokenizers, as in Persian
+# Spaces for the tokenizers, as in Persian; U+200D, as in Sinhala, is none.
+_ZERO_WIDTH = regex.compile("[\u200b\u200c\u200e\u200f\ufeff]")
 _PIECE = regex.compile(r"([^\w'’]*)(.*?)([^\w'’]*)", regex.DOTALL)  # punctuation, word, punctuation
 _PART_OF_WORD = regex.compile("<(?:unk|0x[0-9a-f]{2})>")  # for one character that is no piece, or a byte of it
 _APOSTROPHES = ("'", "’")
@@ -120,6 +123,7 @@ class UnitFinder:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, ngrams: Iterable[str]):
+        self.version = UNITS_VERSION
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         if not any(piece.startswith(SPACE) for piece in pieces):
             raise ValueError(

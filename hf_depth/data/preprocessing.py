@@ -29,7 +29,7 @@ from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids
 logger = logging.getLogger(__name__)
 
 # Part of the fingerprint of prepared data: raise it when the same text may give other examples.
-EXAMPLES_VERSION = 4
+EXAMPLES_VERSION = 3
 
 
 class NoExamplesError(ValueError):
@@ -335,6 +335,7 @@ class DepthPreprocessor:
 
 def _versions(preprocessor: SpanCorruptionPreprocessor | DepthPreprocessor) -> dict[str, Any]:
     versions = {"examples": preprocessor.version, "tokenizers": preprocessor.encoder.version}
+    versions |= {"units": preprocessor.units.version} if preprocessor.units else {}
     return versions | ({"metadata": preprocessor.metadata.version} if preprocessor.metadata else {})
 
 

@@ -33,6 +33,7 @@ from ..tables import aligned
 from .files import describe_file
 from .mixture import Mixing, mix_examples
 from .objectives import Objective, Statistics, summed_statistics, without_waiting
+from .pmi import UNITS_VERSION
 from .preprocessing import dataset_statistics
 from .streams import ExampleStream
 from .tokenization import TextEncoder, load_tokenizer
@@ -64,7 +65,7 @@ def preparation_settings(objective: Objective) -> dict[str, Any]:
     """
     settings = {"model_type": objective.model_type, **objective.settings}
     if file := getattr(objective, "pmi_vocab_file", None):
-        settings[PMI_CONTENT] = describe_file(file)
+        settings |= {PMI_CONTENT: describe_file(file), "pmi_units_version": UNITS_VERSION}
     return {name: value for name, value in settings.items() if name not in DRAWN_SETTINGS}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.utils import CONFIG_NAME, cached_file
 
-from ..credentials import told_name
+from ..credentials import is_hub_name
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..suggestions import listed, suggestion
 from .checks import check_prediction_mode
@@ -243,10 +243,11 @@ def prompt_format(task: TaskSpec) -> str:
 
 def _as_entry(task: TaskSpec) -> dict[str, Any]:
     """
-    All fields of a task as JSON has them; the labels as a list, whose order is that of the classes. Of a data set that
-    is a folder here, only the name is told: the file is published with the model.
+    All fields of a task as JSON has them; the labels as a list, whose order is that of the classes. A data set that is
+    a folder here is left out: the file is published with the model, and the folder's name may be another's on the Hub.
     """
     entry = {item.name: getattr(task, item.name) for item in fields(task)}
     entry = {name: list(value) if isinstance(value, tuple) else value for name, value in entry.items()}
-    entry |= {"column_aliases": dict(task.column_aliases), "path": told_name(task.path)}
+    path = task.path if task.path and is_hub_name(task.path) else None
+    entry |= {"column_aliases": dict(task.column_aliases), "path": path}
     return entry | {"labels": None if task.labels is None else list(task.labels.values())}

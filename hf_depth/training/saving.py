@@ -167,7 +167,8 @@ class SavingTrainer(Seq2SeqTrainer):
 
         if failure is not None and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
             # The others may wait for this process to gather weights with them: it ends, and the launcher ends them.
-            free = self._remove_unfinished()
+            # What they write is removed at the next start.
+            free = shutil.disk_usage(self.args.output_dir).free
             raise self._full_disk(str(failure), free) if is_full_disk(failure) else failure
         self._on_all(report)
         described = self._on_all(lambda: self._describe_share(aside))

@@ -305,6 +305,8 @@ def check_wandb_key(args: TrainingArguments) -> None:
         key = authenticate_session(host=settings.base_url, source="", prompt=False, update_session=False)
     except (ImportError, TypeError):  # an earlier wandb has no such functions; it complains by itself, but later
         return
+    except ValueError as error:  # such as a misspelt WANDB_MODE
+        raise ValueError(f"`--report_to wandb`: {error}") from error
     if key is None:
         raise ValueError(
             f"`--report_to wandb`: there is no API key for {settings.base_url}. Log in once by `wandb login`, or set "

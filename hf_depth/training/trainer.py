@@ -752,6 +752,8 @@ class DepthTrainer(GenerationTrainer):
             checkpoint: a folder with `trainer_state.json`.
         """
         self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+        if self.args.auto_find_batch_size and self.state.train_batch_size:
+            self._train_batch_size = self.state.train_batch_size
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._num_logs_before_best = len(self.state.log_history)
 

@@ -283,7 +283,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         As [`TrainingArguments.main_process_first`], whose barrier ends the run after `ddp_timeout` seconds; here the
         others wait as long as it takes, and heed signals meanwhile.
         """
-        if not (dist.is_available() and dist.is_initialized()):
+        if not dist.is_initialized():
             with super().main_process_first(local, desc):
                 yield
             return

@@ -280,6 +280,15 @@ class PMIMaskingTest(CorpusTestCase):
             self.assertLen(logs.output, 1)
             self.assertRegex(logs.output[0], r"train data \(0.00%\) stands in a collocation .*pmi.txt")
 
+    def test_what_makes_units_concerns_no_other_examples(self):
+        def versions(objective):
+            return objective.training_preprocessor().versions
+
+        for kind in (SpanCorruptionObjective, DepthObjective):
+            plain, with_units = versions(kind(TOKENIZER, **LENGTHS)), versions(self.objective(kind))
+            self.assertEqual(with_units, plain | {"units": with_units["units"]})
+            self.assertNotIn("units", plain)
+
     def test_without_a_vocabulary_nothing_changes(self):
         self.assertNotIn("unit_lengths", DepthObjective(TOKENIZER, **LENGTHS).prepare(documents()).column_names)
         self.assertNotIn("pmi_vocab_file", DepthObjective(TOKENIZER).settings)

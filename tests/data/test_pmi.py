@@ -205,6 +205,8 @@ class VocabularyTest(CorpusTestCase):
         (unicodedata.normalize("NFD", "Thành phố"), ["thành", "phố"]),
         ("İstanbul Boğazı", ["i̇stanbul", "boğazı"]),
         ("می\u200cخواهم", ["می", "خواهم"]),
+        ("ශ්\u200dරී ලංකා", ["ශ්\u200dරී", "ලංකා"]),
+        ("\ufeffnew\u200e york", ["new", "york"]),
         ("東京、データ", ["東", "京", "、", "デ", "ー", "タ"]),
         ("ภาษา", ["ภ", "า", "ษ", "า"]),
         ("서울 시", ["서울", "시"]),

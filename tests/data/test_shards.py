@@ -123,6 +123,12 @@ class ShardFolderTest(ShardsTestCase):
             folder.check(objective)
         del folder.manifest["settings"]["pmi_vocab_content"]  # as in shards of an earlier release
         folder.check(objective)
+        folder.manifest["settings"]["pmi_units_version"] = 1
+        with self.assertRaisesRegex(ValueError, "pmi_units_version 1 .now 2"):
+            folder.check(objective)
+        del folder.manifest["settings"]["pmi_units_version"]  # before units had a version
+        with self.assertRaisesRegex(ValueError, "pmi_units_version None"):
+            folder.check(objective)
 
     def test_differences_are_named_however_deep(self):
         self.assertEqual(

@@ -53,7 +53,7 @@ class TaskConfigTest(parameterized.TestCase):
         data.mkdir(parents=True)
         TaskConfig((replace(QUESTIONS, path=str(data)),), False).save_pretrained(self.folder)
         self.assertNotIn("secret", Path(self.folder, TASK_CONFIG_FILE).read_text())
-        self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].path, "texts")
+        self.assertIsNone(TaskConfig.from_pretrained(self.folder).tasks[0].path)  # "texts" may be another's on the Hub
 
     @parameterized.parameters(*TASKS)
     def test_the_format_of_a_prompt_gives_the_prompt(self, name):

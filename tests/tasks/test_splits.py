@@ -372,7 +372,7 @@ class ReportsTest(SplitsTestCase):
         with mock.patch.object(splits_module, "load_task", return_value=rows):
             splits = TaskSplits.load(replace(RTE, path=str(self.folder))).prepare(TOKENIZER)
         self.assertEmpty(splits.hub_datasets)
-        self.assertEqual(splits.description["rte"], Path(self.folder).name)
+        self.assertEqual(splits.sources["rte"], Path(self.folder).name)
 
 
 class MixtureTest(parameterized.TestCase):

@@ -315,6 +315,16 @@ class CreateModelCardTest(TrainingTestCase):
         self.card(made)
         self.assertIn("| global batch size | 2 |", Path(self.folder, "README.md").read_text())
 
+    def test_the_batch_size_that_was_found_is_that_of_a_finished_run_too(self):
+        made = self.trained(eval_strategy="no")
+        made.state.train_batch_size = 2
+        made.state.save_to_json(str(Path(self.folder, "trainer_state.json")))
+        again = trainer("t5", self.folder, number_of_rows=8, auto_find_batch_size=True)
+        again.card = CardContent({"Settings": dict(SETTINGS)})
+        again.load_state(self.folder)
+        self.card(again)
+        self.assertIn("| global batch size | 2 |", Path(self.folder, "README.md").read_text())
+
     def test_a_trainer_that_trained_nothing_tells_of_no_training(self):
         made = trainer("t5", self.folder, number_of_rows=8)
         made.card = CardContent({"Settings": dict(SETTINGS)})
