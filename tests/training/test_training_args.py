@@ -1,7 +1,6 @@
 import copy
 import os
 import time
-from datetime import timedelta
 from tempfile import TemporaryDirectory
 from unittest import mock
 
@@ -123,19 +122,16 @@ class DevicesTest(parameterized.TestCase):
 
 
 def prepare_slowly(folder: str):
-    """One of two processes, of which the first works for longer than any of them waits for another."""
-    rank = dist.get_rank()
-    dist.destroy_process_group()
-    timeout = timedelta(seconds=1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=timeout)
+    """One of two processes, of which the first works for some time, and no barrier limits how long another waits."""
     args = DepthTrainingArguments(f"{folder}/run", use_cpu=True)
-    for turn, local in enumerate((True, False)):
-        done = f"{folder}/{turn}"
-        with args.main_process_first(local=local, desc="preparing"):
-            if rank == 0:
-                time.sleep(2.5)
-                open(done, "w").close()
-            assert os.path.exists(done)
+    with mock.patch.object(dist, "barrier", side_effect=AssertionError("It ends the run after `ddp_timeout`.")):
+        for turn, local in enumerate((True, False)):
+            done = f"{folder}/{turn}"
+            with args.main_process_first(local=local, desc="preparing"):
+                if args.process_index == 0:
+                    time.sleep(1)
+                    open(done, "w").close()
+                assert os.path.exists(done)
     dist.barrier()
     dist.destroy_process_group()
 
