@@ -24,6 +24,7 @@ def train_on_a_node(folder: str):
     args = DepthTrainingArguments(f"{folder}/{node}", use_cpu=True, save_on_each_node=True)
     tokenizer = ModelArguments().train_tokenizer(SENTENCES, args)
     assert "<sent_0>" in tokenizer.get_vocab()
+    dist.barrier()  # the other one may not have joined yet
     dist.destroy_process_group()
 
 
