@@ -1,11 +1,12 @@
 """Advice for arguments that were renamed or removed: a table."""
 
-# Name of an argument that the scripts no longer take -> what to do instead; an argument that a script does take is
-# never looked up here. A name with a section, such as `model.name`, applies to that section only; any other name
-# applies with and without a section (`base_lr` also to `optim.base_lr`).
 LOG_IN = "log in once by `hf auth login`, or set HF_TOKEN: a flag would stay in logs"
 COLUMNS = "name the columns to fine_tune_t5.py by fields of a task in a `--task_file`"
 PROMPT = "write the prompt into the field `prefix` of a task in a `--task_file` for fine_tune_t5.py"
+
+# Name of an argument that the scripts no longer take -> what to do instead; an argument that a script does take is
+# never looked up here. A name with a section, such as `model.name`, applies to that section only; any other name
+# applies with and without a section (`base_lr` also to `optim.base_lr`).
 REMOVED_FLAGS: dict[str, str] = {
     # Arguments of transformers 4.
     "adafactor": "use `--optim adafactor`",

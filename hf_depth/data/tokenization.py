@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
 
 NUM_SENTENCE_TOKENS = 20
-SENTENCE_TOKENS = tuple(f"<sent_{i}>" for i in range(NUM_SENTENCE_TOKENS))
-EOSEN_TOKEN = "<eosen>"
 SENTENCE_PATTERN = "<sent_{}>"
+SENTENCE_TOKENS = tuple(map(SENTENCE_PATTERN.format, range(NUM_SENTENCE_TOKENS)))
+EOSEN_TOKEN = "<eosen>"
 # T5's sentinels are tokens behind its vocabulary, mT5's are pieces of it, with the mark of the space before a word.
 SENTINEL_PATTERNS = ("<extra_id_{}>", "▁<extra_id_{}>")
 _SENTINEL = re.compile(r"▁?<extra_id_\d+>")

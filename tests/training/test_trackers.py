@@ -106,6 +106,16 @@ class WandbKeyTest(TrackersTestCase):
         self.netrc("api.wandb.ai")
         self.check(WANDB_BASE_URL="https://api.wandb.ai")
 
+    @parameterized.parameters(
+        ({"WANDB_MODE": "onlin"}, "WANDB_MODE is 'onlin'. Input should be 'online', "),
+        ({"WANDB_BASE_URL": "wandb.example.org"}, "WANDB_BASE_URL is 'wandb.example.org'. "),
+    )
+    def test_a_wrong_setting_of_wandb_is_named_in_one_line(self, environment, message):
+        with self.assertRaises(ValueError) as raised:
+            self.check(**environment)
+        self.assertStartsWith(str(raised.exception), f"`--report_to wandb`: {message}")
+        self.assertNotIn("\n", str(raised.exception))
+
     def test_settings_of_wandb_count(self):
         Path(self.folder, "settings").write_text("[default]\nmode = offline\n")
         self.check()
