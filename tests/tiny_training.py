@@ -15,7 +15,7 @@ from datasets import Dataset, concatenate_datasets
 from transformers import T5Config, UMT5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
-from helpers import SENTENCES, tiny_tokenizer
+from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
@@ -178,6 +178,13 @@ def poison(one_trainer: DepthTrainer, step: int, factor: float) -> None:
 
 def parameters(model) -> dict[str, torch.Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def run_on_two_ranks(kind: str, output_dir: str, arguments: dict) -> dict:
+    """[`main`] in two gloo processes; what its first process wrote."""
+    run_in_two_processes(main, kind, output_dir, json.dumps(arguments))
+    logs = json.loads(Path(output_dir, "logs.json").read_text())
+    return {"parameters": torch.load(Path(output_dir, "parameters.pt")), **logs}
 
 
 def main(kind: str, output_dir: str, arguments: str):

@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import has_length
 
-from .saving import SavingTrainer
+from .streaming import StreamTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +121,9 @@ class Spike:
         )
 
 
-class HealthTrainer(SavingTrainer):
+class HealthTrainer(StreamTrainer):
     """
-    A [`SavingTrainer`] that looks at the loss and the gradient norm of every step.
+    A [`StreamTrainer`] that looks at the loss and the gradient norm of every step.
 
     - A step whose loss or gradient norm is far above those of the last steps (see [`SpikeDetector`]) is logged as a
       warning with its values, and with the data sources of its examples and where they were read. Steps are judged
@@ -132,8 +132,6 @@ class HealthTrainer(SavingTrainer):
       optimizer has made it: weights, optimizer, schedule, random numbers and logged sums are those of before, and
       training goes on with the next batch. To know it, the CPU waits for the device once in every step.
     """
-
-    _stream_positions: dict[int, Any]  # how far the consumers of this process have read, kept by the subclass
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -302,7 +300,7 @@ class HealthTrainer(SavingTrainer):
     # ---- Logs and checkpoints ---------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As [`SavingTrainer.log`]; judges the steps since the last log."""
+        """As [`StreamTrainer.log`]; judges the steps since the last log."""
         if "loss" in logs:
             self._judge_steps()
             if self._num_skipped:

@@ -5,7 +5,6 @@ import copy
 import functools
 import gc
 import inspect
-import json
 import logging
 import os
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import has_compiled_regions, is_compiled_module
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -29,7 +28,6 @@ from ..credentials import without_credentials
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.metadata import has_metadata
 from ..data.mixture import MixtureDataset, MixtureStream
-from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
 from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
@@ -194,7 +192,6 @@ class DepthTrainer(GenerationTrainer):
             listeners.append(self.train_dataset)
         if listeners:
             self.add_callback(CollatorEpochCallback(*listeners))
-        self._stream_positions: dict[int, Any] = {}
         self._train_sums = None
         self._eval_sums = None
         self._eval_dataloaders: dict[str, DataLoader] = {}  # with persistent workers, kept by `Trainer`
@@ -230,19 +227,6 @@ class DepthTrainer(GenerationTrainer):
             logger.warning(
                 f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
                 "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
-            )
-        if isinstance(self.train_dataset, IterableDataset):
-            logger.warning(
-                "`train_dataset` is a plain stream: neither its order nor its division among workers is checked, its "
-                "noise repeats if the stream does, and resuming reads it anew. Make it by "
-                "`objective.prepare_splits(...)`: each example comes once per pass, and a run goes on where it was."
-            )
-        if isinstance(self.train_dataset, ResumableStream) and (
-            self.accelerator.dispatch_batches is not False or self.accelerator.split_batches
-        ):
-            raise ValueError(
-                "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
-                "`dispatch_batches` false and `split_batches` false, the defaults of this package."
             )
         state = self.accelerator.state
         deepspeed_config = state.deepspeed_plugin.deepspeed_config if self.is_deepspeed_enabled else None
@@ -308,6 +292,27 @@ class DepthTrainer(GenerationTrainer):
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """
+        As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
+        the arguments again, which the loaded ones would replace, some for one step and some for good.
+        """
+        settings = [
+            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
+        ]
+        super()._load_optimizer_and_scheduler(checkpoint)
+        scheduler = self.lr_scheduler
+        if not isinstance(scheduler, LambdaLR):  # has a state, or is that of DeepSpeed
+            return
+        scheduler.base_lrs = [group["initial_lr"] for group in settings]
+        rates = [
+            rate * factor(scheduler.last_epoch)
+            for rate, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+        ]
+        for group, own, rate in zip(self.optimizer.param_groups, settings, rates, strict=True):
+            group.update(own, lr=rate)
+        scheduler._last_lr = rates
+
     def _divide_optimizer(self) -> None:
         """Tell an optimizer whose updates depend on whole parameters what it has of them under DeepSpeed ZeRO."""
         outer = self.deepspeed.optimizer
@@ -317,27 +322,6 @@ class DepthTrainer(GenerationTrainer):
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
-    def get_train_dataloader(self) -> DataLoader:
-        stream, collator = self.train_dataset, self.data_collator
-        if not isinstance(stream, ResumableStream):
-            return without_signals(super().get_train_dataloader())
-        self.train_dataset, self.data_collator = stream.divided(self._num_consumers), StreamCollator(collator)
-        try:
-            dataloader = super().get_train_dataloader()
-        finally:
-            self.train_dataset, self.data_collator = stream, collator
-        if dataloader.dataset.num_shards != self._num_consumers // self.args.world_size:
-            raise ValueError(
-                f"{self.args.world_size} processes do not share the stream one by one, as with tensor parallelism: "
-                "some of its parts would not be read. Train on map-style data."
-            )
-        return without_signals(dataloader)
-
-    @property
-    def _num_consumers(self) -> int:
-        """Processes times the workers that read a stream for each."""
-        return self.args.world_size * max(1, self.args.dataloader_num_workers)
-
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
@@ -345,50 +329,7 @@ class DepthTrainer(GenerationTrainer):
             self._divide_optimizer()
         if self.source_counts is not None:
             self.source_counts.reset()
-        if isinstance(self.train_dataset, ResumableStream):
-            # Read when the iteration begins. The Trainer skips the batches of before, which are empty then.
-            self._stream_positions = self._saved_stream_positions(resume_from_checkpoint)
-            self.train_dataset.starts = dict(self._stream_positions)
         return prepared
-
-    @property
-    def _stream_settings(self) -> dict[str, Any]:
-        return self.train_dataset.settings | {
-            "versions": self.train_dataset.versions,
-            "num_consumers": self._num_consumers,
-            "batch_size": self._train_batch_size,
-            "batches": self.state.global_step * self.args.gradient_accumulation_steps,
-        }
-
-    def _saved_stream_positions(self, checkpoint: str | None) -> dict[int, Any]:
-        """How far the consumers of this process had read; empty where they begin at the beginning."""
-        if checkpoint is None or self.args.ignore_data_skip:
-            return {}
-        path = Path(checkpoint, self._rank_file("stream"))
-        saved = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        now, settings = self._stream_settings, saved.get("settings", {})
-        if settings:
-            settings.setdefault("versions", now["versions"])  # of an earlier release, which did not state them
-        different = [name for name, value in now.items() if settings.get(name) != value]
-        if not different:
-            position_class = self.train_dataset.position_class
-            return dict(unflatten_position(values, position_class) for values in saved["positions"])
-        changes = ", ".join(f"{name} {settings.get(name)} (now {now[name]})" for name in different)
-        logger.warning(
-            f"The position in the stream that {checkpoint} was saved at does not hold any more: {changes}. What was "
-            "read is prepared again and passed over. The division is another one, so that some examples of this pass "
-            "may come twice and some not at all."
-        )
-        return {}
-
-    def _save_rank_files(self, folder: Path) -> None:
-        """Also how far this process has read a stream."""
-        super()._save_rank_files(folder)
-        if isinstance(self.train_dataset, ResumableStream) and not self.args.save_only_model:
-            positions = [flatten_position(*item) for item in self._stream_positions.items()]
-            folder.mkdir(parents=True, exist_ok=True)
-            content = json.dumps({"settings": self._stream_settings, "positions": positions})
-            (folder / self._rank_file("stream")).write_text(content, encoding="utf-8")
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         """As `Trainer` does, but persistent workers are those of the data set, whatever was read under its name."""
@@ -443,17 +384,13 @@ class DepthTrainer(GenerationTrainer):
         Args:
             inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and
                 optionally `num_cut_tokens` (B,) and, of a mixture, `source`, `num_documents`, `num_examples` and
-                `num_tokens` (B,), which are only counted, and `stream_position`, which is noted; for rows of several
-                examples also `decoder_input_ids` (B, T) and the segment ids (B, S) and (B, T). A model of this package
-                returns its logits in training with `skip_logits=False`.
+                `num_tokens` (B,), which are only counted; for rows of several examples also `decoder_input_ids` (B, T)
+                and the segment ids (B, S) and (B, T). A model of this package returns its logits in training with
+                `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
         """
         inputs = dict(inputs)
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
-        if "stream_position" in inputs:
-            values = inputs.pop("stream_position")
-            consumer, position = unflatten_position(values, self.train_dataset.position_class)
-            self._stream_positions[consumer] = position
         counted = {name: inputs.pop(name) for name in COUNTED_OF_SOURCES if name in inputs}
         if counted and model.training and self.source_counts is not None:
             self.source_counts.add(**counted)
@@ -723,67 +660,6 @@ class DepthTrainer(GenerationTrainer):
         rows = self.accelerator.gather_for_metrics(unshuffling_statistics(*tensors, self.model.config))
         self._unshuffling[decoding] = _add(self._unshuffling.get(decoding), unshuffling_table(rows))
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """
-        As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
-        the arguments again, which the loaded ones would replace, some for one step and some for good.
-        """
-        settings = [
-            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
-        ]
-        super()._load_optimizer_and_scheduler(checkpoint)
-        scheduler = self.lr_scheduler
-        if not isinstance(scheduler, LambdaLR):  # has a state, or is that of DeepSpeed
-            return
-        scheduler.base_lrs = [group["initial_lr"] for group in settings]
-        rates = [
-            rate * factor(scheduler.last_epoch)
-            for rate, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-        ]
-        for group, own, rate in zip(self.optimizer.param_groups, settings, rates, strict=True):
-            group.update(own, lr=rate)
-        scheduler._last_lr = rates
-
-    def load_state(self, checkpoint: str | os.PathLike) -> None:
-        """
-        Take the step count and the logs of a checkpoint, as after the training that led to it. The weights stay.
-
-        Args:
-            checkpoint: a folder with `trainer_state.json`.
-        """
-        self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
-        if self.args.auto_find_batch_size and self.state.train_batch_size:
-            self._train_batch_size = self.state.train_batch_size
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._num_logs_before_best = len(self.state.log_history)
-
-    def end(self) -> None:
-        """
-        End trackers and process group; the last line of a script. Several processes cannot go on with this trainer.
-        """
-        self.accelerator.wait_for_everyone()
-        for tracker in run_trackers(self):
-            tracker.end()
-        self._end_workers()
-        if self.args.world_size > 1:
-            # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
-            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
-            # https://github.com/pytorch/pytorch/issues/56297 (destructors that wait) and .../issues/190489 (at exit).
-            self.model_wrapped = self.model
-            self.accelerator.free_memory()
-            gc.collect()
-        self.accelerator.end_training()
-
-    def _end_workers(self) -> None:
-        """
-        End the persistent workers of all data loaders. Freed with the trainer, which holds them in a cycle of
-        references, their queues are closed before they are told (torch 2.13), and each is waited for for five seconds.
-        """
-        for loader in self.accelerator._dataloaders:
-            iterator = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
-            if hasattr(iterator, "_shutdown_workers"):
-                iterator._shutdown_workers()
-
     # ---- Model card -------------------------------------------------------------------------------------------------
 
     def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
@@ -924,6 +800,48 @@ class DepthTrainer(GenerationTrainer):
             metrics["tokens_per_second"] = tokens / (now - self._log_clock)
         self._log_clock = now
         return metrics
+
+    # ---- State and end ----------------------------------------------------------------------------------------------
+
+    def load_state(self, checkpoint: str | os.PathLike) -> None:
+        """
+        Take the step count and the logs of a checkpoint, as after the training that led to it. The weights stay.
+
+        Args:
+            checkpoint: a folder with `trainer_state.json`.
+        """
+        self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
+        if self.args.auto_find_batch_size and self.state.train_batch_size:
+            self._train_batch_size = self.state.train_batch_size
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._num_logs_before_best = len(self.state.log_history)
+
+    def end(self) -> None:
+        """
+        End trackers and process group; the last line of a script. Several processes cannot go on with this trainer.
+        """
+        self.accelerator.wait_for_everyone()
+        for tracker in run_trackers(self):
+            tracker.end()
+        self._end_workers()
+        if self.args.world_size > 1:
+            # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
+            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
+            # https://github.com/pytorch/pytorch/issues/56297 (destructors that wait) and .../issues/190489 (at exit).
+            self.model_wrapped = self.model
+            self.accelerator.free_memory()
+            gc.collect()
+        self.accelerator.end_training()
+
+    def _end_workers(self) -> None:
+        """
+        End the persistent workers of all data loaders. Freed with the trainer, which holds them in a cycle of
+        references, their queues are closed before they are told (torch 2.13), and each is waited for for five seconds.
+        """
+        for loader in self.accelerator._dataloaders:
+            iterator = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
+            if hasattr(iterator, "_shutdown_workers"):
+                iterator._shutdown_workers()
 
 
 def _add(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
