@@ -37,7 +37,7 @@ from hf_depth import (  # noqa: E402
     load_model,
     train_tokenizer,
 )
-from hf_depth.data.objectives import Collator, Objective  # noqa: E402
+from hf_depth.data.base_objective import Collator, Objective  # noqa: E402
 from hf_depth.data.packing import unpack_rows  # noqa: E402
 from hf_depth.data.tokenization import load_tokenizer  # noqa: E402
 

@@ -9,6 +9,7 @@ from .models.configuration_depth import DepthConfig
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
+    from .data.base_objective import Objective
     from .data.corpus import load_corpus
     from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
     from .data.denoisers import Denoiser
@@ -16,7 +17,6 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
         DepthObjective,
         DepthPrefixLMObjective,
         MixtureOfDenoisersObjective,
-        Objective,
         PrefixLMObjective,
         SpanCorruptionObjective,
     )
@@ -47,6 +47,7 @@ __version__ = "0.1.0"
 # Where the other public names are. They are imported when they are first used: who loads a model does not wait for the
 # Trainer, datasets and pandas.
 _MODULES = {
+    "data.base_objective": ("Objective",),
     "data.corpus": ("load_corpus",),
     "data.data_collator": ("DataCollatorForDepth", "DataCollatorForT5SpanCorruption"),
     "data.denoisers": ("Denoiser",),
@@ -54,7 +55,6 @@ _MODULES = {
         "DepthObjective",
         "DepthPrefixLMObjective",
         "MixtureOfDenoisersObjective",
-        "Objective",
         "PrefixLMObjective",
         "SpanCorruptionObjective",
     ),

@@ -40,10 +40,10 @@ from ..manifests import (
     sync_folder,
     write_manifest,
 )
+from .base_objective import Documents, Objective, summed_statistics
 from .files import check_text_column
 from .metadata import check_metadata_columns, column_values
 from .mixture import DocumentMixture, naming_source
-from .objectives import Documents, Objective, summed_statistics
 from .preprocessing import EXAMPLES_VERSION, NoExamplesError, dataset_statistics
 from .sentences import get_sentence_splitter
 from .shards import (

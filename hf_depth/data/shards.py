@@ -30,9 +30,9 @@ from ..manifests import (
     read_manifest,
 )
 from ..tables import aligned
+from .base_objective import Objective, Statistics, summed_statistics, without_waiting
 from .files import describe_file
 from .mixture import Mixing, mix_examples
-from .objectives import Objective, Statistics, summed_statistics, without_waiting
 from .pmi import UNITS_VERSION
 from .preprocessing import dataset_statistics
 from .streams import ExampleStream

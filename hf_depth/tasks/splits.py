@@ -13,9 +13,9 @@ from datasets import Dataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
 from ..credentials import is_hub_name, told_name
+from ..data.base_objective import without_waiting
 from ..data.corpus import PYTHON_TEXT
 from ..data.files import FILE_ARGUMENTS
-from ..data.objectives import without_waiting
 from ..suggestions import listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets

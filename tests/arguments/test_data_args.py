@@ -15,6 +15,7 @@ from helpers import tiny_tokenizer
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import TaskArguments
+from hf_depth.data.base_objective import Objective
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.denoisers import Denoiser
 from hf_depth.data.objectives import (
@@ -22,7 +23,6 @@ from hf_depth.data.objectives import (
     DepthObjective,
     DepthPrefixLMObjective,
     MixtureOfDenoisersObjective,
-    Objective,
     PrefixLMObjective,
     SpanCorruptionObjective,
 )

@@ -12,6 +12,7 @@ from datasets import Dataset, IterableDataset
 from transformers import T5Tokenizer, TrainingArguments
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_mt5_tokenizer, tiny_tokenizer
+from hf_depth.data.base_objective import Objective
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from hf_depth.data.denoisers import UL2_DENOISERS, Denoiser
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
@@ -20,7 +21,6 @@ from hf_depth.data.objectives import (
     DepthObjective,
     DepthPrefixLMObjective,
     MixtureOfDenoisersObjective,
-    Objective,
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
@@ -111,7 +111,7 @@ class ObjectiveTest(parameterized.TestCase):
     def test_max_samples_prepares_few_documents(self):
         texts = [SENTENCES[number % len(SENTENCES)] for number in range(100)]
         objective = DepthObjective(TOKENIZER, **LENGTHS)
-        prepared = mock.patch("hf_depth.data.objectives.prepare_dataset", side_effect=AssertionError)
+        prepared = mock.patch("hf_depth.data.base_objective.prepare_dataset", side_effect=AssertionError)
         with mock.patch.object(Dataset, "select", side_effect=lambda indices: self.assertLess(len(indices), 20)):
             with prepared, self.assertRaises(AssertionError):
                 objective.prepare(documents(texts), max_samples=10)
@@ -414,7 +414,7 @@ class PrepareSplitsTest(parameterized.TestCase):
         self.assertIn("nothing to un-shuffle", logs.output[0])
 
     def test_many_unknown_tokens_are_reported(self):
-        with self.assertLogs("hf_depth.data.objectives", "WARNING") as logs:
+        with self.assertLogs("hf_depth.data.base_objective", "WARNING") as logs:
             SpanCorruptionObjective(TOKENIZER).prepare_splits({"train": documents(["читать письмо " * 20])})
         self.assertRegex(logs.output[0], r"\d+\.\d% of the train tokens are unknown")
 

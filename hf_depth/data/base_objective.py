@@ -1,0 +1,502 @@
+"""[`Objective`]: what all objectives of pre-training share, above all the preparation of documents and splits."""
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import Dataset, IterableDataset, concatenate_datasets
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..suggestions import suggestion
+from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from .files import check_text_column
+from .metadata import METADATA_IDS, MetadataEncoder, check_metadata_columns
+from .mixture import DocumentMixture, MixtureDataset, MixtureStream, mix_examples, naming_source
+from .packing import PER_EXAMPLE, LengthBounds, PackedPreprocessor
+from .preprocessing import (
+    DepthPreprocessor,
+    NoExamplesError,
+    SpanCorruptionPreprocessor,
+    dataset_statistics,
+    prepare_dataset,
+)
+from .streams import ExampleStream
+
+logger = logging.getLogger(__name__)
+
+Documents = Dataset | IterableDataset
+Preprocessor = SpanCorruptionPreprocessor | DepthPreprocessor | PackedPreprocessor
+SPLITS = ("train", "validation", "test")
+
+# A stream to train on is judged by so many of its first examples, before anything is trained.
+STREAM_CHECK_EXAMPLES = 1000
+# The share of real tokens in packed rows is that of so many rows, at equal distances.
+MEASURED_ROWS = 500
+PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
+METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
+
+Statistics = dict[str, int]
+# What comes of a split: of a mixture, one data set to train on and several to evaluate on.
+Examples = Dataset | ExampleStream | MixtureDataset | MixtureStream | dict[str, Dataset]
+Collator = DataCollatorForT5SpanCorruption | DataCollatorForDepth
+
+
+def summed_statistics(statistics: Iterable[Statistics]) -> Statistics:
+    """The statistics of several data sets together."""
+    statistics = list(statistics)
+    return {name: sum(each[name] for each in statistics) for name in statistics[0]}
+
+
+@contextlib.contextmanager
+def without_waiting(desc: str) -> Iterator[None]:
+    """Stands for `main_process_first` where there is one process."""
+    yield
+
+
+@dataclass
+class Objective(ABC):
+    """
+    Base class of the pre-training objectives.
+
+    Args:
+        tokenizer: what the model reads; a T5 tokenizer, for DEPTH with sentence tokens.
+        max_source_length (`int`, defaults to 512): longest encoder input in tokens.
+        max_target_length (`int`, *optional*): longest target in tokens; by default what the longest input needs.
+        packing (`bool`, defaults to `False`): put several training examples into one row. Each is corrupted and
+            learned from as if it stood alone, but less of a batch is padding.
+        packed_source_length (`int`, *optional*): most tokens of the inputs of a row; by default `max_source_length`
+            (DEPTH: twice that, since no two of its windows of whole sentences may fit together).
+        packed_target_length (`int`, *optional*): most tokens of the targets of a row; by default as many times
+            `max_target_length`.
+        metadata_columns (`Sequence[str]`, *optional*): columns of the documents that the encoder reads before some of
+            the examples, see [`metadata_prefix`]: never masked, and in no target.
+        metadata_probability (`float`, defaults to 0.5): with which an example has its metadata, drawn at every visit.
+        max_metadata_length (`int`, defaults to 64): most tokens of metadata. With metadata, the text of an example is
+            by so many tokens shorter than `max_source_length`, whatever metadata it has.
+
+    >>> sorted(name for _, name in OBJECTIVES), all(issubclass(kind, Objective) for kind in OBJECTIVES.values())
+    (['mixture_of_denoisers', 'prefix_lm', 'prefix_lm', 'span_corruption', 'span_corruption'], True)
+    """
+
+    # Which models it trains (a key of `models.loading.MODEL_TYPES`), and its name for that kind of model.
+    model_type: ClassVar[str]
+    name: ClassVar[str]
+    # Subclasses that have these settings make fields of them. (A field cannot take the place of a `ClassVar`.)
+    min_sentences = 1
+    pack_examples = False
+    # How many times as long as an example a packed row is by default.
+    packed_examples: ClassVar[int] = 1
+
+    tokenizer: PreTrainedTokenizerBase
+    max_source_length: int = 512
+    max_target_length: int | None = None
+    packing: bool = field(default=False, kw_only=True)
+    packed_source_length: int | None = field(default=None, kw_only=True)
+    packed_target_length: int | None = field(default=None, kw_only=True)
+    metadata_columns: Sequence[str] = field(default=(), kw_only=True)
+    metadata_probability: float = field(default=0.5, kw_only=True)
+    max_metadata_length: int = field(default=64, kw_only=True)
+
+    def __post_init__(self):
+        if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
+            raise ValueError(
+                f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
+            )
+        self._check_metadata()
+        self.collator()  # checks lengths and noise
+        self.complete()
+        preprocessor = self.preprocessor()  # checks that there are enough sentinels
+        if self.metadata_columns and METADATA_IDS not in preprocessor.features:
+            raise ValueError(f"{type(self).__name__} does not take metadata: leave out `metadata_columns`.")
+        self._complete_packing()
+
+    def _check_metadata(self) -> None:
+        columns = [self.metadata_columns] if isinstance(self.metadata_columns, str) else self.metadata_columns
+        self.metadata_columns = list(columns)
+        if not self.metadata_columns:
+            return
+        if len(set(self.metadata_columns)) < len(self.metadata_columns):
+            raise ValueError(f"`metadata_columns` names a column twice: {', '.join(self.metadata_columns)}.")
+        if not 1 <= self.max_metadata_length <= self.max_source_length // 2:
+            raise ValueError(
+                "`max_metadata_length` must be between 1 and half of `max_source_length`="
+                f"{self.max_source_length}, got {self.max_metadata_length}: the rest is for the text."
+            )
+
+    @property
+    def metadata_encoder(self) -> MetadataEncoder | None:
+        """What makes the metadata columns, for the preprocessor; `None` without `metadata_columns`."""
+        if not self.metadata_columns:
+            return None
+        return MetadataEncoder(self.tokenizer, self.metadata_columns, self.max_metadata_length)
+
+    @property
+    def max_text_length(self) -> int:
+        """What metadata leave of `max_source_length`."""
+        return self.max_source_length - (self.max_metadata_length if self.metadata_columns else 0)
+
+    def complete(self) -> None:
+        """Fill in the settings that depend on others."""
+        if self.max_target_length is None:
+            self.max_target_length = self.max_source_length
+
+    def _complete_packing(self) -> None:
+        lengths = PACKING_SETTINGS[1:]
+        if not self.packing:
+            given = [name for name in lengths if getattr(self, name) is not None]
+            if given:
+                raise ValueError(f"`{given[0]}` is the length of packed rows: it needs `packing`.")
+            return
+        if self.pack_examples:
+            raise ValueError(
+                "`pack_examples` joins documents into one example, `packing` keeps examples apart in one row: choose "
+                "one of them."
+            )
+        self.length_bounds()  # not all objectives have them
+        for name in lengths:
+            longest = getattr(self, name.replace("packed", "max"))
+            if getattr(self, name) is None:
+                setattr(self, name, self.packed_examples * longest)
+            if getattr(self, name) < longest:
+                raise ValueError(
+                    f"`{name}` {getattr(self, name)} is below the {longest} tokens that a single example may have: "
+                    "raise it, or lower the maximal length of examples."
+                )
+
+    def length_bounds(self) -> LengthBounds:
+        """
+        What says how long examples can be after corruption, for [`PackedPreprocessor`].
+
+        Raises:
+            `ValueError`: if the objective has no such bounds.
+        """
+        raise ValueError(
+            f"`packing` is not for the objective {self.name!r} of a {self.model_type} model, which has no "
+            "`length_bounds`: leave it out."
+        )
+
+    @abstractmethod
+    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor | DepthPreprocessor:
+        """The function for `datasets.map` that cuts documents into windows of token ids."""
+
+    def training_preprocessor(self, text_column: str = "text") -> Preprocessor:
+        """As [`preprocessor`], and with `packing` it puts several examples into one row."""
+        preprocessor = self.preprocessor(text_column)
+        if not self.packing:
+            return preprocessor
+        return PackedPreprocessor(
+            preprocessor,
+            self.length_bounds(),
+            self.packed_source_length,
+            self.packed_target_length,
+            self.min_sentences,
+        )
+
+    @abstractmethod
+    def make_collator(self, **arguments: Any) -> Collator:
+        """
+        The collator with the noise of this objective.
+
+        Args:
+            arguments: what [`collator`] passes on: lengths, padding, seed.
+        """
+
+    def collator(
+        self,
+        seed: int = 42,
+        padding: bool | str = "longest",
+        pad_to_multiple_of: int | None = None,
+        model: PreTrainedModel | None = None,
+    ) -> Collator:
+        """
+        The collator that corrupts what [`prepare`] returns.
+
+        Args:
+            seed: together with the epoch and the tokens of an example it decides what is drawn for that example.
+            padding: `"longest"`, or `"max_length"` for static shapes.
+            pad_to_multiple_of: makes both widths of a batch a multiple of this number.
+            model: if given, compared with the tokenizer, see [`check_sentence_tokens`].
+        """
+        packed = {name: getattr(self, name) for name in PACKING_SETTINGS[1:]}
+        return self.make_collator(
+            max_source_length=self.max_source_length,
+            max_target_length=self.max_target_length,
+            padding=padding,
+            pad_to_multiple_of=pad_to_multiple_of,
+            seed=seed,
+            model=model,
+            metadata_probability=self.metadata_probability,
+            **(packed if self.packing else {}),
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings by their names, without the tokenizer, and without those of metadata and packing if unused."""
+        left_out = {"tokenizer"}
+        left_out |= set() if self.metadata_columns else set(METADATA_SETTINGS)
+        left_out |= set() if self.packing else set(PACKING_SETTINGS)
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in left_out}
+        return {"objective": self.name} | values
+
+    def prepare(
+        self,
+        documents: Documents,
+        *,
+        text_column: str = "text",
+        max_samples: int | None = None,
+        num_proc: int | None = None,
+        overwrite_cache: bool = False,
+        desc: str = "Preparing text",
+        packing: bool | None = None,
+    ) -> Documents:
+        """
+        Cut documents into examples of token ids. They are not corrupted yet: the collator draws that at every visit.
+
+        Args:
+            documents: one document per row, map-style or streamed.
+            text_column: the column that holds them.
+            max_samples: stop at so many examples (or packed rows), without preparing many more documents than that
+                takes.
+            num_proc: processes, for map-style data.
+            overwrite_cache: prepare anew even if `datasets` has cached the result.
+            desc: for the progress bar.
+            packing: whether to put several examples into one row; by default as the objective says. Data to evaluate
+                on are not packed: give `False`.
+
+        Returns:
+            A data set of the same kind with the columns `input_ids`, `num_cut_tokens`, for DEPTH `sentence_lengths`,
+            with PMI masking `unit_lengths`, and with `metadata_columns` those of [`MetadataEncoder`]; map-style data
+            in numpy format, which the collators read fastest. For packed rows see [`PackedPreprocessor`].
+
+        Raises:
+            `ValueError`: if the column or one of the metadata is missing or holds something else than text, if no
+                example is left, or if several splits are given.
+        """
+        if isinstance(documents, Mapping):
+            raise ValueError(
+                f"`documents` are the splits {', '.join(map(repr, documents))}. Prepare one of them, or all by "
+                "`objective.prepare_splits(corpus)`."
+            )
+        if not isinstance(documents, Documents):
+            raise ValueError(
+                f"`documents` must be a data set, got {type(documents).__name__}. Make one of texts by "
+                '`datasets.Dataset.from_dict({"text": texts})`.'
+            )
+        packing = self.packing if packing is None else packing
+        preprocessor = self.training_preprocessor(text_column) if packing else self.preprocessor(text_column)
+        examples = self._prepare(documents, preprocessor, max_samples, num_proc, overwrite_cache, desc)
+        if isinstance(examples, Dataset):
+            self.report(dataset_statistics(examples, self.tokenizer.unk_token_id), "prepared")
+            self._report_examples(examples, "prepared")
+        return examples
+
+    def _prepare(
+        self,
+        documents: Documents,
+        preprocessor: Preprocessor,
+        max_samples: int | None,
+        num_proc: int | None,
+        overwrite_cache: bool,
+        desc: str,
+    ) -> Documents:
+        if max_samples is not None and max_samples < 1:
+            raise ValueError(f"`max_samples` must be at least 1, got {max_samples}.")
+        if isinstance(documents, IterableDataset):
+            examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
+            return examples if max_samples is None else examples.take(max_samples)
+        number = len(documents)
+        if max_samples is not None and not self.pack_examples:
+            number = min(max_samples, number)
+        while True:
+            try:
+                examples = prepare_dataset(
+                    documents.select(range(number)),
+                    preprocessor,
+                    num_proc=num_proc,
+                    overwrite_cache=overwrite_cache,
+                    desc=desc,
+                    min_sentences=self.min_sentences,
+                )
+            except NoExamplesError:
+                if number == len(documents):
+                    raise
+                examples = []
+            if max_samples is None or len(examples) >= max_samples or number == len(documents):
+                break
+            number = min(2 * number, len(documents))  # some documents gave no example
+        if max_samples is not None:
+            examples = examples.select(range(min(max_samples, len(examples))))
+        return examples.with_format("numpy")
+
+    def prepare_splits(
+        self,
+        corpus: Mapping[str, Documents | DocumentMixture],
+        *,
+        text_column: str = "text",
+        max_samples: Mapping[str, int | None] | None = None,
+        num_proc: int | None = None,
+        overwrite_cache: bool = False,
+        main_process_first: Callable[..., contextlib.AbstractContextManager] = without_waiting,
+        seed: int = 42,
+        shuffle_buffer_size: int = 10_000,
+        whole_shards: bool = False,
+    ) -> tuple[dict[str, Examples], dict[str, Statistics]]:
+        """
+        [`prepare`] each split of a corpus for a run. What comes of it is logged and checked.
+
+        A stream to train on is an [`ExampleStream`]: endless, each example once per pass, shuffled, with new noise at
+        each pass. With `max_samples` it is read into memory, as is a stream to evaluate on: only then is it known
+        which examples these are, and to several processes which of them just fill up their last batch.
+
+        The sources of a mixture are prepared one by one. Those to train on are mixed, see [`mix_examples`]; of the
+        other splits there is a dictionary with the examples of each source.
+
+        Args:
+            corpus: splits `train`, `validation`, `test` (or some of them), see [`load_corpus`].
+            text_column, num_proc, overwrite_cache: as for [`prepare`].
+            max_samples: the most examples of each split, of a mixture from each source.
+            main_process_first: makes the context in which one process prepares before the others, such as
+                `training_args.main_process_first`.
+            seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
+
+        Returns:
+            The prepared splits, and the [`dataset_statistics`] of those whose length is known; of a mixture their sums
+            and those of each source, such as `"novels train"`.
+
+        Raises:
+            `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
+        """
+        if not isinstance(corpus, Mapping):
+            raise ValueError(
+                f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
+                "data set by `objective.prepare(documents)`."
+            )
+        limits = max_samples or {}
+        unknown = [split for split in limits if split not in SPLITS]
+        if unknown:
+            raise ValueError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
+        data, statistics = {}, {}
+
+        def prepared(
+            split: str, documents: Documents, text_column: str, whole_shards: bool, source: str = ""
+        ) -> Dataset | ExampleStream:
+            if isinstance(documents, IterableDataset) and split == "train" and limits.get(split) is None:
+                return self._endless(documents, text_column, seed, shuffle_buffer_size, whole_shards)
+            # Metrics of evaluation are means over examples, and `generate()` takes one per row.
+            preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
+            title = f"{source} {split}".lstrip()
+            with main_process_first(desc=f"preparing the {title} split"):
+                examples = self._prepare(
+                    documents, preprocessor, limits.get(split), num_proc, overwrite_cache, f"Preparing {title}"
+                )
+                if isinstance(examples, IterableDataset):
+                    examples = self._in_memory(examples, split, preprocessor)
+            statistics[title] = dataset_statistics(examples, self.tokenizer.unk_token_id)
+            self.report(statistics[title], split)
+            self._report_examples(examples, split)
+            return examples
+
+        for split, documents in corpus.items():
+            if not isinstance(documents, DocumentMixture):
+                data[split] = prepared(split, documents, text_column, whole_shards)
+                continue
+            parts = {}
+            for name, source in documents.sources.items():
+                logger.info(f"{split}, source {name!r}:")
+                with naming_source(name):
+                    parts[name] = prepared(split, documents[name], source.text_column, source.is_remote, name)
+            data[split] = parts
+            if split == "train":
+                data[split] = mix_examples(parts, documents.mixing, seed)
+                logger.info(f"{split}: {data[split].description}")
+            counts = [statistics[f"{name} {split}"] for name in parts if f"{name} {split}" in statistics]
+            if counts:
+                statistics[split] = summed_statistics(counts)
+        return data, statistics
+
+    def _endless(
+        self, documents: IterableDataset, text_column: str, seed: int, buffer_size: int, whole_shards: bool
+    ) -> ExampleStream:
+        """A stream to train on, the first examples of which are checked."""
+        check_text_column(documents, text_column)
+        check_metadata_columns(documents, self.metadata_columns, text_column)
+        stream = ExampleStream(
+            documents, self.training_preprocessor(text_column), self.min_sentences, seed, buffer_size, whole_shards
+        )
+        first = Dataset.from_list(list(islice(stream.one_pass(), STREAM_CHECK_EXAMPLES)), stream.preprocessor.features)
+        kind = "rows" if self.packing else "examples"
+        logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")
+        self.report(dataset_statistics(first, self.tokenizer.unk_token_id), "train")
+        self._report_examples(first.with_format("numpy"), "train")
+        return stream
+
+    def report(self, statistics: Statistics, split: str) -> None:
+        """
+        Log what the preparation made of the documents of a split, and warn of many unknown tokens.
+
+        Args:
+            statistics: from [`dataset_statistics`].
+            split: its name.
+        """
+        logger.info(
+            f"{split}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items())
+        )
+        unknown = statistics.get("unknown_tokens", 0) / max(statistics["tokens"], 1)
+        if unknown > 0.01:
+            logger.warning(
+                f"{unknown:.1%} of the {split} tokens are unknown to the tokenizer (`<unk>`): does it fit the "
+                "language? Use another one (`tokenizer_name`)."
+            )
+        if statistics.get("metadata_examples") == 0:
+            logger.warning(
+                f"No example of the {split} data has metadata: {', '.join(self.metadata_columns)} are empty."
+            )
+
+    def real_token_shares(self, rows: Dataset) -> dict[str, float]:
+        """
+        How much of packed rows is no padding, as the collator corrupts them in the first epoch.
+
+        Args:
+            rows: from [`prepare`] with `packing`.
+
+        Returns:
+            `dict[str, float]`: `source`, the share of the `packed_source_length` tokens of a row, and `target`, that
+            of `packed_target_length`; of many rows, those of a sample.
+        """
+        indices = np.unique(np.linspace(0, len(rows) - 1, MEASURED_ROWS).astype(int))
+        collator, num_source, num_target = self.collator(), 0, 0
+        for start in range(0, len(indices), 50):
+            batch = collator([rows[int(index)] for index in indices[start : start + 50]])
+            num_source += int((batch["encoder_segment_ids"] > 0).sum())
+            num_target += int((batch["decoder_segment_ids"] > 0).sum())
+        return {
+            "source": num_source / (len(indices) * self.packed_source_length),
+            "target": num_target / (len(indices) * self.packed_target_length),
+        }
+
+    def _report_examples(self, examples: Dataset, split: str) -> None:
+        """Log what is measured on prepared examples, which are in numpy format, beside their statistics."""
+        if f"input_ids{PER_EXAMPLE}" not in examples.column_names:
+            return
+        shares = self.real_token_shares(examples)
+        logger.info(
+            f"{split}: packed rows of {self.packed_source_length:,} source and {self.packed_target_length:,} target "
+            f"tokens, of which {shares['source']:.1%} and {shares['target']:.1%} are real, the rest padding; a batch "
+            "is padded to its longest row only"
+        )
+
+    def _in_memory(self, examples: IterableDataset, split: str, preprocessor: Preprocessor) -> Dataset:
+        features = preprocessor.features
+        # In parts, since lists of numbers take ten times the memory of arrays.
+        parts = [Dataset.from_dict(part, features=features) for part in examples.iter(1000)]
+        if not parts:
+            raise NoExamplesError(
+                f"None of the documents of the {split} stream gives an example: they have too little text, or fewer "
+                f"than `min_sentences` {self.min_sentences} sentences."
+            )
+        return concatenate_datasets(parts).with_format("numpy")
