@@ -293,7 +293,6 @@ def check_wandb_key(args: TrainingArguments) -> None:
     if "wandb" not in args.report_to or args.process_index != 0:
         return
     import wandb
-    from pydantic import ValidationError  # W&B needs it
 
     try:
         from wandb.errors.term import can_use_terminput
@@ -306,9 +305,10 @@ def check_wandb_key(args: TrainingArguments) -> None:
         key = authenticate_session(host=settings.base_url, source="", prompt=False, update_session=False)
     except (ImportError, TypeError):  # an earlier wandb has no such functions; it complains by itself, but later
         return
-    except ValidationError as error:
-        wrong = (f"WANDB_{one['loc'][0]}".upper() + f" is {one['input']!r}. {one['msg']}" for one in error.errors())
-        raise ValueError(f"`--report_to wandb`: {'; '.join(wrong)}.") from error
+    except ValueError as error:  # of pydantic, which lists what is wrong with the settings
+        listed = getattr(error, "errors", list)()
+        wrong = [f"WANDB_{one['loc'][0]}".upper() + f" is {one['input']!r}. {one['msg']}" for one in listed]
+        raise ValueError(f"`--report_to wandb`: {'; '.join(wrong) or error}.") from error
     if key is None:
         raise ValueError(
             f"`--report_to wandb`: there is no API key for {settings.base_url}. Log in once by `wandb login`, or set "
