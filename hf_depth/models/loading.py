@@ -193,7 +193,8 @@ def resolve_attention(
     if attn_implementation != "auto":
         return attn_implementation
     if device is None:
-        device = torch.accelerator.current_accelerator() or "cpu"
+        # Without the check it is what torch was built for: a GPU also where there is none.
+        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
     dtypes = (torch.float32, torch.bfloat16) if dtype is None else (dtype,)
     return _fastest_attention(torch.device(device), head_size, dropout_rate > 0, dtypes)
 

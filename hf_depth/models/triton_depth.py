@@ -56,7 +56,8 @@ def tuned(*configs: tuple[int, int, int, int]) -> Callable[[Callable], Callable]
     """
     A decorator of kernels over blocks of queries and keys: at the first call of each size it is measured which of
     `configs` (queries, keys, warps, stages) is the fastest. The result is kept on disk, beside the compiled kernels:
-    later runs on the machine choose the same, and round alike. The last one is for small GPUs and small inputs.
+    later runs on the machine choose the same, and round alike. (In the first run of several processes each measures
+    for itself, and the last one to write is kept.) The last one is for small GPUs and small inputs.
     """
 
     def decorate(function):

@@ -638,6 +638,10 @@ class AttentionTest(parameterized.TestCase):
         self.assertLen(logs.output, 1)
         self.assertIn("attn_implementation is depth_sdpa, on a CPU", logs.output[0])
 
+    def test_a_machine_without_a_gpu_is_a_cpu_whatever_torch_was_built_for(self):
+        with mock.patch("torch._C._accelerator_getAccelerator", return_value=torch.device("cuda")):
+            self.assertEqual(resolve_attention(), "depth_sdpa")
+
     def test_a_model_with_dropout_gets_sdpa(self):
         model = load_model(None, TOKENIZER, **TINY | {"dropout_rate": 0.1})
         self.assertEqual(model.config._attn_implementation, "sdpa")
