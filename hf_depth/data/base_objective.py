@@ -79,6 +79,7 @@ class Objective(ABC):
         max_metadata_length (`int`, defaults to 64): most tokens of metadata. With metadata, the text of an example is
             by so many tokens shorter than `max_source_length`, whatever metadata it has.
 
+    >>> from hf_depth.data.objectives import OBJECTIVES
     >>> sorted(name for _, name in OBJECTIVES), all(issubclass(kind, Objective) for kind in OBJECTIVES.values())
     (['mixture_of_denoisers', 'prefix_lm', 'prefix_lm', 'span_corruption', 'span_corruption'], True)
     """
