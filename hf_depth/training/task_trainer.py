@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..data.tokenization import SENTENCE_TOKENS
-from ..evaluation.label_scoring import score_labels
+from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
 from ..models.masking_depth import has_sentence_tokens
@@ -384,6 +384,7 @@ class TaskTrainer(DepthTrainer):
             )
         outputs = outputs[order]
         if self._scores_labels():
+            check_finite_scores(outputs)
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         texts = decode_generated(self.processing_class, outputs)

@@ -185,6 +185,14 @@ class EvaluationTest(TestCase):
         with self.assertRaisesRegex(ValueError, "questions.*free-form.*generate"):
             evaluated.evaluate()
 
+    def test_scores_that_are_not_finite_are_no_predictions(self):
+        evaluated = trainer("t5", self.folder, rte_rows(4), prediction_mode="score_labels")
+        with torch.no_grad():
+            evaluated.model.lm_head.weight.fill_(float("nan"))
+        for evaluate in (evaluated.evaluate, lambda: evaluated.predict(evaluated.eval_dataset)):
+            with self.assertRaisesRegex(FloatingPointError, "score of a label is not finite"):
+                evaluate()
+
     def test_a_label_beside_a_special_token_is_unparseable(self):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         label = tokenizer.encode("entailment", add_special_tokens=False)
