@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import functools
 import json
 import tempfile
@@ -388,6 +389,16 @@ class ArgumentsTest(TestCase):
         for evaluate in (trained.evaluate, trained.evaluate_tasks, trained.predict):
             with self.assertRaisesRegex(TypeError, "must be a TaskDataset, got Dataset"):
                 evaluate(rte_rows(2))
+
+    def test_two_data_sets_of_one_task_and_split_are_refused_with_the_remedy(self):
+        trained = self.build()
+        one, other = task_dataset(rte_rows(4), "t5"), task_dataset(rte_rows(2), "t5")
+        for evaluate in (trained.evaluate, trained.evaluate_tasks):
+            with self.assertRaisesRegex(ValueError, r"`eval_dataset\['b'\]` and `eval_dataset\['a'\]` are both .*rte"):
+                evaluate({"a": one, "b": other})
+        metrics = trained.evaluate_tasks({"a": one, "b": dataclasses.replace(other, split="other")})
+        self.assertContainsSubset(["predict_a_accuracy", "predict_b_accuracy"], metrics)
+        self.assertLen(trained.evaluations, 2)
 
     def test_labels_of_a_free_form_task_are_not_scored(self):
         questions = Dataset.from_dict({"question": SENTENCES[:2], "answers": [["a"]] * 2})
