@@ -20,6 +20,7 @@ class FieldsTest(RegistryTestCase):
         ({"labels": ["sad", " "]}, "field `labels`: class 1 must be text"),
         ({"labels": ["sad"]}, "field `labels`: there must be two classes"),
         ({"labels": ["-1", "1"]}, "field `labels`: '-1' stands for an unlabeled example"),
+        ({"labels": ["-1.0", "1.0"]}, "field `labels`: '-1.0' stands for an unlabeled example"),
         ({"prefix": ["a", "b"]}, "field `prefix`: there must be one for each of the 1 text columns"),
         ({"prefix_1": "a"}, "field `prefix`: give either `prefix` or `prefix_1`"),
         ({"text_column_name": []}, "field `text_column_name`: must name one or several"),
