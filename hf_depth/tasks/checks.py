@@ -217,7 +217,8 @@ def _check_metrics(task: Any) -> None:
     if task.label_step is not None:
         suitable, kind = NUMBER_METRICS, "a number"
     elif task.labels is not None:
-        suitable, kind = CLASS_METRICS + TEXT_METRICS, "a class"
+        # A class is right or wrong, however alike the texts of two of them are.
+        suitable, kind = (*CLASS_METRICS, "exact_match"), "a class"
     else:
         suitable, kind = TEXT_METRICS, "free-form text (no `labels`)"
     for name in task.metric_names:

@@ -27,6 +27,7 @@ class FieldsTest(RegistryTestCase):
         ({"label_column_name": "review"}, "field `label_column_name`: must name another column"),
         ({"metric_names": ["acuracy"]}, "field `metric_names`: there is no metric 'acuracy'. Did you mean 'accuracy'"),
         ({"metric_names": ["pearson"]}, "field `metric_names`: 'pearson' does not suit predictions that are a class"),
+        ({"metric_names": ["rougeL"]}, "field `metric_names`: 'rougeL' does not suit predictions that are a class"),
         ({"metric_names": ["f1"], "metric_to_optimize": "accuracy"}, "field `metric_to_optimize`: 'accuracy' is none"),
         ({"label_step": 0.5}, "field `labels`: with a `label_step`, they must be numbers"),
         ({"label_step": 0.5, "labels": ["0", "1"]}, "field `label_step`: the labels must be numbers in steps of 0.5"),
