@@ -28,7 +28,9 @@ from ..evaluation.comparison import (
 )
 from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
+from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
+from ..tasks.splits import check_own_files
 from .checkpoints import describe_weights
 from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
@@ -193,13 +195,28 @@ def plan_runs(arguments: CompareArguments, recipes: str | Path, flags: Sequence[
     _check_distinct(checkpoints)
     checkpoints.sort(key=_by_step)
     tasks = [_read_task(name, arguments.config, flags, Path(recipes), checkpoints[0]) for name in arguments.tasks]
+    _check_data_of_tasks({spec: task_args for spec, _, task_args in tasks})
     weights = {checkpoint: {"weights": describe_weights(checkpoint.path)} for checkpoint in checkpoints}
+    described = [(spec, script_arguments, _describe_data(spec, given)) for spec, script_arguments, given in tasks]
     return [
         _plan_run(checkpoint, spec, seed, script_arguments, arguments.output_dir, weights[checkpoint] | data)
         for checkpoint in checkpoints
-        for spec, script_arguments, data in tasks
+        for spec, script_arguments, data in described
         for seed in arguments.seeds
     ]
+
+
+def _check_data_of_tasks(tasks: Mapping[TaskSpec, TaskArguments]) -> None:
+    """Stop where `{task}` was left out of the name of a file or folder that has the data of a single task."""
+    for name in (*FILE_ARGUMENTS, "dataset_dir"):
+        groups: dict[str, list[TaskSpec]] = {}
+        for spec, given in tasks.items():
+            groups.setdefault(repr(getattr(given, name)), []).append(spec)
+        for specs in groups.values():
+            if len(specs) > 1:
+                splits = [(spec.train_split, *spec.validation_splits, *spec.test_splits) for spec in specs]
+                files = TaskFiles(**{name: getattr(tasks[specs[0]], name)})
+                check_own_files(list(zip(specs, splits, strict=True)), files)
 
 
 def _describe_data(spec: TaskSpec, arguments: TaskArguments) -> dict[str, Any]:
@@ -246,10 +263,10 @@ def _plan_run(
 
 def _read_task(
     name: str, config: str | None, flags: Sequence[str], recipes: Path, checkpoint: Checkpoint
-) -> tuple[TaskSpec, list[str], dict[str, Any]]:
+) -> tuple[TaskSpec, list[str], TaskArguments]:
     """
-    A task, the arguments of its runs but for `RUN_ARGUMENTS`, and what identifies its data; exits if the script does
-    not take them.
+    A task, the arguments of its runs but for `RUN_ARGUMENTS`, and those of them that are of the task; exits if the
+    script does not take them.
     """
     benchmark, slash, task = name.partition("/")
     if not (benchmark and slash and task):
@@ -269,7 +286,7 @@ def _read_task(
     for path in task_args.task_file or ():
         load_task_file(path)
     spec = get_task(task, benchmark)
-    return spec, script_arguments, _describe_data(spec, task_args)
+    return spec, script_arguments, task_args
 
 
 def find_recipe(benchmark: str, task: str, recipes: str | Path) -> str:

@@ -196,6 +196,21 @@ class ComparisonTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"seed-42 holds a run with other files .*{flag[2:]}"):
             self.comparison(tasks=["glue/rte"], models=["t5"], **given).pending_runs()
 
+    @parameterized.parameters("--train_file", "--dataset_dir")
+    def test_tasks_that_would_read_the_same_file_are_refused(self, flag):
+        Path("data/glue/rte").mkdir(parents=True)
+        Path("data/glue/wnli").mkdir()
+        file = Path("data/glue/rte/train.jsonl")
+        file.write_text("{}")
+        given = {"flags": [flag, str(file if flag == "--train_file" else file.parent)]}
+        with self.assertRaisesRegex(
+            ValueError, f"`{flag[2:]}`: the tasks 'glue/rte' and 'glue/wnli' would both .*rte"
+        ):
+            self.comparison(tasks=["glue/rte", "glue/wnli"], **given)
+        Path("data/glue/wnli/train.jsonl").write_text("{}")
+        for template in ("data/{benchmark}", "data/glue/{task}"):
+            self.assertLen(self.comparison(tasks=["glue/rte", "glue/wnli"], flags=["--dataset_dir", template]).runs, 8)
+
     def test_a_record_of_an_older_release_that_states_less_counts(self):
         self.execute(tasks=["glue/rte"], models=["t5"])
         for path in Path("out").rglob("comparison.json"):
