@@ -30,7 +30,7 @@ from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
 from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
-from ..tasks.splits import check_own_files
+from ..tasks.splits import TaskSplits, check_own_files
 from .checkpoints import describe_weights
 from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
@@ -103,8 +103,10 @@ class Comparison:
             start = time.monotonic()
             logger.info(f"[{number}/{len(runs)}] {run}")
             if execute_run(run, self.command(run), self.arguments.keep_models):
-                result = next(result for result in self.collect() if result.folder == str(run.folder))
-                logger.info(f"{result.metric} {result.score:.4f} after {time.monotonic() - start:.0f} s")
+                for result in self.collect():
+                    if result.folder == str(run.folder):
+                        logger.info(f"{result.metric} {result.score:.4f} after {time.monotonic() - start:.0f} s")
+                        break
             else:
                 failed.append(run)
         return failed
@@ -114,8 +116,15 @@ class Comparison:
         The results of all runs that have finished, also in other jobs, and those of probes of random weights as step
         0; writes the reports to `output_dir`.
         """
-        found = [(run, saved_metrics(run)) for run in self.runs]
-        results = [read_result(run, metrics) for run, metrics in found if metrics is not None]
+        results = []
+        for run in self.runs:
+            metrics = saved_metrics(run)
+            if metrics is None:
+                continue
+            try:
+                results.append(read_result(run, metrics))
+            except ValueError as error:  # must not keep the others from being run and reported
+                logger.error(f"{error} It is left out.")
         results += random_weight_results(results)
         if results:
             report(results, self.arguments.output_dir)
@@ -278,7 +287,7 @@ def _read_task(
     config = find_recipe(benchmark, task, recipes) if config is None else fill(config)
     script_arguments = [config, *map(fill, flags)]
     own = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint.path]
-    _, task_args, training_args = parse_arguments(
+    model_args, task_args, training_args = parse_arguments(
         FINE_TUNING_ARGUMENTS, [*script_arguments, *own, "--output_dir", "unused"]
     )
     if not training_args.do_eval:
@@ -286,7 +295,27 @@ def _read_task(
     for path in task_args.task_file or ():
         load_task_file(path)
     spec = get_task(task, benchmark)
+    _check_labels(spec, task_args, training_args, model_args.cache_dir)
     return spec, script_arguments, task_args
+
+
+def _check_labels(
+    spec: TaskSpec, task_args: TaskArguments, training_args: TaskTrainingArguments, cache_dir: str | None
+) -> None:
+    """Stop if a task without validation data, such as GLUE's `ax`, has no labeled test data that is predicted."""
+    if spec.validation_splits:
+        return
+    tested = None
+    if training_args.do_predict and spec.test_splits:
+        loading = task_args.for_loading([spec], cache_dir)
+        (part,) = TaskSplits.load(**loading, do_train=False, do_eval=False).parts
+        tested = part.examples.get(spec.test_splits[0])
+    if tested is None or not any(map(spec.targets, tested.select_columns(spec.label_column_name))):
+        lack = "test data that is predicted (`do_predict: true`)" if tested is None else "labels of its test data"
+        raise ValueError(
+            f"`--tasks {spec.full_name}`: there is no score to compare: the task has neither validation data of its "
+            f"own nor {lack}. Leave it out, or give labeled data by `--test_file`."
+        )
 
 
 def find_recipe(benchmark: str, task: str, recipes: str | Path) -> str:

@@ -211,6 +211,35 @@ class ComparisonTest(parameterized.TestCase):
         for template in ("data/{benchmark}", "data/glue/{task}"):
             self.assertLen(self.comparison(tasks=["glue/rte", "glue/wnli"], flags=["--dataset_dir", template]).runs, 8)
 
+    @parameterized.parameters(
+        ("-1", "true", "labels of its test data"),
+        ("1", "false", "test data that is predicted"),
+        ("1", "true", None),
+    )
+    def test_a_task_without_a_score_is_refused_before_the_first_run(self, label, do_predict, message):
+        Path("data").mkdir()
+        Path("data/ax.jsonl").write_text(f'{{"premise": "A.", "hypothesis": "B.", "label": {label}}}')
+        given = {"tasks": ["glue/ax"], "config": str(RECIPES / "mnli.yaml")}
+        flags = ["--test_file", "data/ax.jsonl", "--cache_dir", "cache", "--do_predict", do_predict]
+        if message is None:
+            self.assertLen(self.comparison(flags=flags, **given).runs, 4)
+            return
+        with self.assertRaisesRegex(ValueError, f"`--tasks glue/ax`: there is no score .*{message}"):
+            self.comparison(flags=flags, **given)
+
+    def test_a_run_whose_score_cannot_be_read_does_not_stop_the_others(self):
+        launcher = Path("launcher.py")
+        launcher.write_text(
+            LAUNCHER.replace("results = {", 'results = {"train_loss": 1.0} if flags["--dataset_name"] == "rte" else {')
+        )
+        with self.assertLogs(comparison.logger, "ERROR") as logs:
+            results, failed = self.execute(models=["t5"])
+        self.assertEqual([(result.task, failed) for result in results], [("disco_eval/SParxiv", 0)] * 2)
+        self.assertIn("t5 at step 10 on glue/rte, seed 42: no accuracy in", logs.output[0])
+        self.assertLen(self.calls(), 4)
+        self.assertLen(self.execute(models=["t5"])[0], 2)
+        self.assertLen(self.calls(), 4)
+
     def test_a_record_of_an_older_release_that_states_less_counts(self):
         self.execute(tasks=["glue/rte"], models=["t5"])
         for path in Path("out").rglob("comparison.json"):
