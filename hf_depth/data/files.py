@@ -350,7 +350,7 @@ def _first_bad_json_line(files: list[str]) -> str | None:
                     json.loads(part if part.strip() else "{}")
                 except (json.JSONDecodeError, RecursionError) as error:
                     return f"{file}, line {number + getattr(error, 'lineno', 1)},"
-                line = _lone_surrogate_line(part)
+                line = lone_surrogate_line(part)
                 if line:
                     return f"{file}, line {number + line},"
     return None
@@ -365,7 +365,7 @@ def _check_json_list(argument: str, file: str) -> None:
         if not content.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
             return
         content.seek(0)
-        line = _lone_surrogate_line(content.read())
+        line = lone_surrogate_line(content.read())
     if line:
         raise ValueError(
             f"`{argument}`: {file}, line {line}, holds half of a surrogate pair (such as \\ud800 alone), which is no "
@@ -373,7 +373,7 @@ def _check_json_list(argument: str, file: str) -> None:
         )
 
 
-def _lone_surrogate_line(content: bytes) -> int | None:
+def lone_surrogate_line(content: bytes) -> int | None:
     """The line, from 1, of the first half of a surrogate pair in JSON."""
     for match in _SURROGATES.finditer(content):
         if match["half"]:

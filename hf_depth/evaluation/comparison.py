@@ -124,7 +124,8 @@ def read_result(run: ComparisonRun, metrics: Mapping[str, float]) -> Result:
         ("predict", "test", run.spec.test_splits),
         ("eval", "validation", run.spec.validation_splits),
     ):
-        for split in ("", *splits[:1]):
+        # Without such a split, a score by that name is of the task that this one is trained on.
+        for split in ("", *splits[:1]) if splits else ():
             prefix = f"{start}_{split}_" if split else f"{start}_"
             if prefix + metric in metrics:
                 return Result(
@@ -145,7 +146,7 @@ def read_result(run: ComparisonRun, metrics: Mapping[str, float]) -> Result:
                 )
     raise ValueError(
         f"{run}: no {metric} in {run.folder / 'all_results.json'}, which has {', '.join(sorted(metrics))}. The "
-        "configuration needs `do_eval: true`."
+        "configuration needs `do_eval: true`, and the task labeled data."
     )
 
 

@@ -9,6 +9,7 @@ own.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -75,6 +76,23 @@ def score_labels(
         scores.append(_score_rows(model, input_ids[part], mask, rows))
     scores = torch.cat(scores)
     return scores / lengths.to(scores.device) if length_normalized else scores
+
+
+def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]]) -> None:
+    """
+    Check that there is a greatest one among the scores of each example: of NaN, `argmax` is the first label.
+
+    Args:
+        scores (`np.ndarray` or `Sequence[Sequence[float]]` of shape `(batch_size, num_labels)`):
+            What [`score_labels`] returned. (It does not look at them itself, which would wait for a device.)
+
+    Raises:
+        `FloatingPointError`: if one is not finite.
+    """
+    if not np.isfinite(scores).all():
+        raise FloatingPointError(
+            "The score of a label is not finite. T5 overflows in float16: take float32 or bfloat16."
+        )
 
 
 def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:

@@ -21,7 +21,7 @@ from ..tasks.new_examples import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec
-from .label_scoring import score_labels
+from .label_scoring import check_finite_scores, score_labels
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class TaskPredictor:
                 self.label_ids,
                 length_normalized=self.length_normalize_scores,
             ).tolist()  # (batch_size, num_labels)
-            _check_finite(scores)
+            check_finite_scores(scores)
         if scores_labels:
             texts = [labels[int(np.argmax(row))] for row in scores]
         else:
@@ -274,13 +274,6 @@ class TaskPredictor:
             if return_scores:
                 predictions[place]["scores"] = dict(zip(labels, scores[place], strict=True))
         return predictions
-
-
-def _check_finite(scores: list[list[float]]) -> None:
-    if not np.isfinite(scores).all():
-        raise FloatingPointError(
-            "The score of a label is not finite. T5 overflows in float16: load the model in float32 or bfloat16."
-        )
 
 
 def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:

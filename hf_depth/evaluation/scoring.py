@@ -134,13 +134,12 @@ def _references(spec: TaskSpec, rows: Sequence[Example]) -> tuple[np.ndarray, np
 
 def _score(spec: TaskSpec, name: str, predicted_ids, reference_ids, reference_values) -> float:
     metric = get_metric(name)
+    if metric.kind == "texts":  # exact_match: of classes, not of their texts, which may differ in punctuation alone
+        return float(np.mean(predicted_ids == reference_ids))
     if metric.kind == "ids":
         predictions, references, kwargs = predicted_ids, reference_ids, {"num_labels": spec.num_labels}
-    elif metric.kind == "values":
-        predictions, references, kwargs = spec.label_values(predicted_ids), reference_values, {}
     else:
-        predictions = [spec.labels.get(label_id, "") for label_id in predicted_ids.tolist()]
-        references, kwargs = [[spec.labels[label_id]] for label_id in reference_ids.tolist()], {}
+        predictions, references, kwargs = spec.label_values(predicted_ids), reference_values, {}
     return metric().compute(predictions=predictions, references=references, **kwargs)[name]
 
 

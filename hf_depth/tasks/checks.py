@@ -94,6 +94,9 @@ def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Seq
         )
 
 
+# Texts of the label column that stand for a label which is not published.
+UNLABELED_TEXTS = ("", "-1", "-1.0")
+
 # What may be wrong in published files, see `TaskSpec.file_defects`.
 FILE_DEFECTS = ("broken_lines", "empty_texts")
 
@@ -189,9 +192,9 @@ def _check_labels(task: Any) -> None:
             "itself; the data may hold the texts instead of the numbers.)",
         )
     texts = list(labels.values())
-    if "-1" in texts:
-        raise _error(task, "labels", "'-1' stands for an unlabeled example, so it can be the text of no label.")
     for text in texts:
+        if text in UNLABELED_TEXTS:
+            raise _error(task, "labels", f"{text!r} stands for an unlabeled example, so no label can be called so.")
         if texts.count(text) > 1:
             raise _error(task, "labels", f"several classes have the text {text!r}.")
 
@@ -214,7 +217,8 @@ def _check_metrics(task: Any) -> None:
     if task.label_step is not None:
         suitable, kind = NUMBER_METRICS, "a number"
     elif task.labels is not None:
-        suitable, kind = CLASS_METRICS + TEXT_METRICS, "a class"
+        # A class is right or wrong, however alike the texts of two of them are.
+        suitable, kind = (*CLASS_METRICS, "exact_match"), "a class"
     else:
         suitable, kind = TEXT_METRICS, "free-form text (no `labels`)"
     for name in task.metric_names:

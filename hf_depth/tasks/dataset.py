@@ -166,26 +166,41 @@ def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenC
     TokenCounts(with_text=2, with_token=1, greatest_id=9)
     """
     counts = TokenCounts()
-    for table in _id_tables(examples):
+    for table, times in _id_tables(examples):
         input_ids = table["input_ids"].combine_chunks()
         is_token = pc.equal(pc.list_flatten(input_ids), token_id)
-        counts.with_token += pc.count_distinct(pc.filter(pc.list_parent_indices(input_ids), is_token)).as_py()
-        counts.with_text += pc.sum(pc.greater(pc.list_value_length(input_ids), 1)).as_py()
+        rows_with_token = pc.unique(pc.filter(pc.list_parent_indices(input_ids), is_token))
+        counts.with_token += int(times[rows_with_token.to_numpy()].sum())
+        counts.with_text += int(times[pc.list_value_length(input_ids).to_numpy() > 1].sum())
         greatest = [pc.max(pc.list_flatten(column)).as_py() for column in table.columns]
         counts.greatest_id = max([counts.greatest_id, *(number for number in greatest if number is not None)])
     return counts
 
 
-def _id_tables(examples: Iterable[Mapping[str, Any]]) -> Iterator[pa.Table]:
+def _id_tables(examples: Iterable[Mapping[str, Any]]) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """Parts of the examples, and how often each row of them occurs."""
     names = ("input_ids", "labels")
     # With a transform of the user's, what is stored are other examples.
     if isinstance(examples, Dataset) and examples.format["type"] != "custom":
         columns = [name for name in names if name in examples.column_names]
-        yield from examples.select_columns(columns).with_format("arrow").iter(batch_size=10_000)
+        yield from _stored_tables(examples.select_columns(columns))
         return
     first = list(islice(iter(examples), EXAMPLES_TO_CHECK))
     if first:
-        yield pa.table({name: [_as_list(one[name]) for one in first] for name in names if name in first[0]})
+        table = pa.table({name: [_as_list(one[name]) for one in first] for name in names if name in first[0]})
+        yield table, np.ones(len(table), dtype=np.int64)
+
+
+def _stored_tables(examples: Dataset, size: int = 10_000) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """The rows as they are stored: a mixture of tasks, which draws them, would gather them one by one."""
+    number = examples.data.num_rows
+    times = np.ones(number, dtype=np.int64)
+    if examples._indices is not None:
+        times = np.bincount(examples._indices.column(0).to_numpy().astype(np.int64), minlength=number)
+    for start in range(0, number, size):
+        part = times[start : start + size]
+        if part.any():
+            yield examples.data.fast_slice(start, size).filter(pa.array(part > 0)), part[part > 0]
 
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:

@@ -5,7 +5,7 @@ A task that no loader can read gets one of its own: a file in `tasks/loaders/` w
 options, a dataclass of them, and an entry in `LOADERS`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..suggestions import suggestion
 from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
 from .preprocessing import INSTANCE_COLUMN
 from .registry import get_task
-from .sources import TaskFiles, collect_files, read_tables
+from .sources import TaskFiles, collect_files, read_tables, split_files
 from .spec import TaskSpec
 
 
@@ -35,6 +35,9 @@ class Loader:
         counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
         reads_documents (`bool`, *optional*, defaults to `False`):
             Whether files hold documents, from which several tasks can be made, instead of the examples of one task.
+        find_files (`Callable`, *optional*):
+            The files that `load` reads for each split, called as `find_files(spec, files)`, where no two tasks may
+            share them.
         read_new (`Callable`, *optional*, defaults to `read_tables`):
             Reads files of new examples, called as `read_new(argument, names, spec, cache_dir)`.
         complete (`Callable`, *optional*):
@@ -46,6 +49,7 @@ class Loader:
     options: type = NoOptions
     counts_tokens: bool = False
     reads_documents: bool = False
+    find_files: Callable[..., Mapping[str, Sequence[str]]] | None = None
     read_new: Callable[..., Dataset] = read_tables
     complete: Callable[..., Mapping[str, Any]] | None = None
     completed_from: tuple[str, ...] = ()
@@ -56,13 +60,14 @@ class Loader:
 
 
 _DISCO_EVAL: dict[str, Any] = {
+    "find_files": disco_eval.find_files,
     "read_new": disco_eval.read_new,
     "complete": disco_eval.complete_example,
     "completed_from": disco_eval.ORDINAL_COLUMNS,
 }
 
 LOADERS: dict[str, Loader] = {
-    "table": Loader(table.load),
+    "table": Loader(table.load, find_files=split_files),
     "disco_eval": Loader(disco_eval.load, **_DISCO_EVAL),
     "disco_eval_pairs": Loader(disco_eval.load_pairs, **_DISCO_EVAL),
     "natural_instructions": Loader(

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from ..data.files import (
     load_files,
     shard_problem,
 )
-from ..data.readers import check_header, file_version, open_file
+from ..data.readers import check_header, file_version, open_file, plain_copy
 from ..suggestions import listed, suggestion
+from .json_rows import TYPE_FEATURES, json_cells, json_features, json_types
 from .rows import ROWS_VERSION
 from .spec import TaskSpec
 
@@ -225,8 +227,9 @@ def _names(split: str) -> list[str]:
 
 def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
     """
-    Read files with one row per example: those that [`data.files.load_files`] reads, and tab-separated ones (.tsv),
-    in which quotation marks are plain characters, as in GLUE's own files.
+    Read files with one row per example: those that [`data.files.load_files`] reads (JSON with the values as they are
+    written there, see [`tasks.json_rows`]), and tab-separated ones (.tsv), in which quotation marks are plain
+    characters, as in GLUE's own files.
 
     Args:
         argument: what an error calls the files.
@@ -247,8 +250,10 @@ def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: 
             f"{listed(spec.text_column_name)} and {spec.label_column_name!r}. Give a file with columns: "
             f"{', '.join(TABLE_SUFFIXES)}."
         )
+    in_json = [file for file in files if file.removesuffix(".gz").lower().endswith((".json", ".jsonl"))]
     datasets = [read_rows(argument, table_rows, file, spec, cache_dir) for file in tables]
-    others = [file for file in files if file not in tables]
+    datasets += _read_json(argument, in_json, spec, cache_dir)
+    others = [file for file in files if file not in (*tables, *in_json)]
     if others:
         datasets.append(load_files(argument, others, cache_dir=cache_dir))
     if len(datasets) == 1:
@@ -257,9 +262,18 @@ def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: 
         return concatenate_datasets(datasets)
     except ValueError as error:  # columns of different kinds: the cells of .tsv files are text
         raise ValueError(
-            f"`{argument}`: the columns of {listed(tables + others)} are of different kinds: {error} Give files of "
-            "one kind, such as .jsonl."
+            f"`{argument}`: the columns of {listed(tables + in_json + others)} are of different kinds: {error} Give "
+            "files of one kind, such as .jsonl."
         ) from error
+
+
+def _read_json(argument: str, files: Sequence[str], spec: TaskSpec, cache_dir: str | None) -> list[Dataset]:
+    """The rows of each file; all have the same columns."""
+    files = [plain_copy(file, cache_dir) if "://" in file else file for file in files]
+    types = [row for file in files for row in read_rows(argument, json_types, file, spec, cache_dir, TYPE_FEATURES)]
+    features = json_features(types)
+    cells = partial(json_cells, features=features)
+    return [_keep_file(argument, cells, file, spec, cache_dir, features) for file in files]
 
 
 def read_rows(
@@ -282,6 +296,17 @@ def read_rows(
         raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
     if not file.removesuffix(".gz").endswith(".pkl"):
         check_utf8(argument, file, None)
+    return _keep_file(argument, rows, file, spec, cache_dir, features)
+
+
+def _keep_file(
+    argument: str,
+    rows: Callable[..., Iterator[Mapping]],
+    file: str,
+    spec: TaskSpec,
+    cache_dir: str | None,
+    features: Features | None,
+) -> Dataset:
     arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
     try:
         return keep_rows(_generate, arguments, features, cache_dir)

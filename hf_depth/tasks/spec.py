@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 
 from ..suggestions import listed
-from .checks import METRIC_ALIASES, check_task
+from .checks import METRIC_ALIASES, UNLABELED_TEXTS, check_task
 
 Example = Mapping[str, Any]
 
@@ -284,7 +284,7 @@ class TaskSpec:
 
 def is_unlabeled(label: Any) -> bool:
     """Whether a value of the label column stands for a label that is not published."""
-    return label is None or label == -1 or (isinstance(label, str) and label.strip() in ("", "-1", "-1.0"))
+    return label is None or label == -1 or (isinstance(label, str) and label.strip() in UNLABELED_TEXTS)
 
 
 def whole_number(label: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
 from ..data.corpus import PYTHON_TEXT
-from ..data.files import FILE_ARGUMENTS
+from ..data.files import FILE_ARGUMENTS, file_names
 from ..suggestions import listed, suggestion
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
@@ -205,11 +205,12 @@ class TaskSplits:
             limits={"train": max_train_samples, "eval": max_eval_samples, "predict": max_predict_samples},
             seeds={"train": seed, "eval": split_seed, "predict": split_seed},
         )
+        all_needed = [selection.needed_splits(task, task in trained, task in tested) for task in loaded]
+        check_own_files(list(zip(loaded, all_needed, strict=True)), TaskFiles(dataset_dir=files.dataset_dir))
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
         splits._options = options
-        for task in loaded:
+        for task, needed in zip(loaded, all_needed, strict=True):
             in_training, in_prediction = task in trained, task in tested
-            needed = selection.needed_splits(task, in_training, in_prediction)
             if needed:
                 own_files = _files_of(files, in_training, in_prediction)
                 load = partial(splits._load_task, task, own_files, options[task.loader], selection, needed)
@@ -551,6 +552,33 @@ def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> Non
                 f"`{name}` holds the examples of one task, but there are {len(tasks)}: "
                 f"{', '.join(task.name for task in tasks)}. Name one, or a `dataset_dir` with a folder for each."
             )
+
+
+def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str]]], files: TaskFiles) -> None:
+    """
+    Check that no two tasks read the same labels, as where `dataset_dir` is the folder of a single task: one of them
+    would have the examples of the other. (A table may hold a column of labels for each of several tasks.)
+
+    Args:
+        tasks: each with the splits that are read of it.
+        files: of all of them.
+
+    Raises:
+        `ValueError`: naming the tasks and the file, or if a task has no files, see [`tasks.sources.split_files`].
+    """
+    readers: dict[tuple[str, str], TaskSpec] = {}
+    for task, splits in tasks if files.are_named else ():
+        find_files = get_loader(task).find_files
+        found = find_files(task, _files_of(files, bool(task.train_split), True)) if find_files and splits else {}
+        for file in (file for split in splits for file in found.get(split, ())):
+            other = readers.setdefault((file, task.label_column_name), task)
+            if other is not task:
+                named = [name for name in FILE_ARGUMENTS if file in file_names(getattr(files, name))]
+                raise ValueError(
+                    f"`{(*named, 'dataset_dir')[0]}`: the tasks {other.full_name!r} and {task.full_name!r} would both "
+                    f"have the examples of {file}. Give each its own: a `dataset_dir` with a folder for each, such as "
+                    f"{other.name!r} and {task.name!r}."
+                )
 
 
 def _options_of_loaders(

@@ -28,7 +28,9 @@ from ..evaluation.comparison import (
 )
 from ..manifests import replace_text
 from ..tasks.registry import get_task, load_task_file
+from ..tasks.sources import TaskFiles
 from ..tasks.spec import TaskSpec
+from ..tasks.splits import TaskSplits, check_own_files
 from .checkpoints import describe_weights
 from .saving import ALL_RESULTS_FILE
 from .training_args import TaskTrainingArguments
@@ -101,8 +103,10 @@ class Comparison:
             start = time.monotonic()
             logger.info(f"[{number}/{len(runs)}] {run}")
             if execute_run(run, self.command(run), self.arguments.keep_models):
-                result = next(result for result in self.collect() if result.folder == str(run.folder))
-                logger.info(f"{result.metric} {result.score:.4f} after {time.monotonic() - start:.0f} s")
+                for result in self.collect():
+                    if result.folder == str(run.folder):
+                        logger.info(f"{result.metric} {result.score:.4f} after {time.monotonic() - start:.0f} s")
+                        break
             else:
                 failed.append(run)
         return failed
@@ -112,8 +116,15 @@ class Comparison:
         The results of all runs that have finished, also in other jobs, and those of probes of random weights as step
         0; writes the reports to `output_dir`.
         """
-        found = [(run, saved_metrics(run)) for run in self.runs]
-        results = [read_result(run, metrics) for run, metrics in found if metrics is not None]
+        results = []
+        for run in self.runs:
+            metrics = saved_metrics(run)
+            if metrics is None:
+                continue
+            try:
+                results.append(read_result(run, metrics))
+            except ValueError as error:  # must not keep the others from being run and reported
+                logger.error(f"{error} It is left out.")
         results += random_weight_results(results)
         if results:
             report(results, self.arguments.output_dir)
@@ -193,13 +204,28 @@ def plan_runs(arguments: CompareArguments, recipes: str | Path, flags: Sequence[
     _check_distinct(checkpoints)
     checkpoints.sort(key=_by_step)
     tasks = [_read_task(name, arguments.config, flags, Path(recipes), checkpoints[0]) for name in arguments.tasks]
+    _check_data_of_tasks({spec: task_args for spec, _, task_args in tasks})
     weights = {checkpoint: {"weights": describe_weights(checkpoint.path)} for checkpoint in checkpoints}
+    described = [(spec, script_arguments, _describe_data(spec, given)) for spec, script_arguments, given in tasks]
     return [
         _plan_run(checkpoint, spec, seed, script_arguments, arguments.output_dir, weights[checkpoint] | data)
         for checkpoint in checkpoints
-        for spec, script_arguments, data in tasks
+        for spec, script_arguments, data in described
         for seed in arguments.seeds
     ]
+
+
+def _check_data_of_tasks(tasks: Mapping[TaskSpec, TaskArguments]) -> None:
+    """Stop where `{task}` was left out of the name of a file or folder that has the data of a single task."""
+    for name in (*FILE_ARGUMENTS, "dataset_dir"):
+        groups: dict[str, list[TaskSpec]] = {}
+        for spec, given in tasks.items():
+            groups.setdefault(repr(getattr(given, name)), []).append(spec)
+        for specs in groups.values():
+            if len(specs) > 1:
+                splits = [(spec.train_split, *spec.validation_splits, *spec.test_splits) for spec in specs]
+                files = TaskFiles(**{name: getattr(tasks[specs[0]], name)})
+                check_own_files(list(zip(specs, splits, strict=True)), files)
 
 
 def _describe_data(spec: TaskSpec, arguments: TaskArguments) -> dict[str, Any]:
@@ -246,10 +272,10 @@ def _plan_run(
 
 def _read_task(
     name: str, config: str | None, flags: Sequence[str], recipes: Path, checkpoint: Checkpoint
-) -> tuple[TaskSpec, list[str], dict[str, Any]]:
+) -> tuple[TaskSpec, list[str], TaskArguments]:
     """
-    A task, the arguments of its runs but for `RUN_ARGUMENTS`, and what identifies its data; exits if the script does
-    not take them.
+    A task, the arguments of its runs but for `RUN_ARGUMENTS`, and those of them that are of the task; exits if the
+    script does not take them.
     """
     benchmark, slash, task = name.partition("/")
     if not (benchmark and slash and task):
@@ -261,7 +287,7 @@ def _read_task(
     config = find_recipe(benchmark, task, recipes) if config is None else fill(config)
     script_arguments = [config, *map(fill, flags)]
     own = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint.path]
-    _, task_args, training_args = parse_arguments(
+    model_args, task_args, training_args = parse_arguments(
         FINE_TUNING_ARGUMENTS, [*script_arguments, *own, "--output_dir", "unused"]
     )
     if not training_args.do_eval:
@@ -269,7 +295,27 @@ def _read_task(
     for path in task_args.task_file or ():
         load_task_file(path)
     spec = get_task(task, benchmark)
-    return spec, script_arguments, _describe_data(spec, task_args)
+    _check_labels(spec, task_args, training_args, model_args.cache_dir)
+    return spec, script_arguments, task_args
+
+
+def _check_labels(
+    spec: TaskSpec, task_args: TaskArguments, training_args: TaskTrainingArguments, cache_dir: str | None
+) -> None:
+    """Stop if a task without validation data, such as GLUE's `ax`, has no labeled test data that is predicted."""
+    if spec.validation_splits:
+        return
+    tested = None
+    if training_args.do_predict and spec.test_splits:
+        loading = task_args.for_loading([spec], cache_dir)
+        (part,) = TaskSplits.load(**loading, do_train=False, do_eval=False).parts
+        tested = part.examples.get(spec.test_splits[0])
+    if tested is None or not any(map(spec.targets, tested.select_columns(spec.label_column_name))):
+        lack = "test data that is predicted (`do_predict: true`)" if tested is None else "labels of its test data"
+        raise ValueError(
+            f"`--tasks {spec.full_name}`: there is no score to compare: the task has neither validation data of its "
+            f"own nor {lack}. Leave it out, or give labeled data by `--test_file`."
+        )
 
 
 def find_recipe(benchmark: str, task: str, recipes: str | Path) -> str:

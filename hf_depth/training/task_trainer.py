@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..data.tokenization import SENTENCE_TOKENS
-from ..evaluation.label_scoring import score_labels
+from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
 from ..models.masking_depth import has_sentence_tokens
@@ -186,6 +186,7 @@ class TaskTrainer(DepthTrainer):
 
     def _check_evaluation_data(self, datasets: EvaluationData) -> None:
         named = by_name(datasets)
+        names_by_key: dict[tuple[str, str, str], str] = {}
         for name, dataset in named.items():
             argument = f"eval_dataset[{name!r}]" if name else "eval_dataset"
             if not isinstance(dataset, TaskDataset):
@@ -193,6 +194,14 @@ class TaskTrainer(DepthTrainer):
                     f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
                     "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it of "
                     "files, `TaskDataset(task, split, examples, prepared)` of data sets."
+                )
+            other = names_by_key.setdefault(dataset.key, name)
+            if other != name:  # what was predicted, files and card know a data set by its task and split
+                raise ValueError(
+                    f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
+                    f"({dataset.split}), and the predictions of one would replace those of the other. Give one of "
+                    "them another `split`: `TaskDataset(task, 'other', …)`, or `dataclasses.replace(dataset, split="
+                    "'other')`."
                 )
             self._check_examples(argument, dataset.prepared)
             self._check_targets(argument, dataset)
@@ -384,6 +393,7 @@ class TaskTrainer(DepthTrainer):
             )
         outputs = outputs[order]
         if self._scores_labels():
+            check_finite_scores(outputs)
             # The keys of `labels` are the classes.
             return TaskPredictions(scores=outputs, label_ids=np.array(list(dataset.spec.labels))[outputs.argmax(1)])
         texts = decode_generated(self.processing_class, outputs)

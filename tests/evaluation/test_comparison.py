@@ -72,6 +72,13 @@ class ReadResultTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"{name}: no accuracy in .*, which has train_loss.*do_eval"):
             read_result(self.run_of("rte", "glue", step), {"train_loss": 1.0})
 
+    def test_the_score_of_the_task_that_it_is_trained_on_is_not_its_own(self):
+        metrics = {"eval_matthews_correlation": 0.9}
+        with self.assertRaisesRegex(ValueError, "no matthews_correlation in .* the task labeled data"):
+            read_result(self.run_of("ax", "glue"), metrics)
+        result = read_result(self.run_of("ax", "glue"), metrics | {"predict_matthews_correlation": 0.1})
+        self.assertEqual((result.split, result.score), ("test", 0.1))
+
 
 class TablesTest(parameterized.TestCase):
     def table(self, entries):

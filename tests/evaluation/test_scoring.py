@@ -150,6 +150,13 @@ class TaskMetricsTest(parameterized.TestCase):
         self.assertEqual((metrics["exact_match"], metrics["accuracy"]), (0.5, 0.5))
         self.assertNotIn("majority_exact_match", metrics)
 
+    @parameterized.parameters((("+", "-"),), (("yes", "Yes!"),), (("e.g.", "eg"),))
+    def test_classes_whose_texts_differ_in_punctuation_or_case_are_told_apart(self, labels):
+        spec = task(labels=labels, metric_names=("exact_match", "accuracy"))
+        for texts, expected in ((labels, 1.0), (labels[::-1], 0.0), (["nonsense", ""], 0.0)):
+            metrics = compute_task_metrics(spec, rows_of([0, 1]), texts)
+            self.assertEqual((metrics["exact_match"], metrics["accuracy"]), (expected, expected))
+
     def test_optimized_score_is_at_best_one(self):
         self.assertEqual(optimized_score(get_task("natural_instructions"), {"rougeL": 40.0}), 0.4)
         self.assertEqual(optimized_score(get_task("rte"), {"accuracy": 0.4}), 0.4)

@@ -1,5 +1,7 @@
 """What a trainer takes of a task: batches of prepared examples, and data sets to evaluate on."""
 
+from unittest import mock
+
 import numpy as np
 import torch
 from absl.testing import parameterized
@@ -83,5 +85,19 @@ class TaskDatasetTest(parameterized.TestCase):
         for examples in (data, data.with_format("numpy"), data.select(range(34, -1, -1)), list(data)):
             counts = count_tokens(examples, 9)
             self.assertEqual([counts.with_text, counts.with_token, counts.greatest_id], expected)
+        for chosen, expected in (([4, 1, 4, 2, 4], [4, 3, 9]), (range(2, 5), [2, 1, 9]), ([2, 2], [2, 0, 4])):
+            counts = count_tokens(data.select(chosen), 9)
+            self.assertEqual([counts.with_text, counts.with_token, counts.greatest_id], expected)
         empty = count_tokens(data.select([]), 9)
         self.assertEqual([empty.with_text, empty.with_token, empty.greatest_id], [0, 0, -1])
+
+    def test_rows_that_a_mixture_draws_are_read_where_they_are_stored(self):
+        rng = np.random.default_rng(0)
+        ids = [rng.integers(2, 12, rng.integers(0, 9)).tolist() for _ in range(25_000)]
+        data = Dataset.from_dict({"input_ids": ids, "labels": [[1]] * len(ids)})
+        drawn = rng.integers(0, len(ids), 60_000)
+        chosen = [ids[number] for number in drawn]
+        expected = [sum(len(row) > 1 for row in chosen), sum(9 in row for row in chosen), 11]
+        with mock.patch("datasets.arrow_dataset.query_table", side_effect=AssertionError("gathered")):
+            counts = count_tokens(data.select(drawn), 9)
+        self.assertEqual([counts.with_text, counts.with_token, counts.greatest_id], expected)

@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from datasets import Dataset, DatasetDict
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import TaskDataset, TaskFiles, TaskSplits, get_task
+from hf_depth import TaskDataset, TaskFiles, TaskSpec, TaskSplits, get_task
 from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
 from hf_depth.tasks import splits as splits_module
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
@@ -119,6 +119,29 @@ class LoadTest(SplitsTestCase):
             ValueError, "`train_file` holds the examples of one task, but there are 2: rte, w"
         ):
             self.load_splits(["rte", "wnli"], train_file="a.jsonl")
+
+    @parameterized.parameters(
+        (("glue/rte", "glue/mrpc", "glue/wnli"),), (("disco_eval/SParxiv", "disco_eval/SPwiki"),)
+    )
+    def test_a_folder_of_one_task_is_not_that_of_several(self, tasks):
+        rows = as_jsonl([{f"sentence_{i}": f"{i}" for i in range(1, 6)} | rte_rows(1)[0]])
+        for name in ("train", "validation"):
+            self.write(f"{name}.jsonl", rows)
+        arguments = {"dataset_dir": self.folder / "data", "do_predict": False}
+        message = (
+            f"`dataset_dir`: the tasks '{tasks[0]}' and '{tasks[1]}' would both .*train.jsonl.* a folder for each"
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            self.load_splits(tasks, **arguments)
+        self.assertLen(self.names(self.load_splits(tasks[0], **arguments)), 2)
+
+    def test_tasks_may_share_a_table_that_has_labels_for_each(self):
+        tone = TaskSpec("mine", "tone", "text", "", labels=("sad", "glad"), label_column_name="tone")
+        topic = replace(tone, name="topic", labels=("a", "b"), label_column_name="topic")
+        self.write("train.jsonl", as_jsonl([{"text": "A.", "tone": "sad", "topic": "b"}]))
+        splits = self.load_splits([tone, topic], dataset_dir=self.folder / "data")
+        labels = [part.spec.label_ids(part.examples["train"]) for part in splits.parts]
+        self.assertEqual(labels, [[0], [1]])
 
     def test_discourse_tasks_share_one_corpus(self):
         texts = [" ".join(f"In text {i} this is sentence {j}." for j in range(9)) for i in range(60)]

@@ -196,6 +196,50 @@ class ComparisonTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"seed-42 holds a run with other files .*{flag[2:]}"):
             self.comparison(tasks=["glue/rte"], models=["t5"], **given).pending_runs()
 
+    @parameterized.parameters("--train_file", "--dataset_dir")
+    def test_tasks_that_would_read_the_same_file_are_refused(self, flag):
+        Path("data/glue/rte").mkdir(parents=True)
+        Path("data/glue/wnli").mkdir()
+        file = Path("data/glue/rte/train.jsonl")
+        file.write_text("{}")
+        given = {"flags": [flag, str(file if flag == "--train_file" else file.parent)]}
+        with self.assertRaisesRegex(
+            ValueError, f"`{flag[2:]}`: the tasks 'glue/rte' and 'glue/wnli' would both .*rte"
+        ):
+            self.comparison(tasks=["glue/rte", "glue/wnli"], **given)
+        Path("data/glue/wnli/train.jsonl").write_text("{}")
+        for template in ("data/{benchmark}", "data/glue/{task}"):
+            self.assertLen(self.comparison(tasks=["glue/rte", "glue/wnli"], flags=["--dataset_dir", template]).runs, 8)
+
+    @parameterized.parameters(
+        ("-1", "true", "labels of its test data"),
+        ("1", "false", "test data that is predicted"),
+        ("1", "true", None),
+    )
+    def test_a_task_without_a_score_is_refused_before_the_first_run(self, label, do_predict, message):
+        Path("data").mkdir()
+        Path("data/ax.jsonl").write_text(f'{{"premise": "A.", "hypothesis": "B.", "label": {label}}}')
+        given = {"tasks": ["glue/ax"], "config": str(RECIPES / "mnli.yaml")}
+        flags = ["--test_file", "data/ax.jsonl", "--cache_dir", "cache", "--do_predict", do_predict]
+        if message is None:
+            self.assertLen(self.comparison(flags=flags, **given).runs, 4)
+            return
+        with self.assertRaisesRegex(ValueError, f"`--tasks glue/ax`: there is no score .*{message}"):
+            self.comparison(flags=flags, **given)
+
+    def test_a_run_whose_score_cannot_be_read_does_not_stop_the_others(self):
+        launcher = Path("launcher.py")
+        launcher.write_text(
+            LAUNCHER.replace("results = {", 'results = {"train_loss": 1.0} if flags["--dataset_name"] == "rte" else {')
+        )
+        with self.assertLogs(comparison.logger, "ERROR") as logs:
+            results, failed = self.execute(models=["t5"])
+        self.assertEqual([(result.task, failed) for result in results], [("disco_eval/SParxiv", 0)] * 2)
+        self.assertIn("t5 at step 10 on glue/rte, seed 42: no accuracy in", logs.output[0])
+        self.assertLen(self.calls(), 4)
+        self.assertLen(self.execute(models=["t5"])[0], 2)
+        self.assertLen(self.calls(), 4)
+
     def test_a_record_of_an_older_release_that_states_less_counts(self):
         self.execute(tasks=["glue/rte"], models=["t5"])
         for path in Path("out").rglob("comparison.json"):

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import functools
 import json
 import tempfile
@@ -184,6 +185,14 @@ class EvaluationTest(TestCase):
         evaluated.args.prediction_mode = "score_labels"
         with self.assertRaisesRegex(ValueError, "questions.*free-form.*generate"):
             evaluated.evaluate()
+
+    def test_scores_that_are_not_finite_are_no_predictions(self):
+        evaluated = trainer("t5", self.folder, rte_rows(4), prediction_mode="score_labels")
+        with torch.no_grad():
+            evaluated.model.lm_head.weight.fill_(float("nan"))
+        for evaluate in (evaluated.evaluate, lambda: evaluated.predict(evaluated.eval_dataset)):
+            with self.assertRaisesRegex(FloatingPointError, "score of a label is not finite"):
+                evaluate()
 
     def test_a_label_beside_a_special_token_is_unparseable(self):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
@@ -380,6 +389,16 @@ class ArgumentsTest(TestCase):
         for evaluate in (trained.evaluate, trained.evaluate_tasks, trained.predict):
             with self.assertRaisesRegex(TypeError, "must be a TaskDataset, got Dataset"):
                 evaluate(rte_rows(2))
+
+    def test_two_data_sets_of_one_task_and_split_are_refused_with_the_remedy(self):
+        trained = self.build()
+        one, other = task_dataset(rte_rows(4), "t5"), task_dataset(rte_rows(2), "t5")
+        for evaluate in (trained.evaluate, trained.evaluate_tasks):
+            with self.assertRaisesRegex(ValueError, r"`eval_dataset\['b'\]` and `eval_dataset\['a'\]` are both .*rte"):
+                evaluate({"a": one, "b": other})
+        metrics = trained.evaluate_tasks({"a": one, "b": dataclasses.replace(other, split="other")})
+        self.assertContainsSubset(["predict_a_accuracy", "predict_b_accuracy"], metrics)
+        self.assertLen(trained.evaluations, 2)
 
     def test_labels_of_a_free_form_task_are_not_scored(self):
         questions = Dataset.from_dict({"question": SENTENCES[:2], "answers": [["a"]] * 2})

@@ -66,10 +66,7 @@ def load(
         is_pairs: .txt files may hold two sentences in the right order and no label. Each line then gives two examples:
             as it stands (label 1), and swapped (label 0).
     """
-    folder = FOLDERS.get(spec.config_name)
-    # The original has RST for Python 2 and 3; its text is the same.
-    folders = [f"{root}{folder}{end}" for root in ("", "data/") for end in ("/py3", "")] if folder else []
-    paths = split_files(spec, files, SUFFIXES, folders)
+    paths = find_files(spec, files)
     is_from_hub = not paths
     if is_from_hub:
         paths = _download(spec, files.cache_dir)
@@ -84,6 +81,14 @@ def load(
         joined = parts[0] if len(parts) == 1 else concatenate_datasets([part.remove_columns(INDEX) for part in parts])
         splits[split] = check_rows(joined, spec, place, split not in spec.test_splits, is_from_hub)
     return splits
+
+
+def find_files(spec: TaskSpec, files: TaskFiles) -> dict[str, list[str]]:
+    """The files of each split, see [`tasks.sources.split_files`]; a folder may be arranged as the published one is."""
+    folder = FOLDERS.get(spec.config_name)
+    # The original has RST for Python 2 and 3; its text is the same.
+    folders = [f"{root}{folder}{end}" for root in ("", "data/") for end in ("/py3", "")] if folder else []
+    return split_files(spec, files, SUFFIXES, folders)
 
 
 load_pairs = partial(load, is_pairs=True)
