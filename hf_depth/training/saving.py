@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object
+from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput, rotate_checkpoints
 
 from ..manifests import (
@@ -32,6 +34,7 @@ from .callbacks import RUN_FILE
 from .checkpoints import last_complete_checkpoint
 from .fsdp import prepare_evaluation
 from .locks import alone_in_output_dir
+from .sampling import SeededLengthGroupedSampler, innermost_sampler
 
 logger = logging.getLogger(__name__)
 
@@ -428,9 +431,21 @@ class SavingTrainer(Seq2SeqTrainer):
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler | None:
+        """As `Trainer` does; the order of `group_by_length` can be drawn again, see [`SeededLengthGroupedSampler`]."""
+        sampler = super()._get_train_sampler(*args, **kwargs)
+        if not isinstance(sampler, LengthGroupedSampler):
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return SeededLengthGroupedSampler(seed, sampler.batch_size, lengths=sampler.lengths)
+
+    def _run_epoch(self, *args: Any, epoch: int, train_dataloader: DataLoader, **kwargs: Any) -> None:
+        """As `Trainer` does, which in the first epoch of a resumed run does not find the sampler of each loader."""
+        sampler = innermost_sampler(train_dataloader)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
         if not self.control.should_training_stop:  # as at the start, if the checkpoint is of the last step
-            super()._run_epoch(*args, **kwargs)
+            super()._run_epoch(*args, epoch=epoch, train_dataloader=train_dataloader, **kwargs)
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> dict:
         if skip_scheduler and self._resumed_from is not None:
