@@ -459,7 +459,25 @@ class SavingTrainer(Seq2SeqTrainer):
             "last_logged_step": self._globalstep_last_logged,
             "loss_until_log": self._total_loss_scalar,
             "first_step": self._first_step_of_loss,
+            "num_processes": self.args.world_size,
         }
+
+    def _saved_log_state(self, checkpoint: Path) -> dict[str, Any] | None:
+        """What this process goes on from: its own file, or if there were more or fewer processes, a part of all."""
+        files = sorted(checkpoint.glob("log_state*.json"))
+        own = checkpoint / self._rank_file("log_state")
+        if own in files:
+            saved = json.loads(own.read_text(encoding="utf-8"))
+            if saved.get("num_processes", len(files)) == self.args.world_size:
+                return saved
+        return (
+            self._merged_log_state([json.loads(path.read_text(encoding="utf-8")) for path in files]) if files else None
+        )
+
+    def _merged_log_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One for each process of now; losses are means over the processes."""
+        losses = ("loss_since_log", "loss_until_log")
+        return states[0] | {name: sum(state[name] for state in states) / len(states) for name in losses}
 
     def _restore_log_state(self, saved: dict[str, Any]) -> None:
         self._tr_loss.fill_(saved["loss_since_log"])
@@ -520,9 +538,9 @@ class _ResumeCallback(TrainerCallback):
     ) -> None:
         trainer = self.trainer
         if trainer._resumed_from is not None:
-            path = Path(trainer._resumed_from, trainer._rank_file("log_state"))
-            if path.is_file():
-                trainer._restore_log_state(json.loads(path.read_text(encoding="utf-8")))
+            saved = trainer._saved_log_state(Path(trainer._resumed_from))
+            if saved is not None:
+                trainer._restore_log_state(saved)
             trainer._record_best_checkpoint(Path(trainer._resumed_from))
         if state.global_step >= state.max_steps:
             control.should_training_stop = True

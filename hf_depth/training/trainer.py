@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import has_compiled_regions, is_compiled_module
 from datasets import Dataset
@@ -771,15 +772,27 @@ class DepthTrainer(GenerationTrainer):
 
     def _log_state(self) -> dict[str, Any]:
         sums = None if self._train_sums is None else self._train_sums.tolist()
-        counts = None if self.source_counts is None else self.source_counts.state()
-        return super()._log_state() | {"sums": sums, "source_counts": counts}
+        state = super()._log_state() | {"sums": sums}
+        if self.source_counts is not None:
+            state |= {"source_counts": self.source_counts.state(), "source_names": list(self.source_counts.names)}
+        return state
+
+    def _merged_log_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """What is added up over the processes goes to the first one."""
+        merged, share = super()._merged_log_state(states), float(self.args.process_index == 0)
+        for name in ("sums", "source_counts"):
+            parts = [state[name] for state in states if state.get(name) is not None]
+            merged[name] = (share * np.sum(parts, axis=0)).tolist() if parts else None
+        return merged
 
     def _restore_log_state(self, saved: dict[str, Any]) -> None:
         super()._restore_log_state(saved)
         if saved["sums"] is not None:
             self._train_sums = torch.tensor(saved["sums"], dtype=torch.float64, device=self._sums_device)
         if self.source_counts is not None and saved.get("source_counts") is not None:
-            self.source_counts.restore(saved["source_counts"])
+            counts, names = saved["source_counts"], saved.get("source_names", self.source_counts.names)
+            if len(names) == len(counts):  # an earlier release did not state the names
+                self.source_counts.restore(counts, names)
 
     @property
     def _sums_device(self) -> torch.device:
