@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy, SaveStrategy, TrainOutput, rotate_checkpoints
 
 from ..manifests import (
     UNFINISHED_FOLDER,
@@ -78,10 +78,18 @@ class SavingTrainer(Seq2SeqTrainer):
         What is due then is done with what is due at the end of the epoch, and saved when all of it is done: a run that
         is killed after a checkpoint of that step goes on with the next epoch, and would be without the log and the
         evaluation at the end of this one.
+
+        The last step of all is saved whenever anything is, also with `save_strategy="best"` and when training ends
+        early: or the run would be trained again from an earlier checkpoint on, by the same command.
         """
         is_last_step = self.control.should_training_stop or self.control.should_epoch_stop or self.state.epoch % 1 == 0
         if self._epoch_is_over or not is_last_step:
             super()._maybe_log_save_evaluate(*args, **kwargs)
+        is_end = self._epoch_is_over and self.control.should_training_stop
+        is_saved = Path(self.last_checkpoint or "checkpoint-0").name == f"checkpoint-{self.state.global_step}"
+        if is_end and not is_saved and self.args.save_strategy != SaveStrategy.NO:
+            self.control.should_save = True
+            super()._maybe_log_save_evaluate(*args, **kwargs)  # all else is done
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As `Trainer` does; saves the best model also between `save_steps`, or it could not be loaded at the end."""
@@ -405,7 +413,6 @@ class SavingTrainer(Seq2SeqTrainer):
             if resume_from_checkpoint is None:
                 raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
         self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
-        self._first_step = None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
@@ -413,6 +420,7 @@ class SavingTrainer(Seq2SeqTrainer):
         As `Trainer` does, but a run that is continued has the intervals of its arguments, not those of the checkpoint,
         and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them.
         """
+        self.last_checkpoint, self._first_step = self._resumed_from, None  # also in another try, of smaller batches
         intervals = {name: getattr(self.args, name) for name in INTERVALS}
         vars(self.args).update(dict.fromkeys(INTERVALS))  # or they are compared, shares with numbers, in a warning
         try:
