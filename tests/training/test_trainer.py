@@ -362,6 +362,25 @@ class MetadataTest(TrainingTestCase):
         self.assertLen(output.predictions, 3)
         self.assertContainsSubset(["predict_loss", "predict_with_metadata_loss"], output.metrics)
 
+    @parameterized.product(kind=("depth", "t5"), sets=("plain", "some", "all"))
+    def test_the_metrics_to_choose_the_best_model_by_are_those_that_are_reported(self, kind, sets):
+        generation = {"predict_with_generate": True, "generation_max_length": 9, "constrain_sentence_order": True}
+        run = trainer(kind, self.folder, **generation if kind == "depth" else {})
+        several = {"a": self.data(9) if sets == "all" else rows(9), "b": rows(9) if sets == "plain" else self.data(9)}
+        for datasets in (several, several["b"]):
+            run.eval_dataset = datasets
+            others = ("runtime", "per_second", "preparation_time", "epoch")
+            reported = [name.removeprefix("eval_") for name in run.evaluate() if not name.endswith(others)]
+            self.assertCountEqual(run._evaluation_metric_names(), reported)
+
+    def test_several_data_sets_with_metadata_are_one_with_all_of_them(self):
+        run = trainer("depth", self.folder, per_device_eval_batch_size=1)
+        run.eval_dataset = {"a": self.data()[:3], "b": self.data()[3:]}
+        together, alone = run.evaluate(), run.evaluate(self.data())
+        for name, value in alone.items():
+            if "with_metadata" in name and "second" not in name and "time" not in name:
+                self.assertAlmostEqual(together[name], value, delta=1e-5, msg=name)
+
     @parameterized.parameters("with_metadata_loss", "eval_with_metadata_reconstruction_loss")
     def test_the_best_model_can_be_that_with_metadata(self, name):
         arguments = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "best", "metric_for_best_model": name}
