@@ -428,6 +428,7 @@ class SavingTrainer(Seq2SeqTrainer):
         finally:
             vars(self.args).update(intervals)
         self.state.compute_steps(self.args, max_steps)
+        self._last_good_step = self.state.global_step
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())

@@ -81,6 +81,8 @@ TRAINING_METRICS = (
     "padding_fraction",
     "tokens_cut",
 )
+# Settings of an optimizer that decide on which device its state must be: they stay those that it was loaded for.
+IMPLEMENTATIONS = ("fused", "foreach", "capturable")
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 
 
@@ -305,7 +307,8 @@ class DepthTrainer(GenerationTrainer):
         the arguments again, which the loaded ones would replace, some for one step and some for good.
         """
         settings = [
-            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
+            {name: value for name, value in group.items() if name not in ("params", *IMPLEMENTATIONS)}
+            for group in self.optimizer.param_groups
         ]
         super()._load_optimizer_and_scheduler(checkpoint)
         scheduler = self.lr_scheduler
@@ -331,6 +334,8 @@ class DepthTrainer(GenerationTrainer):
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
+        # What an earlier training, or a try of larger batches, has left.
+        self._train_sums, self._log_clock, self.current_flos = None, None, 0
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
             self._divide_optimizer()
