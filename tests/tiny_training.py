@@ -190,14 +190,14 @@ def run_on_two_ranks(kind: str, output_dir: str, arguments: dict) -> dict:
 def main(kind: str, output_dir: str, arguments: str):
     """
     One of several processes: train (if `arguments` have `interrupted_at`, first up to that step, and then on from its
-    checkpoint), evaluate, and let the first one write what came out. `poisoned` are a step and a process whose loss is
-    NaN, `environment` the variables that a launcher sets.
+    checkpoint; if that is 0, from the one that there is), evaluate, and let the first one write what came out.
+    `poisoned` are a step and a process whose loss is NaN, `environment` the variables that a launcher sets.
     """
     arguments = json.loads(arguments)
     os.environ |= arguments.pop("environment", {})
     interrupted_at = arguments.pop("interrupted_at", None)
     poisoned = arguments.pop("poisoned", None)
-    if interrupted_at is not None:
+    if interrupted_at:
         trainer(kind, output_dir, **arguments | {"max_steps": interrupted_at, "save_strategy": "steps"}).train()
     trained = trainer(kind, output_dir, **arguments)
     if poisoned is not None and trained.args.process_index == poisoned[1]:

@@ -127,6 +127,11 @@ def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
     return parse
 
 
+def _flags(args: Sequence[str]) -> list[str]:
+    """The names of the flags on a command line, in whatever spelling, as the fields have them."""
+    return [arg[2:].split("=", 1)[0].replace("-", "_") for arg in args if arg.startswith("--")]
+
+
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Shows each flag once, in one spelling, with one word for its value, and its choices and default in the text."""
 
@@ -224,8 +229,9 @@ class _Parser:
 
     def step(self, args: Sequence[str], place: str = "") -> None:
         """Parse `args` into the namespace, on top of what is there."""
+        flags = _flags(args)
         for name, action in self.actions.items():
-            if action.nargs == "+" and args.count(f"--{name}") > 1:  # argparse would take the last one alone
+            if action.nargs == "+" and flags.count(name) > 1:  # argparse would take the last one alone
                 raise ValueError(f"argument `--{name}`{place} is given twice: put all its values after one `--{name}`")
         try:
             _, rest = self.parser.parse_known_args(args, self.namespace)
@@ -271,7 +277,7 @@ class _Parser:
 
     def replace_alternatives(self, args: Sequence[str]) -> None:
         """Forget what the file says of one source of data where a flag, already parsed, names another one."""
-        flags = {arg[2:].split("=", 1)[0].replace("-", "_") for arg in args if arg.startswith("--")}
+        flags = set(_flags(args))
         for chosen, _ in self.alternatives:
             if chosen in flags and getattr(self.namespace, chosen) not in (None, [None]):
                 others = [name for other, its in self.alternatives if other != chosen for name in (other, *its)]

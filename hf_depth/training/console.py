@@ -65,6 +65,12 @@ class _LogLines(TrainerCallback):
 
     started: float | None = None  # when the first step of this process began
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        self.started = None  # of an earlier training, or of a try of larger batches
+
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

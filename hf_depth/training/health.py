@@ -14,6 +14,7 @@ from accelerate.utils import gather_object
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import has_length
 
+from .sampling import innermost_sampler
 from .streaming import StreamTrainer
 
 logger = logging.getLogger(__name__)
@@ -327,11 +328,10 @@ def _indices(loader: DataLoader, epoch: int, first: int, number: int) -> list[in
 
     It may be in the middle of an epoch: it has drawn the order of it already.
     """
-    batches = loader.batch_sampler
-    sampler = getattr(batches, "batch_sampler", batches).sampler
+    batches, sampler = loader.batch_sampler, innermost_sampler(loader)
     if isinstance(sampler, torch.utils.data.SequentialSampler):
         return [index for batch in islice(batches, first, first + number) for index in batch]
-    if not (hasattr(sampler, "initial_seed") and hasattr(sampler, "set_epoch")):  # of accelerate
+    if not hasattr(sampler, "set_epoch"):
         return None
     current = sampler.epoch
     sampler.set_epoch(epoch)

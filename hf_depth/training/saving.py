@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object
+from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy, TrainOutput, rotate_checkpoints
+from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy, SaveStrategy, TrainOutput, rotate_checkpoints
 
 from ..manifests import (
     UNFINISHED_FOLDER,
@@ -32,6 +34,7 @@ from .callbacks import RUN_FILE
 from .checkpoints import last_complete_checkpoint
 from .fsdp import prepare_evaluation
 from .locks import alone_in_output_dir
+from .sampling import SeededLengthGroupedSampler, innermost_sampler
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +78,18 @@ class SavingTrainer(Seq2SeqTrainer):
         What is due then is done with what is due at the end of the epoch, and saved when all of it is done: a run that
         is killed after a checkpoint of that step goes on with the next epoch, and would be without the log and the
         evaluation at the end of this one.
+
+        The last step of all is saved whenever anything is, also with `save_strategy="best"` and when training ends
+        early: or the run would be trained again from an earlier checkpoint on, by the same command.
         """
         is_last_step = self.control.should_training_stop or self.control.should_epoch_stop or self.state.epoch % 1 == 0
         if self._epoch_is_over or not is_last_step:
             super()._maybe_log_save_evaluate(*args, **kwargs)
+        is_end = self._epoch_is_over and self.control.should_training_stop
+        is_saved = Path(self.last_checkpoint or "checkpoint-0").name == f"checkpoint-{self.state.global_step}"
+        if is_end and not is_saved and self.args.save_strategy != SaveStrategy.NO:
+            self.control.should_save = True
+            super()._maybe_log_save_evaluate(*args, **kwargs)  # all else is done
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As `Trainer` does; saves the best model also between `save_steps`, or it could not be loaded at the end."""
@@ -402,7 +413,6 @@ class SavingTrainer(Seq2SeqTrainer):
             if resume_from_checkpoint is None:
                 raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
         self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
-        self._first_step = None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
@@ -410,6 +420,7 @@ class SavingTrainer(Seq2SeqTrainer):
         As `Trainer` does, but a run that is continued has the intervals of its arguments, not those of the checkpoint,
         and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them.
         """
+        self.last_checkpoint, self._first_step = self._resumed_from, None  # also in another try, of smaller batches
         intervals = {name: getattr(self.args, name) for name in INTERVALS}
         vars(self.args).update(dict.fromkeys(INTERVALS))  # or they are compared, shares with numbers, in a warning
         try:
@@ -417,6 +428,7 @@ class SavingTrainer(Seq2SeqTrainer):
         finally:
             vars(self.args).update(intervals)
         self.state.compute_steps(self.args, max_steps)
+        self._last_good_step = self.state.global_step
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
@@ -428,9 +440,21 @@ class SavingTrainer(Seq2SeqTrainer):
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler | None:
+        """As `Trainer` does; the order of `group_by_length` can be drawn again, see [`SeededLengthGroupedSampler`]."""
+        sampler = super()._get_train_sampler(*args, **kwargs)
+        if not isinstance(sampler, LengthGroupedSampler):
+            return sampler
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        return SeededLengthGroupedSampler(seed, sampler.batch_size, lengths=sampler.lengths)
+
+    def _run_epoch(self, *args: Any, epoch: int, train_dataloader: DataLoader, **kwargs: Any) -> None:
+        """As `Trainer` does, which in the first epoch of a resumed run does not find the sampler of each loader."""
+        sampler = innermost_sampler(train_dataloader)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
         if not self.control.should_training_stop:  # as at the start, if the checkpoint is of the last step
-            super()._run_epoch(*args, **kwargs)
+            super()._run_epoch(*args, epoch=epoch, train_dataloader=train_dataloader, **kwargs)
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> dict:
         if skip_scheduler and self._resumed_from is not None:
@@ -444,7 +468,25 @@ class SavingTrainer(Seq2SeqTrainer):
             "last_logged_step": self._globalstep_last_logged,
             "loss_until_log": self._total_loss_scalar,
             "first_step": self._first_step_of_loss,
+            "num_processes": self.args.world_size,
         }
+
+    def _saved_log_state(self, checkpoint: Path) -> dict[str, Any] | None:
+        """What this process goes on from: its own file, or if there were more or fewer processes, a part of all."""
+        files = sorted(checkpoint.glob("log_state*.json"))
+        own = checkpoint / self._rank_file("log_state")
+        if own in files:
+            saved = json.loads(own.read_text(encoding="utf-8"))
+            if saved.get("num_processes", len(files)) == self.args.world_size:
+                return saved
+        return (
+            self._merged_log_state([json.loads(path.read_text(encoding="utf-8")) for path in files]) if files else None
+        )
+
+    def _merged_log_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """One for each process of now; losses are means over the processes."""
+        losses = ("loss_since_log", "loss_until_log")
+        return states[0] | {name: sum(state[name] for state in states) / len(states) for name in losses}
 
     def _restore_log_state(self, saved: dict[str, Any]) -> None:
         self._tr_loss.fill_(saved["loss_since_log"])
@@ -505,9 +547,9 @@ class _ResumeCallback(TrainerCallback):
     ) -> None:
         trainer = self.trainer
         if trainer._resumed_from is not None:
-            path = Path(trainer._resumed_from, trainer._rank_file("log_state"))
-            if path.is_file():
-                trainer._restore_log_state(json.loads(path.read_text(encoding="utf-8")))
+            saved = trainer._saved_log_state(Path(trainer._resumed_from))
+            if saved is not None:
+                trainer._restore_log_state(saved)
             trainer._record_best_checkpoint(Path(trainer._resumed_from))
         if state.global_step >= state.max_steps:
             control.should_training_stop = True

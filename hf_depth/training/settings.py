@@ -94,11 +94,11 @@ def check_options(args: TrainingArguments) -> None:
 
 
 def _check_mappings(args: TrainingArguments) -> None:
-    """Check that mappings given as flags are JSON, and the names in those whose names are known."""
+    """Check that mappings given as flags are JSON, and the names and truth values in those that are known."""
     checkpointing = inspect.signature(torch.utils.checkpoint.checkpoint).parameters.values()
-    checkpointing = [parameter.name for parameter in checkpointing if parameter.default is not parameter.empty]
+    checkpointing = {one.name: one.annotation for one in checkpointing if one.default is not one.empty}
     known = {
-        "accelerator_config": [item.name for item in fields(AcceleratorConfig)],
+        "accelerator_config": {item.name: item.type for item in fields(AcceleratorConfig)},
         "activation_checkpointing_kwargs": checkpointing,
         "gradient_checkpointing_kwargs": checkpointing,
     }
@@ -114,6 +114,8 @@ def _check_mappings(args: TrainingArguments) -> None:
                 raise ValueError(
                     f"`{argument}` has no setting {name!r}.{suggestion(name, known[argument], 'settings')}"
                 )
+            if isinstance(value[name], str) and "bool" in str(known[argument][name]):  # every text would be true
+                raise ValueError(f"`{argument}`: {name} takes true or false, got {value[name]!r}.")
 
 
 def _check_extras(args: TrainingArguments) -> None:

@@ -1,7 +1,6 @@
 """How many documents, examples and tokens of each source of a mixture a run has seen, and how many passes."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from accelerate import Accelerator
@@ -93,9 +92,18 @@ class SourceCounts:
         """The sums of this process, as JSON."""
         return self.sums.tolist()
 
-    def restore(self, state: Any) -> None:
-        """Go on from the sums of a checkpoint."""
-        self.sums = torch.tensor(state, dtype=torch.float64, device=self._device)
+    def restore(self, state: Sequence[Sequence[float]], names: Sequence[str]) -> None:
+        """
+        Go on from the sums of a checkpoint; a source that it has not begins at nothing.
+
+        Args:
+            state: from [`SourceCounts.state`].
+            names: of the sources that it counts.
+        """
+        self.reset()
+        for name, sums in zip(names, state, strict=True):
+            if name in self.names:
+                self.sums[self.names.index(name)] = torch.tensor(sums, dtype=torch.float64)
 
     def table(self) -> dict[str, dict[str, float]]:
         """The latest counts of each source, as the model card states them."""

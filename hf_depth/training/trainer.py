@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import has_compiled_regions, is_compiled_module
 from datasets import Dataset
@@ -80,6 +81,8 @@ TRAINING_METRICS = (
     "padding_fraction",
     "tokens_cut",
 )
+# Settings of an optimizer that decide on which device its state must be: they stay those that it was loaded for.
+IMPLEMENTATIONS = ("fused", "foreach", "capturable")
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 
 
@@ -255,16 +258,22 @@ class DepthTrainer(GenerationTrainer):
 
     def _evaluation_metric_names(self) -> list[str]:
         """The metrics that an evaluation can report, without `eval_`."""
-        names = list(summarize(torch.ones(len(STATISTICS))))
-        if self.args.predict_with_generate and has_sentence_tokens(self.model.config):
+        is_depth = has_sentence_tokens(self.model.config)
+        # Of sentences in order and of shuffled ones, or of none.
+        kinds = {"sentence_tokens": 2 * is_depth, "shuffled_sentence_tokens": is_depth, "eosen_tokens": is_depth}
+        names = list(summarize(torch.tensor([kinds.get(name, 1) for name in STATISTICS])))
+        if self.args.predict_with_generate and is_depth:
             table = torch.ones(2, 1, len(UNSHUFFLING_STATISTICS))
             names += summarize_order(table)
             if self.args.constrain_sentence_order:
                 names += summarize_order(table, constrained=True)
-        datasets = by_name(self.eval_dataset)
-        if self._takes_metadata and any(map(has_metadata, datasets.values())):
-            names += [f"{WITH_METADATA}_{name}" for name in names]
-        return names + [f"{key}_{name}" for key in datasets if key for name in names]
+        with_metadata = names + [f"{WITH_METADATA}_{name}" for name in names]
+        names_of = {
+            key: with_metadata if self._takes_metadata and has_metadata(data) else names
+            for key, data in by_name(self.eval_dataset).items()
+        }
+        together = names if names in names_of.values() else with_metadata
+        return together + [f"{key}_{name}" for key, own in names_of.items() if key for name in own]
 
     # ---- Optimizer --------------------------------------------------------------------------------------------------
 
@@ -298,7 +307,8 @@ class DepthTrainer(GenerationTrainer):
         the arguments again, which the loaded ones would replace, some for one step and some for good.
         """
         settings = [
-            {name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups
+            {name: value for name, value in group.items() if name not in ("params", *IMPLEMENTATIONS)}
+            for group in self.optimizer.param_groups
         ]
         super()._load_optimizer_and_scheduler(checkpoint)
         scheduler = self.lr_scheduler
@@ -324,6 +334,8 @@ class DepthTrainer(GenerationTrainer):
 
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
+        # What an earlier training, or a try of larger batches, has left.
+        self._train_sums, self._log_clock, self.current_flos = None, None, 0
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
             self._divide_optimizer()
@@ -488,7 +500,8 @@ class DepthTrainer(GenerationTrainer):
     ) -> dict[str, float]:
         """
         As [`Seq2SeqTrainer.evaluate`]; several data sets, such as the sources of a mixture, are evaluated one by one
-        (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all.
+        (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all. Where
+        all have metadata, there are both once more with these.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(datasets, Mapping):
@@ -512,17 +525,27 @@ class DepthTrainer(GenerationTrainer):
         if gen_kwargs.get("max_new_tokens") is not None:
             del defaults["max_length"]
         self._gen_kwargs = {name: value for name, value in (defaults | gen_kwargs).items() if value is not None}
-        metrics, sums, num_samples, started = {}, [], 0, time.time()
+        metrics, num_samples, started = {}, 0, time.time()
+        sums = {"": [], f"_{WITH_METADATA}": []}
+        self._sums_of = {}
         for own, _, output in self._evaluate_each(datasets, ignore_keys, prefix):
             metrics |= output.metrics
-            sums.append(self._sums_of[own])
             num_samples += output.num_samples
-        self._eval_sums = sum(part for part, _ in sums)
-        decodings = dict.fromkeys(decoding for _, part in sums for decoding in part)
-        self._unshuffling = {name: sum(part[name] for _, part in sums if name in part) for name in decodings}
-        together, self._eval_sums = self._evaluation_metrics(), None
-        together = {f"{prefix}_{name}": value for name, value in together.items()}
+            for suffix, parts in sums.items():
+                parts.append(self._sums_of.get(own + suffix))
+        together = {}
+        for suffix, parts in sums.items():
+            if None not in parts:  # with metadata only if all have them: means of a part would not compare
+                together |= {f"{prefix}{suffix}_{name}": value for name, value in self._metrics_of_all(parts).items()}
         return together | speed_metrics(prefix, started, num_samples=num_samples) | metrics
+
+    def _metrics_of_all(self, parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]]) -> dict[str, float]:
+        """The metrics from the sums of several evaluations."""
+        self._eval_sums = sum(part for part, _ in parts)
+        decodings = dict.fromkeys(decoding for _, part in parts for decoding in part)
+        self._unshuffling = {name: sum(part[name] for _, part in parts if name in part) for name in decodings}
+        metrics, self._eval_sums = self._evaluation_metrics(), None
+        return metrics
 
     def _evaluate_each(
         self, datasets: Dataset | Mapping[str, Dataset], ignore_keys: list[str] | None, prefix: str
@@ -771,15 +794,27 @@ class DepthTrainer(GenerationTrainer):
 
     def _log_state(self) -> dict[str, Any]:
         sums = None if self._train_sums is None else self._train_sums.tolist()
-        counts = None if self.source_counts is None else self.source_counts.state()
-        return super()._log_state() | {"sums": sums, "source_counts": counts}
+        state = super()._log_state() | {"sums": sums}
+        if self.source_counts is not None:
+            state |= {"source_counts": self.source_counts.state(), "source_names": list(self.source_counts.names)}
+        return state
+
+    def _merged_log_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
+        """What is added up over the processes goes to the first one."""
+        merged, share = super()._merged_log_state(states), float(self.args.process_index == 0)
+        for name in ("sums", "source_counts"):
+            parts = [state[name] for state in states if state.get(name) is not None]
+            merged[name] = (share * np.sum(parts, axis=0)).tolist() if parts else None
+        return merged
 
     def _restore_log_state(self, saved: dict[str, Any]) -> None:
         super()._restore_log_state(saved)
         if saved["sums"] is not None:
             self._train_sums = torch.tensor(saved["sums"], dtype=torch.float64, device=self._sums_device)
         if self.source_counts is not None and saved.get("source_counts") is not None:
-            self.source_counts.restore(saved["source_counts"])
+            counts, names = saved["source_counts"], saved.get("source_names", self.source_counts.names)
+            if len(names) == len(counts):  # an earlier release did not state the names
+                self.source_counts.restore(counts, names)
 
     @property
     def _sums_device(self) -> torch.device:

@@ -278,6 +278,8 @@ class ErrorTest(ArgumentsTestCase):
         ("choice", ["--model_type", "bert"], "argument `--model_type` takes one of depth, t5, got 'bert'"),
         ("none", ["--max_steps=None"], "argument `--max_steps` takes an integer, got 'None'"),
         ("repeated", ["--train_file", "a", "--train_file", "b"], "put all its values after one `--train_file`"),
+        ("repeated_joined", ["--train_file=a", "--train_file=b"], "put all its values after one `--train_file`"),
+        ("repeated_hyphen", ["--train_file", "a", "--train-file", "b"], "put all its values after one `--train_file`"),
         ("no_value", ["--max_steps"], "argument `--max_steps`: expected one argument"),
         ("stray_value", ["--max_steps", "1", "2"], "unexpected value '2'"),
         ("late_file", ["--max_steps", "1", "a.yaml"], "'a.yaml' (a configuration file comes first)"),

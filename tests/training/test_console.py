@@ -48,6 +48,14 @@ class ConsoleTest(TrainingTestCase):
         made.remove_callback(PrinterCallback)
         self.assertEqual(self.console(made), [])
 
+    def test_the_time_that_is_left_is_told_by_the_steps_of_this_training(self):
+        made = trainer("t5", self.folder)
+        (lines,) = (one for one in made.callback_handler.callbacks if isinstance(one, LogLines))
+        lines.started, lines.first_step = 0.0, 0  # of an earlier one
+        made.callback_handler.on_train_begin(made.args, made.state, made.control)
+        made.state.global_step, made.state.max_steps = 1, 2
+        self.assertIsNone(lines._seconds_left(made.state))
+
     def test_a_notebook_keeps_its_own_table(self):
         table = type("NotebookProgressCallback", (TrainerCallback,), {})
         with mock.patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", table):

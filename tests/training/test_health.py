@@ -69,8 +69,9 @@ class SpikeTest(TrainingTestCase):
         poison(run, step, factor)
         return run
 
-    def test_a_spike_between_two_logs_is_named_with_its_step_and_examples(self):
-        run = self.spiky()
+    @parameterized.parameters("random", "sequential", "group_by_length", "batch_rebalance")
+    def test_a_spike_between_two_logs_is_named_with_its_step_and_examples(self, strategy):
+        run = self.spiky(train_sampling_strategy=strategy)
         seen = {}
         run.model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.update({run.state.global_step + 1: kwargs["labels"]}), with_kwargs=True

@@ -12,7 +12,9 @@ from transformers import AutoModelForSeq2SeqLM
 
 import tiny_tasks
 from helpers import run_in_two_processes, tiny_tokenizer
+from hf_depth import DepthTrainingArguments
 from hf_depth.training import locks
+from hf_depth.training.callbacks import EarlyStopping
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
 from tiny_training import RunTestCase, parameters, tiny_model, trainer
@@ -221,6 +223,33 @@ class RunTest(RunTestCase):
         self.run_once(max_steps=3, **changes)  # the best model is the first one
         run, _ = self.run_once(max_steps=3, **changes, execute=False)
         self.assertFalse(run.steps["do_train"])
+
+    @parameterized.product(limit=(None, 1), loads_best=(False, True))
+    def test_a_run_that_saves_the_best_model_alone_saves_its_last_step_too(self, limit, loads_best):
+        changes = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "save_total_limit": limit}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True, "load_best_model_at_end": loads_best}
+        self.run_once(max_steps=5, **changes)  # the best model is the first one
+        checkpoints = sorted(path.name for path in Path(self.folder).glob("checkpoint-*"))
+        self.assertEqual(checkpoints, ["checkpoint-2", "checkpoint-5"])
+        run, run_trainer = self.run_once(max_steps=5, **changes)
+        self.assertFalse(run.do_train)
+        self.assertEqual(run_trainer.state.best_global_step, 2)
+
+    @parameterized.parameters({"save_steps": 4}, {"save_strategy": "epoch"})
+    def test_a_run_that_stops_early_between_two_saves_is_finished(self, **saves):
+        changes = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 12, **saves}
+        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}  # the first one
+        stopped = trainer("t5", self.folder, per_device_train_batch_size=2, **ARGUMENTS | changes)
+        stopped.add_callback(EarlyStopping(2))
+        run = Run.find(stopped.args, {})
+        run.execute(stopped)
+        self.assertEqual(stopped.state.global_step, 3)
+        with mock.patch.object(DepthTrainingArguments, "early_stopping_patience", 2, create=True):  # which tasks have
+            self.assertFalse(Run.find(stopped.args, {}).do_train)
+
+    def test_a_run_saves_no_last_step_where_nothing_is_saved(self):
+        self.run_once(max_steps=2, save_strategy="no")
+        self.assertEmpty(list(Path(self.folder).glob("checkpoint-*")))
 
     def test_a_run_that_was_extended_does_not_take_the_old_model_for_the_new_one(self):
         self.run_once(max_steps=1)

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from collections import Counter
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from hf_depth import DataCollatorForDepth, load_corpus
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.source_counts import SourceCounts
 from hf_depth.training.trainer import COUNTED_OF_SOURCES
-from tiny_training import TrainingTestCase, mixture, parameters, poison, rows, tiny_model, trainer
+from tiny_training import TrainingTestCase, mixture, parameters, poison, rows, run_on_two_ranks, tiny_model, trainer
 
 ARGUMENTS = {"per_device_train_batch_size": 2, "learning_rate": 0.1, "logging_steps": 2}
 
@@ -124,6 +125,38 @@ class SourceCountsTest(TrainingTestCase):
         for log in source_logs(alone.state.log_history):
             log.pop("loss", None)
             self.assertTrue(any(log.items() <= other.items() for other in logs), log)
+
+    @parameterized.parameters((1, 2), (2, 1))
+    def test_another_number_of_processes_goes_on_with_the_counts_of_all(self, before, after):
+        def train(processes, steps, resumes, **more):
+            arguments = ARGUMENTS | {"mixed": True, "max_steps": steps, "save_strategy": "steps", **more}
+            arguments["per_device_train_batch_size"] = 4 // processes
+            if processes == 1:
+                trainer("depth", self.folder, **arguments).train(resume_from_checkpoint=resumes)
+            else:
+                run_on_two_ranks("depth", self.folder, arguments | ({"interrupted_at": 0} if resumes else {}))
+            state = json.loads(Path(self.folder, f"checkpoint-{steps}", "trainer_state.json").read_text())
+            return [log for log in source_logs(state["log_history"]) if "loss" in log]
+
+        expected = train(1, 6, resumes=False)
+        shutil.rmtree(self.folder)
+        train(before, 3, resumes=False)  # between two logs
+        found = train(after, 6, resumes=True)
+        self.assertLen(found, 3)
+        for log, other in zip(found, expected, strict=True):
+            self.assertEqual(log.keys(), other.keys())
+            for name, value in log.items():
+                self.assertAlmostEqual(value, other[name], delta=1e-5, msg=name)
+
+    @parameterized.parameters(["ab"], ["ba"], ["abc"], ["b"], ["ca"])
+    def test_counts_are_restored_by_the_names_of_the_sources(self, names):
+        run = self.run_of(3, save_strategy="steps")
+        run.train()
+        expected = dict(zip("ab", run.source_counts.state(), strict=True))
+        state = run._log_state()
+        run.source_counts.names = tuple(names)
+        run._restore_log_state(state)
+        self.assertEqual(run.source_counts.state(), [expected.get(name, [0.0] * 4) for name in names])
 
     def test_the_card_states_what_was_seen(self):
         run = self.run_of(2, streaming=True)

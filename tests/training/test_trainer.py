@@ -280,6 +280,22 @@ class ResumeTest(TrainingTestCase):
             for name, value in parameters(whole.model).items():
                 self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
 
+    def test_another_implementation_of_the_optimizer_takes_the_state_as_it_was_saved(self):
+        arguments = {"learning_rate": 1e-3, "save_strategy": "steps"}
+        trainer("t5", self.folder, optim="adamw_torch", **arguments).train()
+        resumed = trainer(
+            "t5",
+            self.folder,
+            optim="adamw_torch_fused",
+            max_steps=2,
+            weight_decay=0.1,
+            **arguments | {"learning_rate": 2e-3},
+        )
+        resumed.train(resume_from_checkpoint=True)
+        group = resumed.optimizer.param_groups[0]
+        self.assertFalse(group["fused"])  # on a GPU its steps are on the CPU, where the fused one does not take them
+        self.assertEqual((group["lr"], group["weight_decay"]), (2e-3, 0.1))
+
     @parameterized.parameters(False, True)
     def test_every_epoch_corrupts_anew_and_every_evaluation_the_same(self, streaming):
         run = trainer("depth", self.folder, number_of_rows=2, max_steps=6, per_device_train_batch_size=2)
@@ -361,6 +377,25 @@ class MetadataTest(TrainingTestCase):
         output = run.predict(self.data(3), metric_key_prefix="predict")
         self.assertLen(output.predictions, 3)
         self.assertContainsSubset(["predict_loss", "predict_with_metadata_loss"], output.metrics)
+
+    @parameterized.product(kind=("depth", "t5"), sets=("plain", "some", "all"))
+    def test_the_metrics_to_choose_the_best_model_by_are_those_that_are_reported(self, kind, sets):
+        generation = {"predict_with_generate": True, "generation_max_length": 9, "constrain_sentence_order": True}
+        run = trainer(kind, self.folder, **generation if kind == "depth" else {})
+        several = {"a": self.data(9) if sets == "all" else rows(9), "b": rows(9) if sets == "plain" else self.data(9)}
+        for datasets in (several, several["b"]):
+            run.eval_dataset = datasets
+            others = ("runtime", "per_second", "preparation_time", "epoch")
+            reported = [name.removeprefix("eval_") for name in run.evaluate() if not name.endswith(others)]
+            self.assertCountEqual(run._evaluation_metric_names(), reported)
+
+    def test_several_data_sets_with_metadata_are_one_with_all_of_them(self):
+        run = trainer("depth", self.folder, per_device_eval_batch_size=1)
+        run.eval_dataset = {"a": self.data()[:3], "b": self.data()[3:]}
+        together, alone = run.evaluate(), run.evaluate(self.data())
+        for name, value in alone.items():
+            if "with_metadata" in name and "second" not in name and "time" not in name:
+                self.assertAlmostEqual(together[name], value, delta=1e-5, msg=name)
 
     @parameterized.parameters("with_metadata_loss", "eval_with_metadata_reconstruction_loss")
     def test_the_best_model_can_be_that_with_metadata(self, name):
@@ -507,6 +542,45 @@ class EvaluationTest(TrainingTestCase):
         self.assertEmpty([key for key in log if "accuracy" in key], "not measured in training")
         self.assertGreater(log["tokens_per_second"], 0)
         self.assertEqual(log["tokens_cut"], 0)
+
+    def assert_same_logs(self, run, expected):
+        logs, others = (
+            [
+                {k: v for k, v in log.items() if "second" not in k and "runtime" not in k}
+                for log in one.state.log_history
+            ]
+            for one in (run, expected)
+        )
+        self.assertEqual(logs, others)
+        for log, other in zip(run.state.log_history, expected.state.log_history, strict=True):
+            self.assertEqual(log.keys(), other.keys())
+
+    def test_a_batch_size_that_did_not_fit_leaves_nothing_in_the_logs(self):
+        arguments = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.0, "per_device_train_batch_size": 8}
+        found = trainer("depth", self.folder, auto_find_batch_size=True, **arguments)
+        compute_loss = found.compute_loss
+
+        def too_large(model, inputs, **more):
+            loss = compute_loss(model, inputs, **more)
+            if found.state.global_step == 3 and len(inputs["labels"]) == 8:  # after a log
+                raise RuntimeError("CUDA out of memory.")
+            return loss
+
+        found.compute_loss = too_large
+        found.train()
+        self.assertLess(found._train_batch_size, 8)
+        arguments["per_device_train_batch_size"] = found._train_batch_size
+        expected = trainer("depth", self.folder, **arguments)
+        expected.train()
+        self.assert_same_logs(found, expected)
+
+    def test_a_second_training_logs_as_a_first_one(self):
+        arguments = {"max_steps": 3, "logging_steps": 2, "learning_rate": 0.0}  # a step after the last log
+        twice, once = (trainer("depth", self.folder, **arguments) for _ in range(2))
+        twice.train()
+        for run in (twice, once):
+            run.train()
+        self.assert_same_logs(twice, once)
 
     @parameterized.parameters({}, {"predict_with_generate": True, "generation_max_length": 9})
     def test_an_evaluation_is_no_time_of_training(self, **arguments):
