@@ -9,6 +9,7 @@ from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..ranges import Range, check_ranges
 from .fsdp import gather_in_generation
 from .health import HealthTrainer
+from .parts import objective_collator
 
 GENERATION_RANGES = {
     "num_beams": Range(least=1),
@@ -71,7 +72,8 @@ class GenerationTrainer(HealthTrainer):
         max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
         max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
         limit = max_length - 1 if max_new_tokens is None else max_new_tokens
-        tokenizer = self.data_collator.tokenizer if self.processing_class is None else self.processing_class
+        collator = objective_collator(self.data_collator)
+        tokenizer = collator.tokenizer if self.processing_class is None else self.processing_class
         constraint = SentenceOrderLogitsProcessor(self.model.config, tokenizer, inputs["input_ids"], limit)
         # The one that counts: `generate()` warns of both.
         name, start = ("max_length", 1) if max_new_tokens is None else ("max_new_tokens", 0)
