@@ -53,11 +53,17 @@ class GenerationTrainer(HealthTrainer):
         settings = gen_kwargs or self._gen_kwargs
         if self.args.generation_cache_implementation is not None:
             settings = {"cache_implementation": self.args.generation_cache_implementation} | settings
-        cache = settings.get("cache_implementation") or self.model.generation_config.cache_implementation
-        if cache == "static":
+        generation = self.model.generation_config
+        if (settings.get("cache_implementation") or generation.cache_implementation) == "static":
             prompt = self._padded(prompt)
-        with self.compute_loss_context_manager():
-            return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
+        before = dict(vars(generation))
+        try:
+            with self.compute_loss_context_manager():
+                return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
+        finally:
+            # `Seq2SeqTrainer` of transformers 5.23 leaves the defaults of `generate()` in it, which is saved.
+            vars(generation).clear()
+            vars(generation).update(before)
 
     def _padded(self, prompt: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """An input (B, S) with padding behind, which changes nothing but its width."""
