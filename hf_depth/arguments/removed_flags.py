@@ -61,6 +61,11 @@ REMOVED_FLAGS: dict[str, str] = {
     "task_name": "name the task to fine_tune_t5.py by `--benchmark glue --dataset_name rte`",
     "trust_remote_code": "leave it out: no code of the Hub is run",
     "val_max_target_length": "use `--generation_max_length`",
+    # Names that other configurations of transformers have for those of T5.
+    "hidden_size": "use `--d_model`",
+    "intermediate_size": "use `--d_ff`",
+    "num_attention_heads": "use `--num_heads`",
+    "num_hidden_layers": "use `--num_layers`",
     # Common names in other scripts.
     "auth_token": LOG_IN,
     "config": "put the file first and without a flag: SCRIPT CONFIG.yaml --max_steps 100",

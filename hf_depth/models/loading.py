@@ -40,6 +40,8 @@ ROWS_MULTIPLE = 128
 
 SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
 SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
+# What other configurations of transformers call them.
+OTHER_NAMES = T5Config.attribute_map | {"intermediate_size": "d_ff"}
 # Fields of a configuration that follow from others, or from the class of the model.
 NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
 BIAS_FIELD = "relative_attention_bias_in_every_layer"
@@ -335,7 +337,9 @@ def _check_changes(changes):
                 "one, cast it: `load_model(...).to(torch.bfloat16)`."
             )
         if name not in known:
-            raise ValueError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
+            other = OTHER_NAMES.get(name)
+            hint = suggestion(name, sorted(known), "fields") if other is None else f" In a T5 it is `{other}`."
+            raise ValueError(f"Unknown argument `{name}` of `load_model`.{hint}")
 
 
 def _sentence_ids(tokenizer, changes) -> dict[str, int]:

@@ -9,6 +9,7 @@ from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..ranges import Range, check_ranges
 from .fsdp import gather_in_generation
 from .health import HealthTrainer
+from .parts import objective_collator
 
 GENERATION_RANGES = {
     "num_beams": Range(least=1),
@@ -52,11 +53,17 @@ class GenerationTrainer(HealthTrainer):
         settings = gen_kwargs or self._gen_kwargs
         if self.args.generation_cache_implementation is not None:
             settings = {"cache_implementation": self.args.generation_cache_implementation} | settings
-        cache = settings.get("cache_implementation") or self.model.generation_config.cache_implementation
-        if cache == "static":
+        generation = self.model.generation_config
+        if (settings.get("cache_implementation") or generation.cache_implementation) == "static":
             prompt = self._padded(prompt)
-        with self.compute_loss_context_manager():
-            return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
+        before = dict(vars(generation))
+        try:
+            with self.compute_loss_context_manager():
+                return super().prediction_step(model, prompt, False, ignore_keys, **settings)[1]
+        finally:
+            # `Seq2SeqTrainer` of transformers 5.23 leaves the defaults of `generate()` in it, which is saved.
+            vars(generation).clear()
+            vars(generation).update(before)
 
     def _padded(self, prompt: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """An input (B, S) with padding behind, which changes nothing but its width."""
@@ -71,7 +78,8 @@ class GenerationTrainer(HealthTrainer):
         max_length = settings.pop("max_length", None) or generation.max_length or 20  # as `generate()` has it
         max_new_tokens = settings.pop("max_new_tokens", None) or generation.max_new_tokens
         limit = max_length - 1 if max_new_tokens is None else max_new_tokens
-        tokenizer = self.data_collator.tokenizer if self.processing_class is None else self.processing_class
+        collator = objective_collator(self.data_collator)
+        tokenizer = collator.tokenizer if self.processing_class is None else self.processing_class
         constraint = SentenceOrderLogitsProcessor(self.model.config, tokenizer, inputs["input_ids"], limit)
         # The one that counts: `generate()` warns of both.
         name, start = ("max_length", 1) if max_new_tokens is None else ("max_new_tokens", 0)

@@ -291,7 +291,7 @@ class HealthTrainer(StreamTrainer):
         accumulation, loader = self.args.gradient_accumulation_steps, self.callback_handler.train_dataloader
         if not has_length(loader):
             return f"the batches from number {(step.number - 1) * accumulation} on"
-        epoch, place = divmod(step.number - 1, max(1, -(-len(loader) // accumulation)))
+        epoch, place = divmod(step.number - 1 + self._data_offset, max(1, -(-len(loader) // accumulation)))
         indices = _indices(loader, epoch, place * accumulation, accumulation)
         if indices is None:
             return f"the batches from number {place * accumulation} of epoch {epoch} on"

@@ -1,5 +1,7 @@
-"""Whether the model, the tokenizer and the collator of a trainer fit each other."""
+"""Whether the model, the tokenizer and the collator of a trainer fit each other, and the collator of evaluations."""
 
+import copy
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +11,58 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import check_sentence_tokens
 from ..models.masking_depth import has_sentence_tokens
+
+# Of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
+EVALUATION_SEED = 42
+MAX_WRAPPERS = 2  # around the collator of an objective, one in the other
+
+
+def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    The collator of an objective, also inside of a user's own: in an attribute of it, or among what a
+    [`functools.partial`] holds. The user's own if there is none in it.
+
+    Args:
+        data_collator (`Callable`): that of a trainer.
+
+    >>> from hf_depth import DataCollatorForT5SpanCorruption, train_tokenizer
+    >>> collator = DataCollatorForT5SpanCorruption(train_tokenizer(["It rains."], vocab_size=200, allow_fewer=True))
+    >>> objective_collator(functools.partial(collator)) is collator
+    True
+    """
+    found = [data_collator]
+    for _ in range(MAX_WRAPPERS + 1):
+        for one in found:
+            if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
+                return one
+        found = [part for one in found for part in _parts(one)]
+    return data_collator
+
+
+def _parts(wrapper: Any) -> list[Any]:
+    if isinstance(wrapper, functools.partial):
+        return [wrapper.func, *wrapper.args, *wrapper.keywords.values()]
+    return [wrapper.__self__] if inspect.ismethod(wrapper) else list(getattr(wrapper, "__dict__", {}).values())
+
+
+def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    A copy that corrupts the same way in each evaluation and in every run, and puts no metadata before inputs.
+
+    Args:
+        data_collator (`Callable`): that of the training. One without noise is returned itself.
+    """
+    if not hasattr(objective_collator(data_collator), "set_epoch"):
+        return data_collator
+    data_collator = copy.deepcopy(data_collator)
+    collator = objective_collator(data_collator)
+    # An earlier trainer may have left it in a later epoch.
+    (data_collator if hasattr(data_collator, "set_epoch") else collator).set_epoch(0)
+    if isinstance(collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
+        collator.seed = EVALUATION_SEED
+    if hasattr(collator, "set_metadata_probability"):
+        collator.set_metadata_probability(0.0)
+    return data_collator
 
 
 def check_parts(
@@ -20,13 +74,14 @@ def check_parts(
     Args:
         model (`PreTrainedModel`): out of what is wrapped around it.
         processing_class: the tokenizer that is saved with the model, or `None`.
-        data_collator (`Callable`): that of an objective, with a tokenizer of its own, or any other.
+        data_collator (`Callable`): that of an objective, with a tokenizer of its own, one around it, or any other.
         constrains_order (`bool`): whether sentences are to be generated each once.
 
     Raises:
         `ValueError`: naming what does not fit.
     """
     is_depth = has_sentence_tokens(model.config)
+    data_collator = objective_collator(data_collator)
     tokenizers = (processing_class, getattr(data_collator, "tokenizer", None))
     tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
     for tokenizer in tokenizers:
@@ -66,7 +121,7 @@ def check_packed_rows(model: PreTrainedModel, data_collator: Callable[..., Any])
             f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
             "each other. Load the model by `load_model`, or prepare the data without `packing`."
         )
-    start = getattr(data_collator, "decoder_start_token_id", model.config.decoder_start_token_id)
+    start = getattr(objective_collator(data_collator), "decoder_start_token_id", model.config.decoder_start_token_id)
     if start != model.config.decoder_start_token_id:
         raise ValueError(
             f"The collator starts the targets of packed rows with {start}, the model with "

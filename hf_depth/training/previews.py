@@ -1,8 +1,8 @@
 """What a run prints: examples as text, a document put in order, metrics before and after training."""
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..data.packing import unpack_rows
 from ..data.streams import ResumableStream
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..tables import aligned
+from .parts import objective_collator
 from .statistics import is_shuffled, is_without_order, order_statistics, sentence_sequence
 
 logger = logging.getLogger(__name__)
@@ -167,9 +168,10 @@ def print_unshuffled(
         data_collator: what corrupts them.
         max_length: of the generated ids.
     """
-    collator = replace(data_collator, sentence_shuffling_probability=1.0)
+    data_collator = copy.deepcopy(data_collator)
+    objective_collator(data_collator).sentence_shuffling_probability = 1.0
     for example in islice(examples, 100):
-        batch = collator([example])
+        batch = data_collator([example])
         if is_shuffled(batch["input_ids"], batch["labels"], model.config).item():
             break
     else:

@@ -14,9 +14,18 @@ import torch
 from accelerate.utils import gather_object
 from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import EvalLoopOutput, HubStrategy, SaveStrategy, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import (
+    EvalLoopOutput,
+    HubStrategy,
+    SaveStrategy,
+    TrainOutput,
+    compare_trainer_and_checkpoint_args,
+    has_length,
+    rotate_checkpoints,
+)
 
 from ..manifests import (
     UNFINISHED_FOLDER,
@@ -39,7 +48,6 @@ from .sampling import SeededLengthGroupedSampler, innermost_sampler
 logger = logging.getLogger(__name__)
 
 ALL_RESULTS_FILE = "all_results.json"
-INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 Result = TypeVar("Result")
 
@@ -66,6 +74,7 @@ class SavingTrainer(Seq2SeqTrainer):
         self._resumed_from: str | None = None
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
+        self._data_offset = 0  # steps by which the data are ahead of `global_step`, after a resume with other batches
         self._epoch_is_over = False
         self.add_callback(_ResumeCallback(self))
 
@@ -415,23 +424,62 @@ class SavingTrainer(Seq2SeqTrainer):
         self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> tuple:
+        """As `Trainer` does; a run that goes on with other batches still ends after as many epochs, or steps."""
+        values = super().set_initial_training_values(args, dataloader)
+        num_train_epochs, steps_per_epoch, *numbers, steps_in_epoch, max_steps = values
+        self._data_offset = self._find_data_offset(steps_per_epoch, steps_in_epoch) if has_length(dataloader) else 0
+        if not self._data_offset:
+            return values
+        if args.max_steps > 0:
+            num_train_epochs = math.ceil((max_steps + self._data_offset) / steps_per_epoch)
+        else:
+            max_steps = max(max_steps - self._data_offset, 1)
+        return num_train_epochs, steps_per_epoch, *numbers, steps_in_epoch, max_steps
+
+    def _find_data_offset(self, steps_per_epoch: int, batches_per_epoch: int) -> int:
+        """
+        How many steps the data are ahead of `global_step`, which counts steps of the batches that there were: in them
+        `Trainer` would look for the place where the checkpoint was saved, and pass examples over or train them twice.
+        """
+        path = Path(self._resumed_from or "", TRAINER_STATE_NAME)
+        if self._resumed_from is None or self.args.ignore_data_skip or not path.is_file():
+            return 0
+        state = TrainerState.load_from_json(str(path))
+        if state.epoch is None:
+            return 0
+        epoch, part = divmod(state.epoch, 1)
+        steps = int(part * batches_per_epoch / self.args.gradient_accumulation_steps + 1e-6)  # rounding is below that
+        return int(epoch) * steps_per_epoch + steps - state.global_step
+
+    def _init_training_state(
+        self, max_steps: int, num_update_steps_per_epoch: int, *args: Any, **kwargs: Any
+    ) -> tuple[int, int]:
         """
         As `Trainer` does, but a run that is continued has the intervals of its arguments, not those of the checkpoint,
-        and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them.
+        and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them. With other batches it
+        goes on behind the examples that were read.
         """
         self.last_checkpoint, self._first_step = self._resumed_from, None  # also in another try, of smaller batches
-        intervals = {name: getattr(self.args, name) for name in INTERVALS}
-        vars(self.args).update(dict.fromkeys(INTERVALS))  # or they are compared, shares with numbers, in a warning
+        # Of other intervals, which may change, and of another batch size, which is told below and by `check_same_run`.
+        differences = logging.getLogger(compare_trainer_and_checkpoint_args.__module__)
+        differences.disabled, was_disabled = True, differences.disabled
         try:
-            progress = super()._init_training_state(max_steps, *args, **kwargs)
+            progress = super()._init_training_state(max_steps, num_update_steps_per_epoch, *args, **kwargs)
         finally:
-            vars(self.args).update(intervals)
+            differences.disabled = was_disabled
         self.state.compute_steps(self.args, max_steps)
         self._last_good_step = self.state.global_step
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
+        if self._data_offset:
+            epoch, steps = divmod(self.state.global_step + self._data_offset, num_update_steps_per_epoch)
+            logger.warning(
+                f"Not all steps until {self._resumed_from} had these batches: the run goes on in epoch {epoch} behind "
+                f"{steps} of its {num_update_steps_per_epoch} steps, which is what was read to within one step."
+            )
+            return epoch, steps * self.args.gradient_accumulation_steps
         return progress
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

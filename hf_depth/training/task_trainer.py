@@ -165,6 +165,9 @@ class TaskTrainer(DepthTrainer):
         names = ("prediction_mode", "length_normalize_scores", "generation_max_length", "generation_num_beams")
         return task_config.replace(**{name: getattr(self.args, name) for name in names})
 
+    def _set_generation_length(self):
+        """Not here: it is that of each task."""
+
     def _evaluation_metric_names(self) -> list[str]:
         names = ["score"]
         for key, dataset in by_name(self.eval_dataset).items():

@@ -1,7 +1,6 @@
 """[`DepthTrainer`]: a `Seq2SeqTrainer` with a weighted loss, its components in the logs, and un-shuffling scores."""
 
 import contextlib
-import copy
 import functools
 import gc
 import inspect
@@ -26,7 +25,6 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, SaveStrategy, TrainOutput, speed_metrics
 
 from ..credentials import without_credentials
-from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.metadata import has_metadata
 from ..data.mixture import MixtureDataset, MixtureStream
 from ..models.layers_depth import set_residual_dtype
@@ -49,7 +47,7 @@ from .generation import GenerationTrainer
 from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
 from .partitions import deepspeed_partitions
-from .parts import check_packed_rows, check_parts
+from .parts import check_packed_rows, check_parts, evaluation_collator, objective_collator
 from .schedules import make_schedule
 from .settings import check_sharding, check_whole_weights
 from .signals import without_signals
@@ -69,8 +67,6 @@ from .training_args import DepthTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-# Of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
-EVALUATION_SEED = 42
 # What a batch of a mixture has beside the others.
 COUNTED_OF_SOURCES = ("source", "num_documents", "num_examples", "num_tokens")
 TRAINING_METRICS = (
@@ -174,19 +170,10 @@ class DepthTrainer(GenerationTrainer):
             check_metadata(card)
         self._num_logs_before_best: int | None = None  # when the best model was loaded
         if self.args.generation_max_length is None:
-            # `generate()` stops after 20 tokens by default, and counts the start token.
-            longest_target = getattr(self.data_collator, "max_target_length", None)
-            self.args.generation_max_length = None if longest_target is None else longest_target + 1
+            self._set_generation_length()
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
-        self.eval_data_collator = self.data_collator
-        if hasattr(self.data_collator, "set_epoch"):
-            self.eval_data_collator = copy.deepcopy(self.data_collator)
-            self.eval_data_collator.set_epoch(0)  # an earlier trainer may have left it in a later one
-            if isinstance(self.eval_data_collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
-                self.eval_data_collator.seed = EVALUATION_SEED
-            if self._takes_metadata:
-                self.eval_data_collator.set_metadata_probability(0.0)
+        self.eval_data_collator = evaluation_collator(self.data_collator)
         listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []
         self.source_counts: SourceCounts | None = None  # of a mixture
         if isinstance(self.train_dataset, MixtureDataset | MixtureStream):
@@ -220,10 +207,13 @@ class DepthTrainer(GenerationTrainer):
                 "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
                 "is, and `torch_compile=True` to the training arguments."
             )
-        if inspect.isroutine(self.data_collator) or isinstance(self.data_collator, functools.partial):
+        is_function = inspect.isroutine(self.data_collator) or isinstance(self.data_collator, functools.partial)
+        is_told = hasattr(self.data_collator, "set_epoch")
+        if is_function or (not is_told and hasattr(objective_collator(self.data_collator), "set_epoch")):
             logger.warning(
-                "`data_collator` is a function, which is not told of new epochs: if it calls a collator of an "
-                "objective, every epoch has the same noise. Make it a class with a method `set_epoch(epoch)`."
+                f"`data_collator` is {'a function' if is_function else f'of {type(self.data_collator).__name__}'}, "
+                "which is not told of new epochs: if it calls a collator of an objective, every epoch has the same "
+                "noise. Make it a class with a method `set_epoch(epoch)`, which passes the epoch on."
             )
         halves = {p.dtype for p in self.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
         if halves and not self.is_deepspeed_enabled:  # which casts parameters itself, and updates them in float32
@@ -239,6 +229,18 @@ class DepthTrainer(GenerationTrainer):
             raise ValueError(
                 f"`args.n_gpu` is {self.args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "
                 f"`accelerate launch`, or make `args` a `{DepthTrainingArguments.__name__}`, which uses one GPU."
+            )
+
+    def _set_generation_length(self):
+        """That of the longest target: `generate()` stops after 20 tokens by default, and counts the start token."""
+        longest_target = getattr(objective_collator(self.data_collator), "max_target_length", None)
+        generation = self.model.generation_config
+        if longest_target is not None:
+            self.args.generation_max_length = longest_target + 1
+        elif self.args.predict_with_generate and generation.max_length is None and generation.max_new_tokens is None:
+            logger.warning(
+                "`generate()` stops after 20 tokens: `data_collator` does not say how long targets get. Give "
+                "`max_target_length` to the objective, or `generation_max_length` to the training arguments."
             )
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
@@ -582,11 +584,12 @@ class DepthTrainer(GenerationTrainer):
         output = self._evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self._takes_metadata and has_metadata(dataloader.dataset):
             prefix = f"{metric_key_prefix}_{WITH_METADATA}"
-            self.eval_data_collator.set_metadata_probability(1.0)
+            collator = objective_collator(self.eval_data_collator)
+            collator.set_metadata_probability(1.0)
             try:
                 metrics = self._evaluation_loop(dataloader, *args, metric_key_prefix=prefix, **kwargs).metrics
             finally:
-                self.eval_data_collator.set_metadata_probability(0.0)
+                collator.set_metadata_probability(0.0)
             metrics.pop(f"{prefix}_model_preparation_time", None)
             output.metrics.update(metrics)
         return output
@@ -594,7 +597,7 @@ class DepthTrainer(GenerationTrainer):
     @property
     def _takes_metadata(self) -> bool:
         """Whether the collator puts the metadata of examples before their inputs."""
-        return hasattr(self.eval_data_collator, "set_metadata_probability")
+        return hasattr(objective_collator(self.eval_data_collator), "set_metadata_probability")
 
     def _evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str, **kwargs: Any
@@ -755,15 +758,15 @@ class DepthTrainer(GenerationTrainer):
             return None
         # Not of the training data: a stream would be read once more.
         dataset = next((data for data in by_name(self.eval_dataset).values() if data is not None), None)
-        model = self._unwrapped_model
+        model, collator = self._unwrapped_model, objective_collator(self.data_collator)
         return pretrained_usage(
             name_in_code(self.hub_model_id, self.args.output_dir),
             model,
             self.processing_class,
             dataset,
-            objective=getattr(self.data_collator, "objective", "span_corruption"),
+            objective=getattr(collator, "objective", "span_corruption"),
             max_length=self.args.generation_max_length or model.generation_config.max_length,
-            prefix=getattr(self.data_collator, "input_prefix", ""),
+            prefix=getattr(collator, "input_prefix", ""),
             revision=self.args.hub_revision if self.hub_model_id else None,
         )
 

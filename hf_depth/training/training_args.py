@@ -377,6 +377,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 f"`label_names` {self.label_names}: the labels of all collators are 'labels'. Leave it out."
             )
+        if self.eval_steps is not None and self.eval_strategy != "steps":
+            logger.warning(
+                f"`eval_steps` {self.eval_steps} has no effect with `eval_strategy` {self.eval_strategy.value}: add "
+                "`--eval_strategy steps`, or leave it out."
+            )
         if self.load_best_model_at_end and self.eval_strategy == "no":
             raise ValueError(
                 "`load_best_model_at_end` compares evaluations while training: ask for some by `eval_strategy`, or "

@@ -268,6 +268,7 @@ class ErrorTest(ArgumentsTestCase):
         ("earlier_name", ["--input_seq_length", "512"], "`--input_seq_length`: use `--max_source_length`"),
         ("secret", ["--auth_token", "hf_x"], "`--auth_token`: log in once by `hf auth login`"),
         ("hydra", ["--optim.base_lr=1"], "unknown argument `--optim.base_lr`: use `--learning_rate`"),
+        ("bert", ["--hidden_size", "512"], "unknown argument `--hidden_size`: use `--d_model`"),
         ("warmup", ["--warmup_ratio", ".1"], "`--warmup_ratio`: give `--warmup_steps` a number below 1"),
         ("config_flag", ["--config", "a.yaml"], "put the file first"),
         ("integer", ["--max_steps", "abc"], "argument `--max_steps` takes an integer, got 'abc'"),

@@ -492,6 +492,10 @@ class ConfigurationTest(LoadingTestCase):
 
     @parameterized.parameters(
         ({"drop_out_rate": 0.1}, "Unknown argument `drop_out_rate` .* Did you mean 'dropout_rate'"),
+        ({"hidden_size": 16}, "Unknown argument `hidden_size` of `load_model`. In a T5 it is `d_model`"),
+        ({"num_hidden_layers": 1}, "`num_hidden_layers` .* `num_layers`"),
+        ({"num_attention_heads": 2}, "`num_attention_heads` .* `num_heads`"),
+        ({"intermediate_size": 32}, "`intermediate_size` .* `d_ff`"),
         ({"first_sentence_token_id": 7}, "`first_sentence_token_id` is 7, but the tokenizer has 500"),
         ({"num_sentence_tokens": 7}, "`num_sentence_tokens` is 7, but the tokenizer has 20"),
         ({"pad_token_id": 7}, "`pad_token_id` is 7, but the tokenizer has 0"),

@@ -1,9 +1,11 @@
+import json
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
-from transformers import CompileConfig, StaticCache
+from transformers import CompileConfig, GenerationConfig, StaticCache
 
 from hf_depth import DepthTrainingArguments
 from hf_depth.training.generation import STATIC_MULTIPLE
@@ -63,6 +65,22 @@ class StaticCacheTest(TrainingTestCase):
         arguments = {"predict_with_generate": True, "generation_cache_implementation": "static", "use_cpu": True}
         with self.assertRaisesRegex(ValueError, f"`generation_cache_implementation` {message}"):
             DepthTrainingArguments(self.folder, **arguments | changes)
+
+
+class ConfigurationTest(TrainingTestCase):
+    @parameterized.product(kind=("depth", "t5"), settings=({}, {"max_new_tokens": 8, "num_beams": 2}))
+    def test_an_evaluation_leaves_the_configuration_of_the_model_as_it_is(self, kind, settings):
+        constrains = {"constrain_sentence_order": kind == "depth"}
+        run = trainer(kind, self.folder, generation_config=GenerationConfig(**settings), **ARGUMENTS, **constrains)
+        before, config = run.model.generation_config.to_dict(), run.model.config.to_dict()
+        run.evaluate()
+        run.predict(rows(3))
+        self.assertEqual(run.model.generation_config.to_dict(), before)
+        self.assertEqual(run.model.config.to_dict(), config)
+        run.save_model()
+        saved = json.loads(Path(self.folder, "generation_config.json").read_text())
+        self.assertEqual({**before, **saved}, before)
+        self.assertNotIn("max_length", saved)
 
 
 if __name__ == "__main__":

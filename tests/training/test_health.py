@@ -69,15 +69,17 @@ class SpikeTest(TrainingTestCase):
         poison(run, step, factor)
         return run
 
-    @parameterized.parameters("random", "sequential", "group_by_length", "batch_rebalance")
-    def test_a_spike_between_two_logs_is_named_with_its_step_and_examples(self, strategy):
+    @parameterized.parameters("random", "sequential", "group_by_length", "batch_rebalance", ("random", 1))
+    def test_a_spike_between_two_logs_is_named_with_its_step_and_examples(self, strategy, resumed=None):
         run = self.spiky(train_sampling_strategy=strategy)
+        if resumed is not None:  # with other batches
+            self.spiky(max_steps=1, save_strategy="steps", save_steps=1, per_device_train_batch_size=4).train()
         seen = {}
         run.model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.update({run.state.global_step + 1: kwargs["labels"]}), with_kwargs=True
         )
         with self.assertLogs(LOGGER, "WARNING") as logs:
-            run.train()
+            run.train(resumed and f"{self.folder}/checkpoint-{resumed}")
         self.assertLen(logs.output, 1)
         self.assertRegex(
             logs.output[0], r"Step 17 has a spike: loss \d+.* \(limit .*\), gradient norm .* \(limit .*\). Read from"

@@ -1,6 +1,7 @@
 """What a run prints of a document put in order."""
 
 import contextlib
+import functools
 import io
 from unittest import mock
 
@@ -16,11 +17,18 @@ TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 
 
 class UnshuffledTest(TrainingTestCase):
-    def printed(self, model, **settings) -> str:
-        output = io.StringIO()
+    def printed(self, model, wrapper=None, **settings) -> str:
+        output, collator = io.StringIO(), DataCollatorForDepth(TOKENIZER, **settings)
+        collator = collator if wrapper is None else wrapper(collator)
         with contextlib.redirect_stdout(output):
-            print_unshuffled(model, TOKENIZER, rows(3), DataCollatorForDepth(TOKENIZER, **settings), max_length=50)
+            print_unshuffled(model, TOKENIZER, rows(3), collator, max_length=50)
         return output.getvalue()
+
+    def test_a_collator_of_ones_own_shows_what_the_one_in_it_does(self):
+        model = tiny_model("depth")
+        self.assertEqual(
+            self.printed(model, functools.partial, sentence_shuffling_probability=0.0), self.printed(model)
+        )
 
     def test_the_true_order_of_a_prefix_is_that_of_the_sentences_that_are_read(self):
         lists = [

@@ -132,6 +132,16 @@ class ArgumentsTest(parameterized.TestCase):
     def test_what_works_is_accepted(self, **arguments):
         self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
 
+    @parameterized.parameters({}, {"eval_strategy": "epoch"})
+    def test_steps_without_the_strategy_that_counts_them_are_reported(self, **arguments):
+        strategy = arguments.get("eval_strategy", "no")
+        with self.assertLogs("hf_depth.training.training_args", "WARNING") as logs:
+            DepthTrainingArguments("unused", use_cpu=True, eval_steps=50, **arguments)
+        self.assertRegex(logs.output[0], f"`eval_steps` 50 has no effect with `eval_strategy` {strategy}: add .*steps")
+        with self.assertNoLogs("hf_depth.training.training_args", "WARNING"):
+            DepthTrainingArguments("unused", use_cpu=True, **arguments)
+            DepthTrainingArguments("unused", use_cpu=True, eval_steps=50, eval_strategy="steps")
+
     @parameterized.parameters(
         ({"report_to": "wandb"}, "`report_to` needs wandb.*hf_depth.wandb."),
         ({"report_to": ["tensorboard", "wandb"]}, "`report_to` needs wandb.*hf_depth.wandb."),

@@ -15,7 +15,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from datasets import Dataset
 from torch.distributed.fsdp import StateDictType
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from helpers import ROOT, SENTENCES, tiny_tokenizer
 from hf_depth import (
@@ -30,6 +30,7 @@ from hf_depth import (
     load_model,
     train_tokenizer,
 )
+from hf_depth.training.parts import objective_collator
 from hf_depth.training.statistics import is_shuffled
 from tiny_training import TrainingTestCase, parameters, rows, run_on_two_ranks, tiny_model, trainer
 
@@ -37,6 +38,33 @@ ALL_KINDS = ("depth", "t5", "stock_t5")
 HAS_DEEPSPEED = find_spec("deepspeed") is not None
 ZERO = ("zero2", "zero3")
 PERSISTENT = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+
+
+class ForgetfulWrapper:
+    """A collator of one's own around that of an objective."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def __call__(self, examples):
+        return self.collator(examples)
+
+
+class Wrapper(ForgetfulWrapper):
+    """As docs/how_to/extend.md has it."""
+
+    def set_epoch(self, epoch):
+        self.collator.set_epoch(epoch)
+
+
+WRAPPERS = {
+    "none": lambda collator: collator,
+    "wrapper": Wrapper,
+    "two": lambda collator: Wrapper(Wrapper(collator)),
+    "forgetful": ForgetfulWrapper,
+    "method": lambda collator: collator.__call__,
+    "partial": lambda collator: functools.partial(collator),
+}
 
 
 class LossTest(TrainingTestCase):
@@ -323,18 +351,19 @@ class ResumeTest(TrainingTestCase):
         self.assertTrue(torch.equal(one["input_ids"], other["input_ids"]))
         self.assertFalse(torch.equal(second.data_collator(rows(3))["input_ids"], one["input_ids"]))
 
-    @parameterized.parameters("depth", "t5")
-    def test_all_seeds_are_evaluated_on_the_same_noise(self, kind):
+    @parameterized.product(kind=("depth", "t5"), wrapper=tuple(WRAPPERS))
+    def test_all_seeds_are_evaluated_on_the_same_noise(self, kind, wrapper):
         run = trainer(kind, self.folder)
-        same = [self.evaluated_with(run, seed) for seed in (42, 1, 2)]
+        same = [self.evaluated_with(run, seed, WRAPPERS[wrapper]) for seed in (42, 1, 2)]
         self.assertEqual(same[0], same[1])
         self.assertEqual(same[0], same[2])
+        self.assertEqual(same[0], self.evaluated_with(run, 1, WRAPPERS["none"]))
 
-    def evaluated_with(self, run, seed):
+    def evaluated_with(self, run, seed, wrapper):
         """The inputs of an evaluation by a trainer whose collator has a seed."""
         collator = replace(run.data_collator, seed=seed)
-        other = type(run)(run.model, run.args, collator, eval_dataset=run.eval_dataset)
-        self.assertEqual(other.data_collator.seed, seed)
+        other = type(run)(run.model, run.args, wrapper(collator), eval_dataset=run.eval_dataset)
+        self.assertEqual(collator.seed, seed)
         return [batch["input_ids"].tolist() for batch in other.get_eval_dataloader()]
 
 
@@ -346,14 +375,17 @@ class MetadataTest(TrainingTestCase):
 
     def losses_of(self, run, probability):
         """The sum of the losses of each kind of label, of a batch that is made for it."""
-        collator = type(run.data_collator)(tiny_tokenizer(sentence_tokens=True), metadata_probability=probability)
+        kind = type(objective_collator(run.data_collator))
+        collator = kind(tiny_tokenizer(sentence_tokens=True), metadata_probability=probability)
         batch = collator(self.data())
         return (run.model.eval()(**batch).token_losses.sum() / (batch["labels"] != -100).sum()).item()
 
-    @parameterized.product(kind=("depth", "t5"), workers=(0, 1))
-    def test_an_evaluation_is_one_without_metadata_and_one_with_all(self, kind, workers):
+    @parameterized.product(kind=("depth", "t5"), workers=(0, 1), wrapper=("none", "wrapper"))
+    def test_an_evaluation_is_one_without_metadata_and_one_with_all(self, kind, workers, wrapper):
         persistent = {"dataloader_num_workers": workers, "dataloader_persistent_workers": bool(workers)}
         run = trainer(kind, self.folder, **persistent)
+        collator = run.data_collator
+        run = DepthTrainer(run.model, run.args, WRAPPERS[wrapper](collator), eval_dataset=run.eval_dataset)
         run.eval_dataset = self.data()
         plain = trainer(kind, self.folder, model=run.model).evaluate()
         for _ in range(2):
@@ -366,7 +398,7 @@ class MetadataTest(TrainingTestCase):
             self.assertEqual({name: metrics[name] for name in same}, same)
             self.assertContainsSubset([name.replace("eval_", "eval_with_metadata_", 1) for name in same], metrics)
         self.assertLen([log for log in run.state.log_history if "eval_with_metadata_loss" in log], 2)
-        self.assertEqual(run.data_collator.metadata_probability, 0.5)
+        self.assertEqual(collator.metadata_probability, 0.5)
 
     def test_un_shuffling_and_predictions_come_with_and_without_metadata(self):
         run = trainer("depth", self.folder, predict_with_generate=True, generation_max_length=40)
@@ -747,7 +779,15 @@ class PartsTest(TrainingTestCase):
 
     @parameterized.parameters(
         ({"model": tiny_model("depth").bfloat16()}, "torch.bfloat16.*bf16=True"),
-        ({"collator": lambda tokenizer: DataCollatorForDepth(tokenizer).__call__}, "the same noise.*set_epoch"),
+        (
+            {"collator": lambda tokenizer: DataCollatorForDepth(tokenizer).__call__},
+            "function.*the same noise.*set_epoch",
+        ),
+        (
+            {"collator": lambda tokenizer: ForgetfulWrapper(DataCollatorForDepth(tokenizer))},
+            "of ForgetfulWrapper.*noise",
+        ),
+        ({"predict_with_generate": True}, "stops after 20 tokens.*`max_target_length`.*`generation_max_length`"),
     )
     def test_what_may_be_meant_is_reported(self, parts, message):
         with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
@@ -770,13 +810,23 @@ class PartsTest(TrainingTestCase):
         with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT"):
             run._check_settings()
 
-    @parameterized.parameters(
-        ("depth", DataCollatorForT5SpanCorruption, "DepthObjective"),
-        ("t5", DataCollatorForDepth, "SpanCorruptionObjective"),
+    def test_what_is_said_of_the_collator_is_not_said_of_a_wrapper_that_passes_epochs_on(self):
+        with self.assertNoLogs("hf_depth.training.trainer", "WARNING"):
+            self.trainer(tiny_model("depth"), collator=lambda tokenizer: Wrapper(DataCollatorForDepth(tokenizer)))
+            generation = {"predict_with_generate": True, "generation_config": GenerationConfig(max_new_tokens=9)}
+            self.trainer(tiny_model("depth"), **generation)
+
+    @parameterized.product(
+        parts=(
+            ("depth", DataCollatorForT5SpanCorruption, "DepthObjective"),
+            ("t5", DataCollatorForDepth, "SpanCorruptionObjective"),
+        ),
+        wrapper=tuple(WRAPPERS),
     )
-    def test_a_collator_of_the_other_kind_is_refused(self, kind, collator, objective):
+    def test_a_collator_of_the_other_kind_is_refused(self, parts, wrapper):
+        kind, collator, objective = parts
         with self.assertRaisesRegex(ValueError, objective):
-            self.trainer(tiny_model(kind), collator=collator)
+            self.trainer(tiny_model(kind), collator=lambda tokenizer: WRAPPERS[wrapper](collator(tokenizer)))
 
     def test_arguments_of_another_class_are_refused(self):
         with self.assertRaisesRegex(TypeError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
@@ -787,9 +837,22 @@ class PartsTest(TrainingTestCase):
             with self.assertRaisesRegex(ValueError, "`args.n_gpu` is 2.*Start one process per GPU"):
                 self.trainer(tiny_model("depth"))
 
-    def test_generation_is_as_long_as_the_longest_target(self):
+    def test_sentences_are_generated_in_order_by_the_tokenizer_of_a_wrapped_collator(self):
+        arguments = {"constrain_sentence_order": True, "predict_with_generate": True, "generation_max_length": 30}
+        scores = []
+        for wrapper in (WRAPPERS["none"], Wrapper):
+            run = self.trainer(
+                tiny_model("depth"), collator=lambda each, it=wrapper: it(DataCollatorForDepth(each)), **arguments
+            )
+            metrics = run.evaluate(rows(3))
+            scores.append({name: metrics[name] for name in metrics if "order" in name or name.endswith("loss")})
+        self.assertIn("eval_order_exact_constrained", scores[0])
+        self.assertEqual(*scores)
+
+    @parameterized.parameters(*WRAPPERS)
+    def test_generation_is_as_long_as_the_longest_target(self, wrapper):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
-        collator = DepthObjective(tokenizer, max_target_length=77).collator()
+        collator = WRAPPERS[wrapper](DepthObjective(tokenizer, max_target_length=77).collator())
         for given, expected in ((None, 78), (30, 30)):
             arguments = DepthTrainingArguments(self.folder, use_cpu=True, generation_max_length=given)
             made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
