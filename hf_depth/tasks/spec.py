@@ -35,7 +35,7 @@ class TaskSpec:
             The column with the class (its number or its text), or with the reference or references of a free-form
             task. `-1`, `None` or an empty text stand for a label that is not published.
         metric_names (`tuple[str, ...]`, *optional*):
-            Among `tasks.checks.METRIC_NAMES`. By default accuracy for classes, ROUGE-L and exact match for free-form
+            Among `tasks.checks.METRIC_KINDS`. By default accuracy for classes, ROUGE-L and exact match for free-form
             tasks, the two correlations for numbers.
         metric_to_optimize (`str`, *optional*):
             The one of them by which the best model is chosen; by default the first.
