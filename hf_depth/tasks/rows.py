@@ -65,6 +65,37 @@ def check_rows(
     return rows
 
 
+def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
+    """
+    Check that there is nothing but data sets by the names that a task gives its splits.
+
+    Args:
+        name: what an error calls them.
+        splits: to check.
+        spec: the task.
+
+    Raises:
+        `TypeError`: if it is no mapping, or one of them is no `datasets.Dataset`.
+        `ValueError`: if the task has no such split.
+    """
+    if not isinstance(splits, Mapping):
+        raise TypeError(
+            f"`{name}` must map the names of splits to data sets, got {type(splits).__name__}: write "
+            "`{'train': dataset}`."
+        )
+    known = [split for split in (spec.train_split, *spec.validation_splits, *spec.test_splits) if split]
+    for split, dataset in splits.items():
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"`{name}[{split!r}]` must be a `datasets.Dataset`, got {type(dataset).__name__}. "
+                "`Dataset.from_list` makes one of a list of examples, `Dataset.from_generator` of a stream."
+            )
+        if split not in known:
+            raise ValueError(
+                f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{suggestion(split, known, 'splits')}"
+            )
+
+
 def read_class(spec: TaskSpec, label: Any) -> int:
     """
     The class that a label of the data means, by its number, its text or its number as text; `-1` if it stands for an
