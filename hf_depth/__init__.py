@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
     from .data.vocabulary import train_tokenizer
     from .evaluation.embeddings import sentence_embeddings
+    from .evaluation.metrics import register_metric
     from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
     from .evaluation.prediction import TaskPredictor
     from .models.loading import load_model
@@ -63,6 +64,7 @@ _MODULES = {
     "data.tokenization": ("add_mode_tokens", "add_sentence_tokens", "load_tokenizer"),
     "data.vocabulary": ("train_tokenizer",),
     "evaluation.embeddings": ("sentence_embeddings",),
+    "evaluation.metrics": ("register_metric",),
     "evaluation.ordering": ("SentenceOrderLogitsProcessor", "order_sentences", "score_sentence_orders"),
     "evaluation.prediction": ("TaskPredictor",),
     "models.loading": ("load_model",),
@@ -130,6 +132,7 @@ __all__ = [
     "load_task",
     "order_sentences",
     "prepare_shards",
+    "register_metric",
     "register_task",
     "score_sentence_orders",
     "sentence_embeddings",

@@ -14,6 +14,7 @@ Such a prediction is of the class `UNPARSED`, which no example has, and so is al
   nearest, see [`TaskSpec.parse`].)
 """
 
+import inspect
 import string
 import warnings
 from collections.abc import Sequence
@@ -25,7 +26,12 @@ import numpy as np
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
+from ..suggestions import listed
+from ..tasks.checks import METRIC_ALIASES, METRIC_KINDS
 from ..tasks.spec import UNPARSED
+
+# What `score` of a metric of each kind is called with, beside predictions and references.
+_SCORE_ARGUMENTS = {"ids": ("num_labels", "sample_weight"), "values": (), "texts": ()}
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -37,9 +43,10 @@ class TaskMetric(evaluate.Metric):
     `compute(predictions=…, references=…)` returns a `dict` with the one key `key`.
     """
 
-    key: str
-    kind: str  # what it compares: class "ids", "values" or "texts"
+    key: str = ""
+    kind: str = ""  # what it compares: class "ids", "values" or "texts"
     scale = 1.0  # the best score
+    baseline: float | None = None  # of numbers: what guessing and always the same number score, whatever the data
     hub_name: str | None = None  # on the Hub, if it is another
     citation = ""
 
@@ -158,7 +165,7 @@ class Recall(ClassMetric):
 class Correlation(TaskMetric):
     """A correlation of numbers. Of a constant, where it is not defined, 0: it tells nothing about the examples."""
 
-    kind, function = "values", ""
+    kind, function, baseline = "values", "", 0.0
 
     @classmethod
     def score(cls, predictions: Sequence[float], references: Sequence[float]) -> float:
@@ -243,6 +250,73 @@ METRICS: dict[str, type[TaskMetric]] = {
         ExactMatch,
     )
 }
+
+
+def register_metric(metric: type[TaskMetric], overwrite: bool = False) -> type[TaskMetric]:
+    """
+    Add a metric, which the `metric_names` of a task may then name by its `key`.
+
+    Args:
+        metric (`type[TaskMetric]`):
+            A class with a `key`, a `kind` and a static method `score`; `scale` times that is reported. Of the
+            kind `"ids"`, for tasks with labels, it is called as `score(predictions, references, num_labels=…,
+            sample_weight=…)` with the numbers of classes, -1 for an unparseable prediction; of `"values"`, for tasks
+            on numbers, as `score(predictions, references)`. One of `"texts"`, for free-form tasks, is a [`TextMetric`]
+            with `row_scores(predictions, references)`, where each example has a list of references.
+        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key.
+
+    Returns:
+        `type[TaskMetric]`: the metric, so that this can be a decorator.
+
+    Raises:
+        `TypeError`: if it is no subclass of [`TaskMetric`], or `score` does not take what it is called with.
+        `ValueError`: if it has no key or no such kind, or there is another metric of that key.
+
+    >>> from hf_depth import TaskSpec, register_metric
+    >>> from hf_depth.evaluation.metrics import TaskMetric
+    >>> @register_metric
+    ... class WithinOne(TaskMetric):
+    ...     "The fraction of numbers that are at most one off."
+    ...
+    ...     key, kind = "within_one", "values"
+    ...
+    ...     @staticmethod
+    ...     def score(predictions, references):
+    ...         return np.mean(np.abs(np.subtract(predictions, references)) <= 1)
+    >>> stars = TaskSpec("mine", "stars", "review", "", list("12345"), label_step=1, metric_names="within_one")
+    >>> WithinOne().compute(predictions=[1.0, 5.0], references=[2.0, 2.0])
+    {'within_one': 0.5}
+    >>> del METRICS["within_one"], METRIC_KINDS["within_one"]
+    """
+    if not (isinstance(metric, type) and issubclass(metric, TaskMetric)):
+        raise TypeError(f"`metric` must be a subclass of `TaskMetric`, got {metric!r:.80}.")
+    _check_metric(metric)
+    if metric.key in METRIC_ALIASES or (not overwrite and METRICS.get(metric.key, metric) is not metric):
+        raise ValueError(
+            f"There already is another metric {metric.key!r}. Choose another `key`. (`overwrite=True` replaces one of "
+            "the same `key`.)"
+        )
+    METRICS[metric.key] = metric
+    METRIC_KINDS[metric.key] = metric.kind
+    return metric
+
+
+def _check_metric(metric: type[TaskMetric]) -> None:
+    """Stop on a metric that could not be computed after the training."""
+    name = metric.__name__
+    if not metric.key or metric.kind not in _SCORE_ARGUMENTS:
+        raise ValueError(
+            f"{name} must have a `key`, its name, and a `kind` among {listed(_SCORE_ARGUMENTS)}, got {metric.key!r} "
+            f"and {metric.kind!r}."
+        )
+    if metric.kind == "texts" and not issubclass(metric, TextMetric):
+        raise TypeError(f"{name} compares texts: make it a subclass of `TextMetric`, with `row_scores`.")
+    arguments = _SCORE_ARGUMENTS[metric.kind]
+    try:
+        inspect.signature(metric.score).bind([], [], **dict.fromkeys(arguments))
+    except TypeError as error:
+        called = ", ".join(("predictions", "references", *(f"{argument}=…" for argument in arguments)))
+        raise TypeError(f"`{name}.score` is called as `score({called})`: {error}.") from error
 
 
 def _normalized(text: str) -> str:

@@ -25,7 +25,7 @@ def get_metric(name: str) -> "type[TaskMetric]":
     A metric of `evaluation.metrics.METRICS`.
 
     Args:
-        name: one of `tasks.checks.METRIC_NAMES`.
+        name: one of `tasks.checks.METRIC_KINDS`.
     """
     from .metrics import METRICS  # brings evaluate and scipy.stats, which take half a second to import
 
@@ -155,8 +155,8 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
     baselines = {}
     for name in spec.metric_names:
         metric = get_metric(name)
-        if metric.kind == "values":
-            baselines |= {f"majority_{name}": 0.0, f"chance_{name}": 0.0}
+        if metric.baseline is not None:
+            baselines |= {f"majority_{name}": metric.baseline, f"chance_{name}": metric.baseline}
         elif metric.kind == "ids":
             size = {"num_labels": spec.num_labels}
             constant = np.full(len(classes), majority)

@@ -10,11 +10,13 @@ from ..suggestions import listed, suggestion
 
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "rouge_l": "rougeL"}
 
-# What `evaluation.metrics.METRICS` computes, by the kind of task that it suits.
-CLASS_METRICS = ("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation")
-NUMBER_METRICS = ("pearson", "spearman")
-TEXT_METRICS = ("rougeL", "exact_match")
-METRIC_NAMES = CLASS_METRICS + NUMBER_METRICS + TEXT_METRICS
+# What each metric compares: class "ids", "values" or "texts". The classes in `evaluation.metrics` say the same, but
+# take half a second to import; `register_metric` adds to it.
+METRIC_KINDS: dict[str, str] = {
+    **dict.fromkeys(("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation"), "ids"),
+    **dict.fromkeys(("pearson", "spearman"), "values"),
+    **dict.fromkeys(("rougeL", "exact_match"), "texts"),
+}
 
 SUBMISSION_LABELS = ("text", "id", "number")
 
@@ -183,7 +185,10 @@ def _check_labels(task: Any) -> None:
                 f"truth values: put quotes, as in '{word}'.",
             )
         if not isinstance(text, str) or not text.strip() or text != text.strip():
-            raise _error(task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.")
+            quotes = f" Put quotes, as in '{text}'." if isinstance(text, int | float) else ""
+            raise _error(
+                task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.{quotes}"
+            )
     if list(labels) != list(range(len(labels))) or len(labels) < 2:
         raise _error(
             task,
@@ -215,16 +220,19 @@ def _check_grid(task: Any) -> None:
 
 def _check_metrics(task: Any) -> None:
     if task.label_step is not None:
-        suitable, kind = NUMBER_METRICS, "a number"
+        suitable, kind = _metrics_of("values"), "a number"
     elif task.labels is not None:
         # A class is right or wrong, however alike the texts of two of them are.
-        suitable, kind = (*CLASS_METRICS, "exact_match"), "a class"
+        suitable, kind = [*_metrics_of("ids"), "exact_match"], "a class"
     else:
-        suitable, kind = TEXT_METRICS, "free-form text (no `labels`)"
+        suitable, kind = _metrics_of("texts"), "free-form text (no `labels`)"
     for name in task.metric_names:
-        if name not in METRIC_NAMES:
+        if name not in METRIC_KINDS:
             raise _error(
-                task, "metric_names", f"there is no metric {name!r}.{suggestion(name, METRIC_NAMES, 'metrics')}"
+                task,
+                "metric_names",
+                f"there is no metric {name!r}.{suggestion(name, METRIC_KINDS, 'metrics')} (`register_metric` adds one "
+                "of your own.)",
             )
         if name not in suitable:
             raise _error(
@@ -238,6 +246,10 @@ def _check_metrics(task: Any) -> None:
             "metric_to_optimize",
             f"{task.metric_to_optimize!r} is none of `metric_names`: {listed(task.metric_names)}.",
         )
+
+
+def _metrics_of(*kinds: str) -> list[str]:
+    return [name for name, kind in METRIC_KINDS.items() if kind in kinds]
 
 
 def _check_splits(task: Any) -> None:

@@ -15,6 +15,7 @@ from ..suggestions import suggestion
 from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
 from .preprocessing import INSTANCE_COLUMN
 from .registry import get_task
+from .rows import check_splits
 from .sources import TaskFiles, collect_files, read_tables, split_files
 from .spec import TaskSpec
 
@@ -115,7 +116,7 @@ def load_task(
         `ValueError`: if files cannot be read, columns are missing, texts are empty, labels are none of the task's, or
             the loader has no such option. The message names the file and the line or row.
         `FileNotFoundError`: if there is no such file.
-        `TypeError`: if there is no such argument.
+        `TypeError`: if there is no such argument, or the loader returns anything but data sets by their splits.
 
     >>> import pathlib, tempfile
     >>> from hf_depth import load_task
@@ -129,7 +130,9 @@ def load_task(
     others = ("files", "options", "split_seed", "length")
     files = collect_files(files, file_arguments, others)
     loader = get_loader(spec)
-    return loader.load(spec, files, build_options(spec, options), split_seed=split_seed, length=length)
+    examples = loader.load(spec, files, build_options(spec, options), split_seed=split_seed, length=length)
+    check_splits(f"LOADERS[{spec.loader!r}].load(…)", examples, spec)
+    return examples
 
 
 def get_loader(spec: TaskSpec) -> Loader:
@@ -138,13 +141,19 @@ def get_loader(spec: TaskSpec) -> Loader:
 
     Raises:
         `ValueError`: if there is none of that name, with near matches.
+        `TypeError`: if what `LOADERS` has there is no [`Loader`].
     """
     if spec.loader not in LOADERS:
         raise ValueError(
             f"Task {spec.name!r}, field `loader`: there is no loader {spec.loader!r}."
             f"{suggestion(spec.loader, LOADERS, 'loaders')}"
         )
-    return LOADERS[spec.loader]
+    loader = LOADERS[spec.loader]
+    if not isinstance(loader, Loader):
+        raise TypeError(
+            f"`LOADERS[{spec.loader!r}]` must be a `Loader`, got {type(loader).__name__}: write `Loader(load)`."
+        )
+    return loader
 
 
 def build_options(spec: TaskSpec, options: Mapping[str, Any] | Any | None = None) -> Any:

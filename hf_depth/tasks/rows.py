@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, List, Value
 
+from ..data.readers import separator_advice
 from ..suggestions import listed, suggestion
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
@@ -63,6 +64,37 @@ def check_rows(
     if allow_empty_texts:
         _report_empty_texts(rows, spec, place)
     return rows
+
+
+def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
+    """
+    Check that there is nothing but data sets by the names that a task gives its splits.
+
+    Args:
+        name: what an error calls them.
+        splits: to check.
+        spec: the task.
+
+    Raises:
+        `TypeError`: if it is no mapping, or one of them is no `datasets.Dataset`.
+        `ValueError`: if the task has no such split.
+    """
+    if not isinstance(splits, Mapping):
+        raise TypeError(
+            f"`{name}` must map the names of splits to data sets, got {type(splits).__name__}: write "
+            "`{'train': dataset}`."
+        )
+    known = [split for split in (spec.train_split, *spec.validation_splits, *spec.test_splits) if split]
+    for split, dataset in splits.items():
+        if not isinstance(dataset, Dataset):
+            raise TypeError(
+                f"`{name}[{split!r}]` must be a `datasets.Dataset`, got {type(dataset).__name__}. "
+                "`Dataset.from_list` makes one of a list of examples, `Dataset.from_generator` of a stream."
+            )
+        if split not in known:
+            raise ValueError(
+                f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{suggestion(split, known, 'splits')}"
+            )
 
 
 def read_class(spec: TaskSpec, label: Any) -> int:
@@ -191,11 +223,11 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
     needed = [*spec.text_column_name, *([spec.label_column_name] if needs_labels else [])]
     for column in needed:
         if column not in dataset.column_names:
-            raise ValueError(
-                f"{place}: the task {spec.name!r} needs a column {column!r}."
+            remedy = separator_advice(dataset.column_names) or (
                 f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
                 "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
             )
+            raise ValueError(f"{place}: the task {spec.name!r} needs a column {column!r}.{remedy}")
 
 
 def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:

@@ -22,7 +22,7 @@ from .dataset import TaskDataset, name_datasets
 from .loading import build_options, get_loader, load_task
 from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
 from .registry import get_task, training_tasks
-from .rows import check_rows
+from .rows import check_rows, check_splits
 from .sources import TaskFiles, collect_files
 from .spec import TaskSpec
 
@@ -268,14 +268,9 @@ class TaskSplits:
         """
         (spec,) = _as_specs(task)
         spec = _with_lengths(spec, {"max_source_length": max_source_length, "max_target_length": max_target_length})
-        known = [split for split in (spec.train_split, *spec.validation_splits, *spec.test_splits) if split]
-        _check_datasets(datasets)
+        check_splits("datasets", datasets, spec)
         examples = {}
         for split, dataset in datasets.items():
-            if split not in known:
-                raise ValueError(
-                    f"The task {spec.full_name!r} has no split {split!r}.{suggestion(split, known, 'splits')}"
-                )
             examples[split] = check_rows(dataset, spec, f"split {split!r}", needs_labels=split not in spec.test_splits)
         return cls([LoadedTask(spec, examples)], None, sentence_language, seed)
 
@@ -507,21 +502,6 @@ class _Selection:
             logger.warning(f"{message}.")
             return
         raise ValueError(f"{message}: name `{file}`, a `dataset_dir` that holds them, or leave out `{flag}`.")
-
-
-def _check_datasets(datasets: Any) -> None:
-    """Stop on anything but data sets by the names of their splits."""
-    if not isinstance(datasets, Mapping):
-        raise TypeError(
-            f"`datasets` must map the names of splits to data sets, got {type(datasets).__name__}: write "
-            "`{'train': dataset}`."
-        )
-    for split, dataset in datasets.items():
-        if not isinstance(dataset, Dataset):
-            raise TypeError(
-                f"`datasets[{split!r}]` must be a `datasets.Dataset`, got {type(dataset).__name__}. "
-                "`Dataset.from_list` makes one of a list of examples, `Dataset.from_generator` of a stream."
-            )
 
 
 def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec]:

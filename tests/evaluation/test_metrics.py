@@ -1,6 +1,7 @@
 """Metrics are those of scikit-learn, scipy and rouge-score, and an unparseable prediction is always wrong."""
 
 import random
+from unittest import mock
 
 import evaluate
 import numpy as np
@@ -8,9 +9,11 @@ from absl.testing import parameterized
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from hf_depth.evaluation.metrics import METRICS
-from hf_depth.tasks.checks import METRIC_NAMES
-from hf_depth.tasks.spec import UNPARSED
+from hf_depth.evaluation.metrics import METRICS, Accuracy, TaskMetric, TextMetric, register_metric
+from hf_depth.evaluation.outputs import results_table
+from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
+from hf_depth.tasks.checks import METRIC_KINDS
+from hf_depth.tasks.spec import UNPARSED, TaskSpec
 from tiny_tasks import CLASS_METRICS, random_classes
 
 SEEDS = [0, 1, 2]
@@ -24,7 +27,7 @@ def random_texts(seed, number=20):
 
 class MetricsTest(parameterized.TestCase):
     def test_every_metric_of_the_registry_is_a_metric_of_evaluate(self):
-        self.assertEqual(set(METRICS), set(METRIC_NAMES))
+        self.assertEqual({name: metric.kind for name, metric in METRICS.items()}, METRIC_KINDS)
         for name, metric in METRICS.items():
             self.assertTrue(issubclass(metric, evaluate.Metric))
             self.assertEqual(metric.key, name)
@@ -129,3 +132,103 @@ class MetricsTest(parameterized.TestCase):
         for _ in range(1000):
             metric.add_batch(predictions=predictions, references=references)
         self.assertAlmostEqual(metric.compute()[name], metric.scale)
+
+
+class WithinOne(TaskMetric):
+    key, kind = "within_one", "values"
+
+    @staticmethod
+    def score(predictions, references):
+        return np.mean(np.abs(np.subtract(predictions, references)) <= 1)
+
+
+class Balanced(TaskMetric):
+    key, kind = "balanced", "ids"
+
+    @staticmethod
+    def score(predictions, references, num_labels, sample_weight=None):
+        return sklearn_metrics.balanced_accuracy_score(references, predictions, sample_weight=sample_weight)
+
+
+class FirstLetter(TextMetric):
+    key = "first_letter"
+
+    @staticmethod
+    def row_scores(predictions, references):
+        pairs = zip(predictions, references, strict=True)
+        return [float(text[:1] in [one[:1] for one in allowed]) for text, allowed in pairs]
+
+
+class NoKind(TaskMetric):
+    key = "no_kind"
+
+
+class Unweighted(Balanced):
+    @staticmethod
+    def score(predictions, references, num_labels=None):
+        return 1.0
+
+
+class NotStatic(WithinOne):
+    def score(self, predictions, references):
+        return 1.0
+
+
+class PlainTexts(TaskMetric):
+    key, kind = "plain_texts", "texts"
+
+
+class MCC(Balanced):
+    key = "mcc"
+
+
+class RegisterMetricTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        for registry in (METRICS, METRIC_KINDS):
+            self.enter_context(mock.patch.dict(registry))
+
+    @parameterized.parameters(
+        (WithinOne, {"labels": list("12345"), "label_step": 1}, "4", 0.75, {}),
+        (Balanced, {"labels": list("12345")}, "4", 0.25, {"majority_balanced": 0.25, "chance_balanced": 0.2}),
+        (FirstLetter, {}, "4 of 5", 0.25, {}),
+    )
+    def test_a_metric_of_ones_own_scores_a_task(self, metric, fields, text, score, baselines):
+        with self.assertRaisesRegex(ValueError, f"there is no metric '{metric.key}'.*`register_metric` adds one"):
+            TaskSpec("mine", "stars", "review", "", metric_names=metric.key, **fields)
+        self.assertIs(register_metric(metric), metric)
+        spec = TaskSpec("mine", "stars", "review", "", metric_names=metric.key, **fields)
+        rows = [{"label": label} for label in "2345"]
+        metrics = compute_task_metrics(spec, rows, [text] * len(rows))
+        self.assertEqual(metrics.pop("unparsed_fraction", 0.0), 0.0)
+        self.assertEqual(metrics.keys(), {metric.key, *baselines})
+        for name, value in {metric.key: score, **baselines}.items():
+            self.assertAlmostEqual(metrics[name], value)
+        self.assertIn(f"{score:.4f}", results_table([TaskResult(spec, "test", metrics)]))
+
+    def test_a_metric_suits_the_tasks_of_its_kind(self):
+        register_metric(WithinOne)
+        with self.assertRaisesRegex(ValueError, "'within_one' does not suit predictions that are a class"):
+            TaskSpec("mine", "tone", "review", "", labels=["sad", "glad"], metric_names="within_one")
+
+    @parameterized.parameters(
+        (np.mean, TypeError, "`metric` must be a subclass of `TaskMetric`, got <function mean"),
+        (NoKind, ValueError, "NoKind must have a `key`.*'ids', 'values', 'texts', got 'no_kind' and ''"),
+        (Unweighted, TypeError, "`Unweighted.score` is called as .*sample_weight=….*unexpected .*'sample_weight'"),
+        (NotStatic, TypeError, "`NotStatic.score` is called as `score.predictions, references.`: missing"),
+        (PlainTexts, TypeError, "PlainTexts compares texts: make it a subclass of `TextMetric`"),
+        (MCC, ValueError, "already is another metric 'mcc'"),
+        (type("Accuracy", (Balanced,), {"key": "accuracy"}), ValueError, "already is another metric 'accuracy'"),
+    )
+    def test_a_metric_that_could_not_be_computed_is_refused(self, metric, error, message):
+        with self.assertRaisesRegex(error, message):
+            register_metric(metric)
+
+    def test_another_metric_of_a_name_takes_its_place_on_request_alone(self):
+        other = type("Other", (Accuracy,), {})
+        with self.assertRaisesRegex(ValueError, "Choose another `key`. .`overwrite=True` replaces one"):
+            register_metric(other)
+        self.assertIs(METRICS["accuracy"], Accuracy)
+        self.assertIs(register_metric(Accuracy), Accuracy)  # again
+        register_metric(other, overwrite=True)
+        self.assertIs(METRICS["accuracy"], other)

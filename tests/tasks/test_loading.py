@@ -1,12 +1,16 @@
 """Each task has its loader, and each loader its options."""
 
+from unittest import mock
+
 from absl.testing import parameterized
+from datasets import Dataset
 
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
 from hf_depth.tasks.loaders.natural_instructions import NaturalInstructionsOptions
-from hf_depth.tasks.loading import LOADERS, build_options, load_task
+from hf_depth.tasks.loading import LOADERS, Loader, build_options, load_task
 from hf_depth.tasks.registry import DATASET_VALS, as_task, get_task, task_names
 from hf_depth.tasks.sources import TaskFiles
+from hf_depth.tasks.splits import TaskSplits
 from tiny_tasks import RTE_EXAMPLES, TaskFilesTestCase, as_jsonl
 
 
@@ -33,6 +37,31 @@ class LoadTaskTest(TaskFilesTestCase):
     def test_a_misspelt_argument_is_answered_by_near_ones(self):
         with self.assertRaisesRegex(TypeError, "no argument `option`. Did you mean 'options'"):
             load_task("rte", option={})
+
+
+ROWS = Dataset.from_dict({"a": ["A"], "label": [0], "idx": [0]})
+
+
+class OwnLoaderTest(parameterized.TestCase):
+    TASK = as_task({"text_column_name": "a", "prefix": "", "labels": ["x", "y"], "loader": "own"}, "mine", "t")
+
+    def refuses(self, loader, error, message):
+        with mock.patch.dict(LOADERS, {"own": loader}):
+            for load in (load_task, TaskSplits.load):
+                with self.assertRaisesRegex(error, message):
+                    load(self.TASK)
+
+    @parameterized.parameters(
+        ({"dev": ROWS}, ValueError, "^`LOADERS.'own'..load.….`: the task 'mine/t' has no split 'dev'. The splits"),
+        ({"train": ROWS, "tset": ROWS}, ValueError, "no split 'tset'. Did you mean 'test'"),
+        ({"train": ROWS.to_list()}, TypeError, "^`LOADERS.'own'..load.…..'train'.` must be a .*Dataset`, got list"),
+        (ROWS, TypeError, "^`LOADERS.'own'..load.….` must map the names of splits to data sets, got Dataset"),
+    )
+    def test_a_loader_returns_data_sets_by_the_names_of_the_splits(self, loaded, error, message):
+        self.refuses(Loader(lambda *args, **kwargs: loaded), error, message)
+
+    def test_a_loader_is_more_than_its_function(self):
+        self.refuses(len, TypeError, "`LOADERS.'own'.` must be a `Loader`, got builtin_.*: write `Loader.load.`")
 
 
 class OptionsTest(parameterized.TestCase):

@@ -131,9 +131,19 @@ class BadExamplesTest(TaskFilesTestCase):
         rows = [*RTE_EXAMPLES, RTE_EXAMPLES[0] | {"label": 2, "idx": 9}]
         self.assert_rows_refused("row 3 .*'label' holds .?2.?, which is none of its labels: 0", rows, extension)
 
+    def test_a_label_that_differs_in_case_is_answered_by_that_of_the_task(self):
+        rows = [RTE_EXAMPLES[0] | {"label": "Not_Entailment"}]
+        self.assert_rows_refused("holds 'Not_Entailment', .* It differs from 'not_entailment' in case", rows)
+
     def test_a_missing_column_names_those_that_there_are(self):
         rows = [{"sentence_1": "A.", "sentence2": "B.", "label": 1}]
         self.assert_rows_refused("needs a column 'sentence1'. Did you mean 'sentence_1' or 'sentence2'", rows)
+
+    @parameterized.parameters(("csv", ";"), ("csv", "\t"), ("tsv", ","), ("tsv", ";"))
+    def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self, extension, separator):
+        path = self.write(f"bad.{extension}", separator.join(["sentence1", "sentence2", "label"]) + "\nA.\n")
+        message = "needs a column 'sentence1'. Its only column is 'sentence1.*label': separate .* by tabs in a .tsv"
+        self.assert_refused(message, "rte", train_file=path)
 
     @parameterized.parameters("", "  \n", None)
     def test_an_empty_text_names_file_row_and_column(self, text):
