@@ -195,8 +195,9 @@ class ParseArgumentsTest(ArgumentsTestCase):
         self.assertEqual(parse_arguments([RequiredArguments], [path, "--dataset_name", "novels"]), expected)
         self.assertIn("missing: `--dataset_name`", self.message([path], [RequiredArguments]))
 
-    def test_training_arguments_take_mappings(self):
-        path = self.config("output_dir: unused\nuse_cpu: true\naccelerator_config: {dispatch_batches: false}\n")
+    @parameterized.parameters("false", "False")
+    def test_training_arguments_take_mappings(self, false):
+        path = self.config(f"output_dir: unused\nuse_cpu: true\naccelerator_config: {{dispatch_batches: {false}}}\n")
         (arguments,) = parse_arguments([Seq2SeqTrainingArguments], [path])
         self.assertIs(arguments.accelerator_config.dispatch_batches, False)
 
