@@ -24,7 +24,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset, Value, load_dataset
 
 from ..suggestions import listed, suggestion
-from .readers import ROW_READERS, open_file, plain_copy, read_documents
+from .readers import ROW_READERS, open_file, plain_copy, read_documents, separator_advice
 
 logger = logging.getLogger(__name__)
 
@@ -399,10 +399,10 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     if first is None:
         raise ValueError("There are no documents, hence no text.")
     if text_column not in first:
-        raise ValueError(
-            f"There is no column {text_column!r}. The columns are: {', '.join(map(repr, first))}. Name the one that "
-            "holds the text by `text_column`."
+        remedy = separator_advice(first) or (
+            f" The columns are: {', '.join(map(repr, first))}. Name the one that holds the text by `text_column`."
         )
+        raise ValueError(f"There is no column {text_column!r}.{remedy}")
     if dataset.features is not None and not _is_text(dataset.features[text_column]):
         _check_texts((row[text_column] for row in dataset), text_column)
     return list(first)

@@ -242,6 +242,19 @@ def check_header(file: str, columns: Sequence[str]) -> None:
         raise ValueError(f"{file} has several columns {double[0]!r}: {listed(columns)}. Rename all but one of them.")
 
 
+def separator_advice(columns: Iterable[str]) -> str:
+    """
+    The remedy for a table whose columns were not told apart, to append to an error; empty if they seem to be.
+
+    >>> separator_advice(["review;label"])
+    " Its only column is 'review;label': separate columns by commas in a .csv file, by tabs in a .tsv file."
+    """
+    first, *others = columns
+    if others or not ({";", "\t", "|", ","} & set(first)):
+        return ""
+    return f" Its only column is {first!r}: separate columns by commas in a .csv file, by tabs in a .tsv file."
+
+
 def csv_rows(file: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:
     """
     The rows of a CSV file (RFC 4180), in the order of `columns`. A quotation mark opens a cell only where it begins
@@ -305,7 +318,8 @@ def _wrong_number_of_cells(place: str, row: Sequence[str], header: Sequence[str]
     counts = f"{len(row)} cells, but there are {len(header)} columns: {listed(header)}"
     if num_lines > 1:
         return _stray_quote(place, f"a quoted cell that reaches over {num_lines} lines", counts)
-    return f"{place}: the row has {counts}. Enclose a cell that holds a comma in quotation marks, or repair the row."
+    remedy = separator_advice(header) or " Enclose a cell that holds a comma in quotation marks, or repair the row."
+    return f"{place}: the row has {counts}.{remedy}"
 
 
 def _holds_rows(row: Sequence[str]) -> bool:

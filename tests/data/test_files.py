@@ -335,6 +335,7 @@ class CsvTest(CorpusTestCase):
             ('y,text\n1,"b\n2,c\n3,x",5\n', "line 2: .* a quoted cell that reaches over 3 lines \\(3 cells"),
             ("text,y\na,0\nb\n", "line 3: the row has 1 cells, but there are 2 columns: 'text', 'y'"),
             ("text,y\na,0\nb,c,1\n", "line 3: the row has 3 cells, .* Enclose a cell that holds a comma"),
+            ("text;y\na, b;0\n", "line 2: the row has 2 cells, .* only column is 'text;y': separate"),
             ("text,text\na,0\n", "several columns 'text': 'text', 'text'. Rename"),
             ("text,y\n", " has no rows"),
         ],
@@ -379,6 +380,10 @@ class FileNamesTest(parameterized.TestCase):
 
 
 class TextColumnTest(parameterized.TestCase):
+    def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self):
+        with self.assertRaisesRegex(ValueError, "no column 'text'. Its only column is 'text;y': separate columns"):
+            check_text_column(Dataset.from_dict({"text;y": ["a;0"]}), "text")
+
     def test_the_names_of_all_columns_are_returned(self):
         dataset = Dataset.from_dict({"title": ["a"], "text": ["b"]})
         self.assertEqual(check_text_column(dataset, "text"), ["title", "text"])

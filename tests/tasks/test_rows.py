@@ -135,6 +135,12 @@ class BadExamplesTest(TaskFilesTestCase):
         rows = [{"sentence_1": "A.", "sentence2": "B.", "label": 1}]
         self.assert_rows_refused("needs a column 'sentence1'. Did you mean 'sentence_1' or 'sentence2'", rows)
 
+    @parameterized.parameters(("csv", ";"), ("csv", "\t"), ("tsv", ","), ("tsv", ";"))
+    def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self, extension, separator):
+        path = self.write(f"bad.{extension}", separator.join(["sentence1", "sentence2", "label"]) + "\nA.\n")
+        message = "needs a column 'sentence1'. Its only column is 'sentence1.*label': separate .* by tabs in a .tsv"
+        self.assert_refused(message, "rte", train_file=path)
+
     @parameterized.parameters("", "  \n", None)
     def test_an_empty_text_names_file_row_and_column(self, text):
         rows = [RTE_EXAMPLES[0], RTE_EXAMPLES[1] | {"sentence2": text}]
