@@ -1,4 +1,4 @@
-"""The nearest known names for a mistyped one ("did you mean"), for the error messages of the whole package."""
+"""What the error messages of the whole package append: the nearest known names ("did you mean"), lists, remedies."""
 
 import difflib
 from collections.abc import Iterable
@@ -51,6 +51,16 @@ def suggestion(name: str, names: Iterable[str], kind: str | None = None, cutoff:
     if near:
         return f" Did you mean {' or '.join(map(repr, near))}?"
     return "" if kind is None else f" The {kind} are: {listed(names)}."
+
+
+def quotes_advice(problem: Any) -> str:
+    """
+    The remedy for the usual mistake in YAML, to append to what its reader says; empty if it is another one.
+
+    >>> quotes_advice("mapping values are not allowed here")
+    ': put quotes round a text with a colon'
+    """
+    return ": put quotes round a text with a colon" if "mapping values are not allowed" in str(problem) else ""
 
 
 def listed(values: Iterable[Any]) -> str:

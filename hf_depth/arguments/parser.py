@@ -12,7 +12,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from ..suggestions import near_matches
+from ..suggestions import near_matches, quotes_advice
 from .exits import stop
 from .removed_flags import LOG_IN, REMOVED_FLAGS
 from .topics import OTHER, TOPICS, topic_of
@@ -93,7 +93,8 @@ def _read_config(path: Path) -> list[_Entry]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}," if mark else ""
-        raise ValueError(f"{path}{line} is not YAML: {getattr(error, 'problem', None) or error}") from error
+        problem = getattr(error, "problem", None) or error
+        raise ValueError(f"{path}{line} is not YAML: {problem}{quotes_advice(problem)}") from error
     places: dict[str, str] = {}
     for index, entry in enumerate(entries):
         entries[index] = entry = _Entry(entry.name.replace("-", "_"), entry.value, entry.place)

@@ -20,7 +20,7 @@ import yaml
 from datasets import Dataset, IterableDataset, interleave_datasets
 
 from ..ranges import Range, check_ranges
-from ..suggestions import suggestion
+from ..suggestions import quotes_advice, suggestion
 from .files import FILE_ARGUMENTS, Files, file_names
 from .streams import ExampleStream, ResumableStream, StreamPosition
 
@@ -228,7 +228,7 @@ def _read_file(path: str) -> list[Mapping[str, Any]]:
             "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"`dataset_mixture`: {path} is not YAML: {error}") from error
+        raise ValueError(f"`dataset_mixture`: {path} is not YAML: {error}{quotes_advice(error)}") from error
     if not isinstance(content, list) or not all(isinstance(item, Mapping) for item in content):
         raise ValueError(f"`dataset_mixture`: {path} must hold a list of sources, each with a `name`.")
     return content

@@ -182,7 +182,10 @@ def _check_labels(task: Any) -> None:
                 f"truth values: put quotes, as in '{word}'.",
             )
         if not isinstance(text, str) or not text.strip() or text != text.strip():
-            raise _error(task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.")
+            quotes = f" Put quotes, as in '{text}'." if isinstance(text, int | float) else ""
+            raise _error(
+                task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.{quotes}"
+            )
     if list(labels) != list(range(len(labels))) or len(labels) < 2:
         raise _error(
             task,

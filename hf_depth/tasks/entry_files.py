@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from ..suggestions import quotes_advice
+
 CUSTOM_BENCHMARK = "custom"  # of tasks whose file names no other
 
 EXAMPLE = """name: sentiment
@@ -57,7 +59,8 @@ def read_task_file(path: str | os.PathLike) -> list[TaskEntry]:
         raise ValueError(f"{path}: not UTF-8 text: {error}.") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ValueError(f"{path}{f', line {mark.line + 1}' if mark else ''}: {error.problem}.") from error
+        place = f"{path}{f', line {mark.line + 1}' if mark else ''}"
+        raise ValueError(f"{place}: {error.problem}{quotes_advice(error.problem)}.") from error
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: {error}") from error
     finally:

@@ -306,6 +306,7 @@ class ErrorTest(ArgumentsTestCase):
         ("no_mapping", "- max_steps\n", "{} must hold `argument: value` lines, got sequence"),
         ("empty", "# nothing\n", "{} must hold `argument: value` lines, got nothing"),
         ("syntax", "max_steps: 1\ntrain_file: [a\n", "{}, line 3, is not YAML"),
+        ("colon", "run_name: depth: 1\n", "here: put quotes round a text with a colon"),
         ("tab", "max_steps: 1\n\tstreaming: true\n", "{}, line 2, is not YAML"),
     )
     def test_a_wrong_yaml_file_is_named_with_its_line(self, text, expected):

@@ -28,6 +28,8 @@ class TaskFileTest(RegistryTestCase):
 
     @parameterized.parameters(
         ("labels: [yes, no]", "line 4: Task 'tone', field `labels`: class 0 must be text, got True"),
+        ("labels: [1, 2, 3]", "line 4: .* class 0 must be text, .* got 1. Put quotes, as in '1'"),
+        ("prefix_1: tone review:", "line 4: mapping values are not .* here: put quotes round a text with a colon.$"),
         ("lables: [sad, glad]", "line 4: Task 'tone', field `lables`: there is no such field. Did you mean 'labels'"),
         ("label_column_name: review", "line 4: Task 'tone', field `label_column_name`"),
         ("metric_names:\n  - rougeL\nmetric_to_optimize: f1", "line 6: .*field `metric_to_optimize`"),
