@@ -294,7 +294,7 @@ def find_recipe(benchmark: str, task: str, recipes: str | Path) -> str:
         get_task(task, benchmark)
         hint = ""
     except ValueError as error:  # names near matches
-        hint = f" {error}"
+        hint = f" (If no `--task_file` behind `--` describes the task: {error})"
     raise ValueError(f"There is no recipe for {benchmark}/{task} in {recipes}: give a `--config`.{hint}")
 
 

@@ -272,6 +272,11 @@ class PlanErrorsTest(parameterized.TestCase):
         ("no_benchmark", {"tasks": "rte"}, "BENCHMARK/TASK.*'rte'"),
         ("no_such_task", {"tasks": "glue/rtf"}, "(?s)rtf.*rte"),
         ("no_such_benchmark", {"tasks": "gleu/rte2"}, "no recipe for gleu/rte2 in .*`--config`.*'glue'"),
+        (
+            "no_recipe_for_a_task_of_ones_own",
+            {"tasks": "custom/movie", "flags": "--task_file movie.yaml"},
+            "give a `--config`. .If no `--task_file` behind `--` describes the task: There is no benchmark 'custom'",
+        ),
         ("misspelt_flag", {"flags": "--max_step 3"}, "max_step.*did you mean `--max_steps`"),
         ("set_for_each_run", {"flags": "--output_dir x"}, "--output_dir.*is set for each run"),
         ("set_for_each_run_and_joined", {"flags": "--output-dir=x"}, "--output_dir.*is set for each run"),
