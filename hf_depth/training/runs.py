@@ -423,5 +423,10 @@ class FineTuningRun(Run):
         scored = [evaluation.result for evaluation in evaluations if evaluation.dataset.has_targets]
         if scored:
             print("\n" + results_table(scored), flush=True)
+        if not self.args.do_train and any(Path(self.args.output_dir).glob("predictions_*.jsonl")):
+            logger.warning(
+                f"{self.args.output_dir} has predictions already: those of the same names are replaced, but metrics, "
+                "figures and a card may stay those of the earlier data. Another `output_dir` keeps them apart."
+            )
         for path in write_outputs(self.args.output_dir, evaluations):
             logger.info(f"Predictions are in {path}")

@@ -260,6 +260,13 @@ class RunTest(RunTestCase):
         self.assertIn("eval_accuracy", self.results())
         self.assertTrue(Path(self.folder, "predictions_rte_validation.jsonl").is_file())
 
+    def test_predictions_that_are_replaced_are_reported(self):
+        for check_logs in (self.assertNoLogs, self.assertLogs):
+            task_trainer = tiny_tasks.trainer("t5", self.folder, tiny_tasks.rte_rows(8), do_eval=True)
+            with check_logs("hf_depth.training.runs", "WARNING") as logs:
+                FineTuningRun.find(task_trainer.args, {}).execute(task_trainer)
+        self.assertIn(f"{self.folder} has predictions already: those of the same names are replaced", logs.output[0])
+
     def test_a_trainer_of_another_folder_is_refused(self):
         run_trainer = trainer("depth", self.folder, number_of_rows=8, **ARGUMENTS)
         other = trainer("depth", f"{self.folder}/other", number_of_rows=8, **ARGUMENTS)
