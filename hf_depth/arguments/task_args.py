@@ -6,7 +6,7 @@ from typing import Any
 
 from ..data.files import FILE_ARGUMENTS
 from ..ranges import AT_LEAST_ONE, Range, check_ranges
-from ..tasks.config import TaskConfig, find_task_config
+from ..tasks.config import TASK_CONFIG_FILE, TaskConfig, find_task_config
 from ..tasks.loaders.discourse import DiscourseOptions
 from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
 from ..tasks.loading import LOADERS, get_loader
@@ -223,7 +223,7 @@ def parse_task_arguments(
     """
     parsed = parse_arguments(dataclass_types, args, description=description)
     config = model_tasks(*parsed[:2])
-    tasks = chosen_tasks(parsed[1], config)
+    tasks = chosen_tasks(parsed[1], config, parsed[0].model_name_or_path)
     config = config or _config_of_training(parsed[0], tasks)
     if config is not None:
         parsed = parse_arguments(dataclass_types, args, description=description, defaults=task_defaults(config))
@@ -251,13 +251,16 @@ def task_defaults(config: TaskConfig) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in flags} | defaults
 
 
-def chosen_tasks(task_args: TaskArguments, config: TaskConfig | None = None) -> list[TaskSpec]:
+def chosen_tasks(
+    task_args: TaskArguments, config: TaskConfig | None = None, model_name_or_path: str | None = None
+) -> list[TaskSpec]:
     """
     The tasks that the arguments name, or those of a fine-tuned model.
 
     Args:
         task_args: which tasks.
         config: what [`model_tasks`] found.
+        model_name_or_path: where it was looked for.
 
     Raises:
         `ValueError`: if they name none, or one that does not exist.
@@ -278,7 +281,10 @@ def chosen_tasks(task_args: TaskArguments, config: TaskConfig | None = None) -> 
     else:
         benchmark = task_args.benchmark
         names = f"{benchmark} has {', '.join(task_names(benchmark))}" if benchmark else ", ".join(DATASET_VALS)
-        raise ValueError(f"Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
+        lacking = ""
+        if model_name_or_path and benchmark is None:  # which comes before what the model's folder says
+            lacking = f"{model_name_or_path} has no {TASK_CONFIG_FILE}, with which a fine-tuned model names its task. "
+        raise ValueError(f"{lacking}Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
     return list({task.full_name: task for task in tasks}.values())  # aliases name a task a second time
 
 

@@ -82,6 +82,12 @@ class ModelTasksTest(RegistryTestCase):
         self.assertIsNone(model_tasks(FineTuningModelArguments(), task_args))
         with self.assertRaisesRegex(ValueError, "Name the task by `--dataset_name`"):
             chosen_tasks(task_args, None)
+        flags = ["--model_name_or_path", str(self.folder), "--output_dir", "run", "--do_predict"]
+        classes = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+        with self.assertRaisesRegex(ValueError, f"^{self.folder} has no task_config.json.*Name the task by `--"):
+            parse_task_arguments(classes, flags)
+        with self.assertRaisesRegex(ValueError, "^Name the task by `--dataset_name`.*: glue has"):
+            parse_task_arguments(classes, [*flags, "--benchmark", "glue"])
 
     @parameterized.parameters(([], "de"), (["--sentence_language", "fr"], "fr"))
     def test_flags_are_parsed_with_the_defaults_of_the_models_run(self, flags, language):
