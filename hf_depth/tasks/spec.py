@@ -275,7 +275,10 @@ class TaskSpec:
         shown = f"numbers from {labels[0][1]} to {labels[-1][1]}"
         if not self.is_regression:
             shown = ", ".join(f"{number} ({text})" for number, text in labels[:12]) + (", …" if labels[12:] else "")
-        remedy = " Write the number or the text of a class for a truth value." if isinstance(label, bool) else ""
+        alike = [text for text in self.labels.values() if text.lower() == str(label).strip().lower()]
+        remedy = f" It differs from {alike[0]!r} in case: write it so." if alike else ""
+        if isinstance(label, bool):
+            remedy = " Write the number or the text of a class for a truth value."
         return ValueError(
             f"Task {self.name!r}: the column {self.label_column_name!r} holds {label!r:.80}, which is none of its "
             f"labels: {shown}; -1 stands for an unlabeled example.{remedy}"

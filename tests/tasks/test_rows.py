@@ -131,6 +131,10 @@ class BadExamplesTest(TaskFilesTestCase):
         rows = [*RTE_EXAMPLES, RTE_EXAMPLES[0] | {"label": 2, "idx": 9}]
         self.assert_rows_refused("row 3 .*'label' holds .?2.?, which is none of its labels: 0", rows, extension)
 
+    def test_a_label_that_differs_in_case_is_answered_by_that_of_the_task(self):
+        rows = [RTE_EXAMPLES[0] | {"label": "Not_Entailment"}]
+        self.assert_rows_refused("holds 'Not_Entailment', .* It differs from 'not_entailment' in case", rows)
+
     def test_a_missing_column_names_those_that_there_are(self):
         rows = [{"sentence_1": "A.", "sentence2": "B.", "label": 1}]
         self.assert_rows_refused("needs a column 'sentence1'. Did you mean 'sentence_1' or 'sentence2'", rows)
