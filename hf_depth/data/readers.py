@@ -247,7 +247,7 @@ def separator_advice(columns: Iterable[str]) -> str:
     The remedy for a table whose columns were not told apart, to append to an error; empty if they seem to be.
 
     >>> separator_advice(["review;label"])
-    ' Its only column is \'review;label\': separate columns by commas in a .csv file, by tabs in a .tsv file.'
+    " Its only column is 'review;label': separate columns by commas in a .csv file, by tabs in a .tsv file."
     """
     first, *others = columns
     if others or not ({";", "\t", "|", ","} & set(first)):
