@@ -97,10 +97,12 @@ def load_files(
     if reader in ROW_READERS:
         return _read_documents(argument, reader, files, streaming, cache_dir)
     try:
-        if reader == "parquet":  # the only reader that does not unpack by itself
-            files = [plain_copy(file, cache_dir) if file.endswith(".gz") else file for file in files]
+        # Parquet's builder does not unpack by itself, and a name with a bracket is no address within an archive.
+        packed = {file for file in files if file.endswith(".gz") and (reader == "parquet" or "[" in file)}
+        files = [plain_copy(file, cache_dir) if file in packed else file for file in files]
         # By itself, the builder takes a byte order mark away from the first file only.
         options = {"encoding": "utf-8-sig"} if reader == "json" and any(map(_has_mark, local_files)) else {}
+        files = list(map(literal_pattern, files))
         return load_dataset(
             reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options
         )
@@ -137,6 +139,36 @@ def find_all_files(argument: str, names: Sequence[str]) -> list[str]:
     if number > 1:
         raise ValueError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
     return files
+
+
+def literal_pattern(file: str) -> str:
+    """
+    A file as `data_files` of `load_dataset`, which takes all names for globs: also a name, or a folder above it, that
+    holds `[`, `*` or `?`.
+
+    >>> literal_pattern("/data/texts[12].jsonl")
+    '/data/texts[[]12].jsonl'
+    """
+    return file if "://" in file else glob.escape(os.path.abspath(file))
+
+
+def check_folder_name(argument: str, name: str | None) -> None:
+    """
+    Check that `load_dataset` reads a local folder, and not another one: it takes the path for a glob.
+
+    Args:
+        argument (`str`): what an error calls the folder, such as `"dataset_name"`.
+        name (`str`, *optional*): a folder, or a data set on the Hub.
+
+    Raises:
+        `ValueError`: if the path of a folder holds `[`, `*` or `?`.
+    """
+    path = os.path.realpath(name or "")
+    if name and os.path.isdir(name) and glob.escape(path) != path:
+        raise ValueError(
+            f"`{argument}`: the path of the folder {path} holds one of the characters [ * ?, so that `datasets` "
+            "would read other folders. Rename it, or name its files by `train_file`."
+        )
 
 
 def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import gzip
 import io
@@ -13,7 +14,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase
 from hf_depth.data import readers
-from hf_depth.data.files import check_text_column, column_texts, file_names, shard_problem
+from hf_depth.data.files import check_text_column, column_texts, file_names, load_files, shard_problem
 
 TEXTS = [*DOCUMENTS, "None", "1984", "Two, with a comma.", "naïve “café”"]
 LONG = "A line. " * 100_000  # more than any buffer
@@ -236,6 +237,31 @@ class LoadFilesTest(CorpusTestCase):
             Path(self.path("cache")).mkdir(exist_ok=True)
             with self.assertRaisesRegex(ValueError, "`train_file` names .*a.jsonl 2 times"):
                 self.load(train_file=["a.jsonl", other], streaming=streaming)
+
+    @parameterized.product(
+        name=["texts[12]", "texts*", "texts?", "folder[1]/texts"],
+        extension=["json", "jsonl", "jsonl.gz", "parquet", "csv"],
+        streaming=[False, True],
+    )
+    def test_a_file_is_read_under_its_name_whatever_files_that_would_match_as_a_glob(self, name, extension, streaming):
+        kind = extension.removesuffix(".gz")
+        rows = {"json": b'[{"text": "%s"}]', "jsonl": b'{"text": "%s"}', "csv": b"text\n%s\n"}
+        for folder in ("folder[1]", "folder1"):
+            os.mkdir(self.path(folder))
+        for other in (name, "texts1", "textss", "folder1/texts"):
+            text = "right" if other == name else "wrong"
+            content = parquet([{"text": text}]) if kind == "parquet" else rows[kind] % text.encode()
+            self.write(f"{other}.{extension}", content)
+        corpus = self.load(train_file=f"{name}.{extension}", streaming=streaming, validation_split_percentage=0)
+        self.assertEqual(self.texts(corpus["train"]), ["right"])
+
+    def test_a_name_in_the_current_folder_is_that_of_a_file_there(self):
+        for folder in ("folder[1]", "folder1"):
+            os.mkdir(self.path(folder))
+            self.write(f"{folder}/texts.jsonl", json.dumps({"text": folder}))
+        with contextlib.chdir(self.path("folder[1]")):
+            documents = load_files("train_file", ["texts.jsonl"], cache_dir=self.path("cache"))
+        self.assertEqual(self.texts(documents), ["folder[1]"])
 
     def test_kinds_of_files_do_not_mix_in_a_split(self):
         self.write("a.txt", "Text.")
