@@ -460,7 +460,7 @@ def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[s
 
 
 def _is_text(feature: Any) -> bool:
-    return isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+    return isinstance(feature, Value) and feature.dtype in ("string", "large_string", "string_view")
 
 
 def _check_texts(texts: Iterable[Any], text_column: str):

@@ -412,6 +412,12 @@ class TextColumnTest(parameterized.TestCase):
     def test_a_batch_gives_its_texts_a_missing_one_as_an_empty_one(self):
         self.assertEqual(column_texts({"text": ["a", None, ""], "year": [1, 2, 3]}, "text"), ["a", "", ""])
 
+    @parameterized.parameters(pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+    def test_columns_of_text_are_known_by_their_type_without_reading_them(self, kind):
+        dataset = Dataset(pyarrow.table({"text": pyarrow.array(TEXTS, kind)}))
+        with mock.patch("hf_depth.data.files._check_texts", side_effect=AssertionError):
+            self.assertEqual(check_text_column(dataset, "text"), ["text"])
+
     def test_what_is_no_text_is_named(self):
         with self.assertRaisesRegex(ValueError, "column 'year' must hold text, but its row 1 holds 2 \\(int\\)"):
             column_texts({"year": [None, 2]}, "year")
