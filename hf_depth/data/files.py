@@ -36,8 +36,8 @@ FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
 # Builders of `datasets` by the end of a file name; each may be followed by .gz.
 READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
-# A file that is streamed is checked this far before training starts (bytes of text); otherwise to its end.
-STREAM_CHECK_SIZE = 64 << 20
+# A file that is checked while it is read is checked this far before (bytes of text); otherwise to its end.
+STREAM_CHECK_SIZE = 2 << 20
 
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
 
@@ -74,7 +74,7 @@ def load_files(
         argument (`str`): what an error calls the files, such as `"train_file"`.
         names (`list[str]`): files or globs; with a protocol (`https://…`) they are left to `datasets`.
         streaming (`bool`, defaults to `False`): as for `datasets.load_dataset`. Of each file only the first
-            `STREAM_CHECK_SIZE` bytes are checked.
+            `STREAM_CHECK_SIZE` bytes are checked before it is read.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
         check_encoding (`bool`, defaults to `True`): check that they are UTF-8.
 
@@ -90,7 +90,8 @@ def load_files(
     local_files = [file for file in files if "://" not in file]
     if reader != "parquet" and check_encoding:
         for file in local_files:
-            check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
+            is_checked_later = streaming or reader in ROW_READERS
+            check_utf8(argument, file, STREAM_CHECK_SIZE if is_checked_later else None)
     if reader == "json":
         for file in local_files:
             _check_json_list(argument, file)
@@ -321,7 +322,7 @@ def check_utf8(argument: str, file: str, size: int | None) -> None:
         `ValueError`: if it is not UTF-8 (naming the line), not a complete gzip file, or empty.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    line, is_empty, read = 1, True, 0
+    line, is_empty, read, chunk = 1, True, 0, b""
     try:
         with open_file(file) as content:
             encoding = _other_unicode(content.read(1024))
@@ -346,7 +347,7 @@ def check_utf8(argument: str, file: str, size: int | None) -> None:
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"`{argument}`: {file} is not a complete gzip file: {error}.") from error
-    if is_empty:
+    if is_empty and not chunk:  # to its end
         raise ValueError(f"`{argument}`: {file} is empty.")
 
 

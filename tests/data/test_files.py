@@ -36,6 +36,15 @@ CONTENTS = {
 }
 
 
+class _CountedFile(io.FileIO):
+    num_bytes = 0
+
+    def read(self, size=-1):
+        content = super().read(size)
+        _CountedFile.num_bytes += len(content)
+        return content
+
+
 def half_copied(source, target, *more):
     target.write(source.read(100))
     raise OSError("killed")
@@ -220,6 +229,34 @@ class LoadFilesTest(CorpusTestCase):
         Path(self.path("text.txt.gz")).write_bytes(content)
         with self.assertRaisesRegex(ValueError, "`train_file`: .*text.txt.gz is not a complete gzip file"):
             self.load(train_file="text.txt.gz")
+
+    @parameterized.product(
+        extension=["txt", "csv"], streaming=[False, True], fault=["byte", "gzip"], is_packed=[False, True]
+    )
+    def test_what_is_wrong_far_from_the_beginning_is_named_while_it_is_read(
+        self, extension, streaming, fault, is_packed
+    ):
+        name = f"text.{extension}" + ".gz" * (is_packed or fault == "gzip")
+        lines = [b"text", *(b"%020d" % number for number in range(150_000))]  # 3 MB
+        if fault == "byte":
+            lines[140_000 - 1] = b"caf\xe9"
+        self.write(name, b"\n".join(lines))
+        if fault == "gzip":
+            os.truncate(self.path(name), os.path.getsize(self.path(name)) - 50)
+        problem = {"byte": ", line 140000, is not UTF-8 text: byte 0xe9", "gzip": " is not a complete gzip file"}
+        with self.assertRaisesRegex(ValueError, name + problem[fault]):
+            corpus = self.load(train_file=name, streaming=streaming, validation_split_percentage=0)
+            for _ in corpus["train"]:
+                pass
+
+    @parameterized.parameters("txt", "csv")
+    def test_what_is_cached_is_not_read_again(self, extension):
+        self.write(f"text.{extension}", "text\n" + "A line.\n" * 400_000)  # 3 MB
+        self.load(train_file=f"text.{extension}", validation_split_percentage=0)
+        _CountedFile.num_bytes = 0
+        with mock.patch("hf_depth.data.files.open_file", side_effect=lambda file: _CountedFile(file)):
+            self.load(train_file=f"text.{extension}", validation_split_percentage=0)
+        self.assertLess(_CountedFile.num_bytes, 2_200_000)
 
     def test_a_missing_file_is_named_with_those_near_to_it(self):
         self.write("train.jsonl", CONTENTS["jsonl"])
