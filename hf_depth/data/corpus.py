@@ -18,6 +18,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from .files import (
     Files,
+    check_folder_name,
     check_held_out,
     check_text_column,
     describe_all_files,
@@ -131,6 +132,7 @@ def load_corpus(
         return _load_mixture(dataset_mixture, mixing, shared, on_bad_record)
     check_on_bad_record(on_bad_record, streaming and bool(files))
     if dataset_name:
+        check_folder_name("dataset_name", dataset_name)
         _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
         corpus = _load_named(dataset_name, dataset_config_name, split, options)

@@ -36,8 +36,8 @@ FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
 # Builders of `datasets` by the end of a file name; each may be followed by .gz.
 READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
-# A file that is streamed is checked this far before training starts (bytes of text); otherwise to its end.
-STREAM_CHECK_SIZE = 64 << 20
+# A file that is checked while it is read is checked this far before (bytes of text); otherwise to its end.
+STREAM_CHECK_SIZE = 2 << 20
 
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
 
@@ -74,7 +74,7 @@ def load_files(
         argument (`str`): what an error calls the files, such as `"train_file"`.
         names (`list[str]`): files or globs; with a protocol (`https://…`) they are left to `datasets`.
         streaming (`bool`, defaults to `False`): as for `datasets.load_dataset`. Of each file only the first
-            `STREAM_CHECK_SIZE` bytes are checked.
+            `STREAM_CHECK_SIZE` bytes are checked before it is read.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
         check_encoding (`bool`, defaults to `True`): check that they are UTF-8.
 
@@ -90,17 +90,20 @@ def load_files(
     local_files = [file for file in files if "://" not in file]
     if reader != "parquet" and check_encoding:
         for file in local_files:
-            check_utf8(argument, file, STREAM_CHECK_SIZE if streaming else None)
+            is_checked_later = streaming or reader in ROW_READERS
+            check_utf8(argument, file, STREAM_CHECK_SIZE if is_checked_later else None)
     if reader == "json":
         for file in local_files:
             _check_json_list(argument, file)
     if reader in ROW_READERS:
         return _read_documents(argument, reader, files, streaming, cache_dir)
     try:
-        if reader == "parquet":  # the only reader that does not unpack by itself
-            files = [plain_copy(file, cache_dir) if file.endswith(".gz") else file for file in files]
+        # Parquet's builder does not unpack by itself, and a name with a bracket is no address within an archive.
+        packed = {file for file in files if file.endswith(".gz") and (reader == "parquet" or "[" in file)}
+        files = [plain_copy(file, cache_dir) if file in packed else file for file in files]
         # By itself, the builder takes a byte order mark away from the first file only.
         options = {"encoding": "utf-8-sig"} if reader == "json" and any(map(_has_mark, local_files)) else {}
+        files = list(map(literal_pattern, files))
         return load_dataset(
             reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options
         )
@@ -137,6 +140,36 @@ def find_all_files(argument: str, names: Sequence[str]) -> list[str]:
     if number > 1:
         raise ValueError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
     return files
+
+
+def literal_pattern(file: str) -> str:
+    """
+    A file as `data_files` of `load_dataset`, which takes all names for globs: also a name, or a folder above it, that
+    holds `[`, `*` or `?`.
+
+    >>> literal_pattern("/data/texts[12].jsonl")
+    '/data/texts[[]12].jsonl'
+    """
+    return file if "://" in file else glob.escape(os.path.abspath(file))
+
+
+def check_folder_name(argument: str, name: str | None) -> None:
+    """
+    Check that `load_dataset` reads a local folder, and not another one: it takes the path for a glob.
+
+    Args:
+        argument (`str`): what an error calls the folder, such as `"dataset_name"`.
+        name (`str`, *optional*): a folder, or a data set on the Hub.
+
+    Raises:
+        `ValueError`: if the path of a folder holds `[`, `*` or `?`.
+    """
+    path = os.path.realpath(name or "")
+    if name and os.path.isdir(name) and glob.escape(path) != path:
+        raise ValueError(
+            f"`{argument}`: the path of the folder {path} holds one of the characters [ * ?, so that `datasets` "
+            "would read other folders. Rename it, or name its files by `train_file`."
+        )
 
 
 def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:
@@ -289,7 +322,7 @@ def check_utf8(argument: str, file: str, size: int | None) -> None:
         `ValueError`: if it is not UTF-8 (naming the line), not a complete gzip file, or empty.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    line, is_empty, read = 1, True, 0
+    line, is_empty, read, chunk = 1, True, 0, b""
     try:
         with open_file(file) as content:
             encoding = _other_unicode(content.read(1024))
@@ -314,7 +347,7 @@ def check_utf8(argument: str, file: str, size: int | None) -> None:
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"`{argument}`: {file} is not a complete gzip file: {error}.") from error
-    if is_empty:
+    if is_empty and not chunk:  # to its end
         raise ValueError(f"`{argument}`: {file} is empty.")
 
 
@@ -428,7 +461,7 @@ def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[s
 
 
 def _is_text(feature: Any) -> bool:
-    return isinstance(feature, Value) and feature.dtype in ("string", "large_string")
+    return isinstance(feature, Value) and feature.dtype in ("string", "large_string", "string_view")
 
 
 def _check_texts(texts: Iterable[Any], text_column: str):

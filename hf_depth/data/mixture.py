@@ -2,7 +2,7 @@
 A mixture of corpora to pre-train on: its sources, their weights, and how examples are drawn from them.
 
 Each source is prepared by itself. [`mix_examples`] takes what came of that, whether it was made of text or read from
-shards: map-style data are interleaved by `datasets.interleave_datasets`, streams by a [`MixtureStream`].
+shards: map-style data are interleaved as by `datasets.interleave_datasets`, streams by a [`MixtureStream`].
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 import yaml
-from datasets import Dataset, IterableDataset, interleave_datasets
+from datasets import Dataset, IterableDataset
 
 from ..ranges import Range, check_ranges
 from ..suggestions import quotes_advice, suggestion
@@ -410,7 +410,7 @@ def mix_examples(
 
 class MixtureDataset(torch.utils.data.Dataset):
     """
-    Map-style examples of several sources, interleaved by `datasets.interleave_datasets`, whose result is an epoch.
+    Map-style examples of several sources, interleaved as by `datasets.interleave_datasets`: the result is an epoch.
 
     Which source stands at which place is the same in each epoch. Within a source the examples go on: an epoch begins
     with the example after the last one of the epoch before, so that in any number of epochs each example of a source
@@ -422,7 +422,7 @@ class MixtureDataset(torch.utils.data.Dataset):
         seed (`int`, defaults to 42): of the order.
 
     Raises:
-        `ValueError`: if a source has no examples.
+        `ValueError`: if a source has no examples, or would never be drawn in an epoch that waits for it.
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
@@ -433,14 +433,15 @@ class MixtureDataset(torch.utils.data.Dataset):
                 raise ValueError(f"The source {name!r} of the mixture has no examples. Leave it out.")
         self.probabilities = mixing.probabilities(sizes)
         self.stopping_strategy = mixing.stopping_strategy
-        interleaved = interleave_datasets(
-            [Dataset.from_dict({"source": np.full(size, i, np.int32)}) for i, size in enumerate(sizes.values())],
-            probabilities=list(self.probabilities.values()),
-            seed=seed % 2**64,
-            stopping_strategy=mixing.stopping_strategy,
-        )
-        self._sources = interleaved.with_format("numpy")[:]["source"]  # (len(self),)
+        never = [name for name, probability in self.probabilities.items() if not probability]
+        if never and mixing.stopping_strategy != "first_exhausted":
+            raise ValueError(
+                f"The source {never[0]!r} of the mixture would never be drawn, and an epoch would never end: beside "
+                "the other weights its own is 0 (`weight`, `mixture_temperature`). Raise it, or leave the source out."
+            )
         self._sizes = np.array(list(sizes.values()))  # (num_sources,)
+        probabilities = list(self.probabilities.values())
+        self._sources = _sources_of_an_epoch(self._sizes, probabilities, seed, mixing.stopping_strategy)
         self.num_drawn = np.bincount(self._sources, minlength=len(sizes))  # (num_sources,), of an epoch
         self._places = np.empty(len(self._sources), np.int64)  # among the examples of the source: (len(self),)
         for source, number in enumerate(self.num_drawn):
@@ -497,6 +498,26 @@ class MixtureDataset(torch.utils.data.Dataset):
             {**next(found[source]), "source": source, "stream_epoch": epoch}
             for source, epoch in zip(sources.tolist(), epochs.tolist(), strict=True)
         ]
+
+
+def _sources_of_an_epoch(
+    sizes: np.ndarray, probabilities: Sequence[float], seed: int, stopping_strategy: str
+) -> np.ndarray:
+    """
+    The sources of the examples of an epoch, int32 of shape `(epoch_size,)`: as `datasets.interleave_datasets` draws
+    them, without its list of all indices, which takes a kilobyte for each example. `sizes` are `(num_sources,)`.
+    """
+    random, blocks, counts = np.random.default_rng(seed % 2**64), [], np.zeros(len(sizes), np.int64)
+    is_over = np.any if stopping_strategy == "first_exhausted" else np.all
+    while not is_over(counts >= sizes):
+        blocks.append(random.choice(len(sizes), size=1000, p=probabilities).astype(np.int32))
+        counts += np.bincount(blocks[-1], minlength=len(sizes))
+    draws = np.concatenate(blocks)
+    places = [np.flatnonzero(draws == source)[:size] for source, size in enumerate(sizes)]
+    if stopping_strategy == "all_exhausted_without_replacement":
+        return draws[np.sort(np.concatenate(places))]
+    ends = [place[-1] for place, size in zip(places, sizes, strict=True) if len(place) == size]
+    return draws[: 1 + (min if stopping_strategy == "first_exhausted" else max)(ends)]
 
 
 class MixturePosition(NamedTuple):

@@ -24,7 +24,7 @@ from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_col
 from .packing import PER_EXAMPLE
 from .pmi import UnitFinder
 from .sentences import get_sentence_splitter
-from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids
+from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids, text_parts
 
 logger = logging.getLogger(__name__)
 
@@ -117,8 +117,8 @@ class SpanCorruptionPreprocessor:
         return _features(lists, self.metadata)
 
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
-        documents = self.encoder(column_texts(batch, self.text_column))
-        documents = [np.array(document, dtype=np.int32) for document in documents]
+        parts = map(self.encoder, text_parts(column_texts(batch, self.text_column)))
+        documents = [np.array(document, dtype=np.int32) for part in parts for document in part]
         if self.pack_examples:
             windows, num_documents = self._joined(documents)
             num_windows = [len(windows)]
@@ -271,7 +271,9 @@ class DepthPreprocessor:
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         columns = {"input_ids": [], "sentence_lengths": [], "num_cut_tokens": [], "num_documents": []}
         num_windows = []
-        for sentences in encode_sentences(column_texts(batch, self.text_column), self.encoder, self.splitter):
+        parts = text_parts(column_texts(batch, self.text_column))
+        documents = (encode_sentences(part, self.encoder, self.splitter) for part in parts)
+        for sentences in chain.from_iterable(documents):
             windows = list(self._windows(sentences))
             num_windows.append(len(windows))
             for number, (window, num_cut_tokens) in enumerate(windows):

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,16 +173,21 @@ def lines_of(file: str) -> Iterator[str]:
     The lines of a file in UTF-8 with their ends (a line feed, a carriage return, or both), without a byte order mark.
 
     Raises:
-        `ValueError`: naming the file and the line that is not UTF-8.
+        `ValueError`: naming the file and the line that is not UTF-8, or a gzip file that is not complete.
     """
-    with open_file(file) as content:
-        for number, line in enumerate(content, start=1):
-            try:
+    try:
+        with open_file(file) as content:
+            for number, line in enumerate(content, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                byte = error.object[error.start]
-                raise ValueError(f"{file}, line {number}, is not UTF-8 text: byte 0x{byte:02x}.") from error
-            yield from _LINE.findall(text) if "\r" in text else [text]
+                yield from _LINE.findall(text) if "\r" in text else [text]
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise ValueError(
+            f"{file}, line {number}, is not UTF-8 text: byte 0x{byte:02x} ({error.reason}). Repair the line, or "
+            "convert the file, for example by `iconv -f latin1 -t utf-8`."
+        ) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} is not a complete gzip file: {error}.") from error
 
 
 def text_rows(file: str, columns: Sequence[str] = ("text",)) -> Iterator[tuple[str]]:

@@ -388,7 +388,7 @@ class _ShardWriter:
         is_joined: whether documents are joined that are prepared together.
         min_sentences: examples with fewer are left out.
         unk_token_id: for the counts.
-        id_type: of all integers in the shards: the smallest that holds the vocabulary.
+        id_type: of the integers in lists: the smallest that holds the vocabulary.
     """
 
     folder: Path
@@ -446,7 +446,7 @@ class _ShardWriter:
         return part.name, known | described
 
     def _examples(self, columns: dict[str, list], counts: Counts) -> pa.Table:
-        """The examples that are kept, in small integers; what is left out is counted."""
+        """The examples that are kept, with small integers in lists; what is left out is counted."""
         table = pa.Table.from_pydict(columns, schema=self.preprocessor.features.arrow_schema)
         kept = table.filter(pc.greater(pc.list_value_length(table["input_ids"]), 0))
         counts["documents_dropped"] += len(table) - len(kept)
@@ -474,9 +474,8 @@ def id_type(vocab_size: int) -> pa.DataType:
 
 
 def _narrow(kind: pa.DataType, integer: pa.DataType) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_narrow(kind.value_type, integer))
-    return integer if pa.types.is_integer(kind) else kind
+    """Ids and lengths, which stand in lists, become small; a count, such as that of cut tokens, may be large."""
+    return pa.list_(integer) if pa.types.is_list(kind) and pa.types.is_integer(kind.value_type) else kind
 
 
 def _report_dropped(split: str, source: str, counts: Counts) -> None:

@@ -31,7 +31,7 @@ from ..manifests import (
 )
 from ..tables import aligned
 from .base_objective import Objective, Statistics, summed_statistics, without_waiting
-from .files import describe_file
+from .files import describe_file, literal_pattern
 from .mixture import Mixing, mix_examples
 from .pmi import UNITS_VERSION
 from .preprocessing import dataset_statistics
@@ -284,7 +284,8 @@ class ShardFolder:
         found = {}
         for source in self.counts[split]:
             place = f"{split}/{source_folder(source)}/"
-            files = [str(self.folder.resolve() / name) for name in self.manifest["files"] if name.startswith(place)]
+            names = [name for name in self.manifest["files"] if name.startswith(place)]
+            files = [literal_pattern(str(self.folder.resolve() / name)) for name in names]
             examples = load_dataset(
                 "parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache_dir
             )

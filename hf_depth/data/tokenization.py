@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -28,6 +28,8 @@ _NEVER_CHOSEN = -1e6  # the score of a piece: far below that of any way to write
 
 # Of the words whose ids an encoder keeps: some 200,000 words, or fewer long ones, in less than 100 MB.
 MAX_CHARACTERS = 2_000_000
+# Of the texts whose ids are held as Python's numbers, which take nine times the memory of an array.
+CHARACTERS_AT_ONCE = 4_000_000
 # Text whose words normalization takes one by one: ASCII, Latin letters, quotes, dashes, signs. (Other characters may
 # join words or part them: control characters vanish, wide spaces are spaces, marks combine with a space before them.)
 _PLAIN_TEXT = re.compile(r"[ -~\t\n\r\u00a1-\u00ac\u00ae-\u024f\u2010-\u2027\u2030-\u205e\u20ac\u2122]*")
@@ -407,6 +409,24 @@ class TextEncoder:
             return [encoding.ids for encoding in encodings]
         # The one T5 tokenizer without a Rust backend is ByT5's: text split into bytes holds no special token.
         return [self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) for text in texts]
+
+
+def text_parts(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """
+    Texts in parts to be encoded one after the other: a part ends with the text that brings it to `CHARACTERS_AT_ONCE`.
+
+    Args:
+        texts (`Sequence[str]`): any number of texts.
+
+    >>> [len(part) for part in text_parts(["book " * 400_000] * 5)]
+    [2, 2, 1]
+    """
+    start, size = 0, 0
+    for end, text in enumerate(texts, start=1):
+        size += len(text)
+        if size >= CHARACTERS_AT_ONCE or end == len(texts):
+            yield texts[start:end]
+            start, size = end, 0
 
 
 def encode_sentences(

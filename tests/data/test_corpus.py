@@ -1,4 +1,6 @@
 import functools
+import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +41,15 @@ class SourceTest(CorpusTestCase):
         )
         self.assertEqual(self.texts(corpus["train"]), SENTENCES[:1])
         self.assertEqual(self.texts(corpus["validation"]), SENTENCES[1:2])
+
+    @parameterized.parameters(False, True)
+    def test_a_folder_in_place_of_which_datasets_would_read_another_is_refused(self, streaming):
+        for folder in ("texts[1]", "texts1"):
+            os.makedirs(self.path(f"{folder}/train"))
+            self.write(f"{folder}/train/a.jsonl", json.dumps({"text": folder}))
+        for name in ("texts[1]", "texts[1]/train"):
+            with self.assertRaisesRegex(ValueError, r"`dataset_name`: .*texts\[1\].* Rename it, or name its files by"):
+                self.load(dataset_name=self.path(name), streaming=streaming, validation_split_percentage=0)
 
     def test_files_and_a_named_data_set_exclude_each_other(self):
         with self.assertRaisesRegex(ValueError, "Give either `dataset_name` \\('some/data'\\) or files"):

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import gzip
 import io
@@ -13,7 +14,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase
 from hf_depth.data import readers
-from hf_depth.data.files import check_text_column, column_texts, file_names, shard_problem
+from hf_depth.data.files import check_text_column, column_texts, file_names, load_files, shard_problem
 
 TEXTS = [*DOCUMENTS, "None", "1984", "Two, with a comma.", "naïve “café”"]
 LONG = "A line. " * 100_000  # more than any buffer
@@ -33,6 +34,15 @@ CONTENTS = {
     "csv": "year,text\n" + "".join('{year},"{}"\n'.format(row["text"].replace('"', '""'), **row) for row in ROWS),
     "parquet": parquet(ROWS),
 }
+
+
+class _CountedFile(io.FileIO):
+    num_bytes = 0
+
+    def read(self, size=-1):
+        content = super().read(size)
+        _CountedFile.num_bytes += len(content)
+        return content
 
 
 def half_copied(source, target, *more):
@@ -220,6 +230,34 @@ class LoadFilesTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, "`train_file`: .*text.txt.gz is not a complete gzip file"):
             self.load(train_file="text.txt.gz")
 
+    @parameterized.product(
+        extension=["txt", "csv"], streaming=[False, True], fault=["byte", "gzip"], is_packed=[False, True]
+    )
+    def test_what_is_wrong_far_from_the_beginning_is_named_while_it_is_read(
+        self, extension, streaming, fault, is_packed
+    ):
+        name = f"text.{extension}" + ".gz" * (is_packed or fault == "gzip")
+        lines = [b"text", *(b"%020d" % number for number in range(150_000))]  # 3 MB
+        if fault == "byte":
+            lines[140_000 - 1] = b"caf\xe9"
+        self.write(name, b"\n".join(lines))
+        if fault == "gzip":
+            os.truncate(self.path(name), os.path.getsize(self.path(name)) - 50)
+        problem = {"byte": ", line 140000, is not UTF-8 text: byte 0xe9", "gzip": " is not a complete gzip file"}
+        with self.assertRaisesRegex(ValueError, name + problem[fault]):
+            corpus = self.load(train_file=name, streaming=streaming, validation_split_percentage=0)
+            for _ in corpus["train"]:
+                pass
+
+    @parameterized.parameters("txt", "csv")
+    def test_what_is_cached_is_not_read_again(self, extension):
+        self.write(f"text.{extension}", "text\n" + "A line.\n" * 400_000)  # 3 MB
+        self.load(train_file=f"text.{extension}", validation_split_percentage=0)
+        _CountedFile.num_bytes = 0
+        with mock.patch("hf_depth.data.files.open_file", side_effect=lambda file: _CountedFile(file)):
+            self.load(train_file=f"text.{extension}", validation_split_percentage=0)
+        self.assertLess(_CountedFile.num_bytes, 2_200_000)
+
     def test_a_missing_file_is_named_with_those_near_to_it(self):
         self.write("train.jsonl", CONTENTS["jsonl"])
         with self.assertRaisesRegex(FileNotFoundError, "`test_file`: there is no file .*Did you mean '.*train.jsonl'"):
@@ -236,6 +274,31 @@ class LoadFilesTest(CorpusTestCase):
             Path(self.path("cache")).mkdir(exist_ok=True)
             with self.assertRaisesRegex(ValueError, "`train_file` names .*a.jsonl 2 times"):
                 self.load(train_file=["a.jsonl", other], streaming=streaming)
+
+    @parameterized.product(
+        name=["texts[12]", "texts*", "texts?", "folder[1]/texts"],
+        extension=["json", "jsonl", "jsonl.gz", "parquet", "csv"],
+        streaming=[False, True],
+    )
+    def test_a_file_is_read_under_its_name_whatever_files_that_would_match_as_a_glob(self, name, extension, streaming):
+        kind = extension.removesuffix(".gz")
+        rows = {"json": b'[{"text": "%s"}]', "jsonl": b'{"text": "%s"}', "csv": b"text\n%s\n"}
+        for folder in ("folder[1]", "folder1"):
+            os.mkdir(self.path(folder))
+        for other in (name, "texts1", "textss", "folder1/texts"):
+            text = "right" if other == name else "wrong"
+            content = parquet([{"text": text}]) if kind == "parquet" else rows[kind] % text.encode()
+            self.write(f"{other}.{extension}", content)
+        corpus = self.load(train_file=f"{name}.{extension}", streaming=streaming, validation_split_percentage=0)
+        self.assertEqual(self.texts(corpus["train"]), ["right"])
+
+    def test_a_name_in_the_current_folder_is_that_of_a_file_there(self):
+        for folder in ("folder[1]", "folder1"):
+            os.mkdir(self.path(folder))
+            self.write(f"{folder}/texts.jsonl", json.dumps({"text": folder}))
+        with contextlib.chdir(self.path("folder[1]")):
+            documents = load_files("train_file", ["texts.jsonl"], cache_dir=self.path("cache"))
+        self.assertEqual(self.texts(documents), ["folder[1]"])
 
     def test_kinds_of_files_do_not_mix_in_a_split(self):
         self.write("a.txt", "Text.")
@@ -390,6 +453,12 @@ class TextColumnTest(parameterized.TestCase):
 
     def test_a_batch_gives_its_texts_a_missing_one_as_an_empty_one(self):
         self.assertEqual(column_texts({"text": ["a", None, ""], "year": [1, 2, 3]}, "text"), ["a", "", ""])
+
+    @parameterized.parameters(pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+    def test_columns_of_text_are_known_by_their_type_without_reading_them(self, kind):
+        dataset = Dataset(pyarrow.table({"text": pyarrow.array(TEXTS, kind)}))
+        with mock.patch("hf_depth.data.files._check_texts", side_effect=AssertionError):
+            self.assertEqual(check_text_column(dataset, "text"), ["text"])
 
     def test_what_is_no_text_is_named(self):
         with self.assertRaisesRegex(ValueError, "column 'year' must hold text, but its row 1 holds 2 \\(int\\)"):

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import Counter, defaultdict
 from itertools import islice
 
@@ -115,6 +116,35 @@ class PassTest(parameterized.TestCase):
         tagged = [part.add_column("source", [i] * len(part)) for i, part in enumerate(sources.values())]
         expected = interleave_datasets(tagged, [0.6, 0.4], 3, stopping_strategy=stopping_strategy)
         self.assertEqual([example["source"] for example in mixture], expected["source"])
+
+    @parameterized.product(
+        stopping_strategy=["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"],
+        sizes=[(1, 1), (1000, 2000), (1, 2500, 40), (333, 77, 1, 5)],  # `datasets` draws a thousand at once
+        seed=[0, -1, 2**63],
+    )
+    def test_so_it_is_for_any_sizes_and_seeds(self, stopping_strategy, sizes, seed):
+        names = [f"source_{i}" for i in range(len(sizes))]
+        mixing = Mixing(dict(zip(names, (3, 2, 1, 5), strict=False)), 1.0, stopping_strategy)
+        mixture = mix_examples(dict(zip(names, map(table, sizes), strict=True)), mixing, seed)
+        parts = [Dataset.from_dict({"source": [i] * size}) for i, size in enumerate(sizes)]
+        probabilities = list(mixture.probabilities.values())
+        expected = interleave_datasets(parts, probabilities, seed % 2**64, stopping_strategy=stopping_strategy)
+        self.assertEqual(mixture._sources.tolist(), expected["source"][:])
+
+    def test_an_epoch_takes_some_bytes_for_each_example(self):
+        sources = {name: table(1).select(np.zeros(300_000, int)) for name in "ab"}
+        tracemalloc.start()
+        mixture = mix_examples(sources, Mixing({"a": 1, "b": 1}))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        self.assertLess(most / len(mixture), 60)
+
+    @parameterized.parameters("all_exhausted", "all_exhausted_without_replacement")
+    def test_a_source_that_would_never_be_drawn_is_refused_where_an_epoch_waits_for_it(self, stopping_strategy):
+        sources, weights = {"a": table(30), "b": table(7)}, {"a": 1e300, "b": 1e-300}
+        with self.assertRaisesRegex(ValueError, "'b' of the mixture would never be drawn"):
+            mix_examples(sources, Mixing(weights, 0.01, stopping_strategy))
+        self.assertLen(mix_examples(sources, Mixing(weights, 0.01, "first_exhausted")), 30)
 
     def test_what_is_drawn_of_each_source_is_told(self):
         mixture = mix_examples({"a": table(30), "b": table(8)}, Mixing({"a": 1, "b": 3}, 1.0, "first_exhausted"))

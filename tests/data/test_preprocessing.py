@@ -1,5 +1,6 @@
 import os
 import tempfile
+from unittest import mock
 
 import numpy as np
 from absl.testing import parameterized
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import DOCUMENTS, SENTENCES, call_in_another_process, tiny_tokenizer
+from hf_depth.data import tokenization
 from hf_depth.data.corruption import depth_input_and_target_lengths
 from hf_depth.data.preprocessing import (
     DepthPreprocessor,
@@ -300,6 +302,37 @@ class PrepareDatasetTest(parameterized.TestCase):
     def test_nothing_to_train_on_is_an_error(self, texts, message):
         with self.assertRaisesRegex(ValueError, message):
             prepare_dataset(Dataset.from_dict({"text": texts}), depth_preprocessor())
+
+
+class LongDocumentsTest(parameterized.TestCase):
+    @parameterized.parameters("windows", "joined", "depth")
+    def test_long_documents_are_encoded_a_few_at_a_time_with_the_same_ids(self, kind):
+        tokenizer = tiny_tokenizer()
+        preprocessor = {
+            "windows": lambda: SpanCorruptionPreprocessor(tokenizer, raw_length=16),
+            "joined": lambda: SpanCorruptionPreprocessor(tokenizer, raw_length=16, pack_examples=True),
+            "depth": depth_preprocessor,
+        }[kind]()
+        texts = {"text": [*DOCUMENTS, "", None, " ".join(SENTENCES), *SENTENCES]}
+        expected = preprocessor(texts)
+        encode, sizes = TextEncoder.__call__, []
+
+        def counted(encoder, texts):
+            sizes.append(sum(map(len, texts)))
+            return encode(encoder, texts)
+
+        longest = len(" ".join(SENTENCES))
+        with (
+            mock.patch.object(tokenization, "CHARACTERS_AT_ONCE", 100),
+            mock.patch.object(TextEncoder, "__call__", counted),
+        ):
+            found = preprocessor(texts)
+        self.assertLessEqual(max(sizes), longest + 100)
+        self.assertEqual(list(found), list(expected))
+        for name, values in expected.items():
+            self.assertEqual(
+                [np.asarray(value).tolist() for value in found[name]], [np.asarray(v).tolist() for v in values]
+            )
 
 
 class DatasetStatisticsTest(parameterized.TestCase):

@@ -89,8 +89,15 @@ class PrepareShardsTest(ShardsTestCase):
         folder = self.prepare("depth")
         schema = pq.read_schema(Path(folder.folder, "train", "text", "00000.parquet"))
         kinds = {"input_ids": pa.list_(pa.uint16()), "sentence_lengths": pa.list_(pa.uint16())}
-        for name, kind in (kinds | {"num_cut_tokens": pa.uint16()}).items():
+        for name, kind in (kinds | {"num_cut_tokens": pa.int32()}).items():
             self.assertEqual(schema.field(name).type, kind)
+
+    def test_a_count_of_tokens_may_be_larger_than_any_id(self):
+        texts = {"text": ["It rained. It snowed."] * 2, "links": ["a b " * 40_000, "a"]}
+        objective = OBJECTIVES["t5"](metadata_columns=["links"], max_metadata_length=16)
+        folder = prepare_shards({"train": Dataset.from_dict(texts)}, objective, self.path("shards"))
+        self.assertGreater(folder.counts["train"]["text"]["metadata_tokens_cut"], 65_535)
+        self.assertGreater(max(self.examples(folder)["num_cut_metadata_tokens"][:]), 65_535)
 
     def test_documents_without_text_are_an_error(self):
         with self.assertRaisesRegex(NoExamplesError, "No document of train/text holds enough text"):

@@ -41,6 +41,14 @@ class ShardFolderTest(ShardsTestCase):
         with self.assertRaisesRegex(ValueError, "is no folder of shards: no manifest.json"):
             ShardFolder.open(self.path("nothing"))
 
+    @parameterized.parameters(False, True)
+    def test_shards_are_those_of_the_folder_whatever_its_name_would_match_as_a_glob(self, streaming):
+        self.prepare(number=7, name="shards1")
+        folder = self.prepare(number=12, name="shards[1]")
+        examples = self.examples(folder, streaming=streaming)
+        found = list(examples.one_pass() if streaming else examples)
+        self.assertLen(found, folder.counts["train"]["text"]["examples"])
+
     def test_shards_of_another_format_are_refused(self):
         folder = self.prepare().folder
         manifest = json.loads((folder / "manifest.json").read_text())
