@@ -39,6 +39,11 @@ READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".p
 # A file that is checked while it is read is checked this far before (bytes of text); otherwise to its end.
 STREAM_CHECK_SIZE = 2 << 20
 
+MIXED_COLUMNS = (
+    ". If a column beside the text is of another type in some rows, or is not in all files: read them as a stream "
+    "(`streaming`), or leave it out."
+)
+
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
 
 # A file with its number and how many there are: `c4-train.00000-of-01024.json.gz`, or, on the Hub, with a hash behind.
@@ -111,6 +116,8 @@ def load_files(
         place = _first_bad_json_line(local_files) if reader == "json" else None
         is_empty = "corresponds to no data" in str(error)
         reason = "it has no rows" if is_empty else error.__cause__ or error
+        if reader == "json" and not (place or is_empty):
+            reason = f"{reason}{MIXED_COLUMNS}"
         raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
 
 

@@ -18,6 +18,7 @@ from ..data.files import (
     FILE_ARGUMENTS,
     READERS,
     Files,
+    check_folder_name,
     check_held_out,
     check_utf8,
     file_names,
@@ -414,6 +415,7 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
             f"The task {spec.name!r} names no data set on the Hub (`path`). Give its data by `train_file`, "
             "`validation_file`, `test_file` or `dataset_dir`."
         )
+    check_folder_name("path", spec.path)
     source = f"{spec.path!r}" + (f", configuration {spec.config_name!r}," if spec.config_name else "")
     try:
         loaded: DatasetDict = load_dataset(spec.path, spec.config_name, cache_dir=cache_dir)

@@ -235,9 +235,12 @@ class DepthTrainer(GenerationTrainer):
         """That of the longest target: `generate()` stops after 20 tokens by default, and counts the start token."""
         longest_target = getattr(objective_collator(self.data_collator), "max_target_length", None)
         generation = self.model.generation_config
+        has_length = generation.max_length is not None or generation.max_new_tokens is not None
+        if has_length and self.args.generation_config is not None:  # the user's
+            return
         if longest_target is not None:
             self.args.generation_max_length = longest_target + 1
-        elif self.args.predict_with_generate and generation.max_length is None and generation.max_new_tokens is None:
+        elif self.args.predict_with_generate and not has_length:
             logger.warning(
                 "`generate()` stops after 20 tokens: `data_collator` does not say how long targets get. Give "
                 "`max_target_length` to the objective, or `generation_max_length` to the training arguments."

@@ -300,6 +300,14 @@ class LoadFilesTest(CorpusTestCase):
             documents = load_files("train_file", ["texts.jsonl"], cache_dir=self.path("cache"))
         self.assertEqual(self.texts(documents), ["folder[1]"])
 
+    def test_columns_beside_the_text_of_other_types_are_read_as_a_stream(self):
+        for number in (1, "x"):
+            self.write(f"{number}.jsonl", json.dumps({"text": "Text.", "id": number}))
+        files = {"train_file": ["1.jsonl", "x.jsonl"], "validation_split_percentage": 0}
+        with self.assertRaisesRegex(ValueError, "cannot read .*1.jsonl, .*x.jsonl as json: .*`streaming`"):
+            self.load(**files)
+        self.assertEqual(self.texts(self.load(**files, streaming=True)["train"]), ["Text."] * 2)
+
     def test_kinds_of_files_do_not_mix_in_a_split(self):
         self.write("a.txt", "Text.")
         self.write("b.csv", CONTENTS["csv"])

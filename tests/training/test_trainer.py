@@ -853,8 +853,9 @@ class PartsTest(TrainingTestCase):
     def test_generation_is_as_long_as_the_longest_target(self, wrapper):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         collator = WRAPPERS[wrapper](DepthObjective(tokenizer, max_target_length=77).collator())
-        for given, expected in ((None, 78), (30, 30)):
-            arguments = DepthTrainingArguments(self.folder, use_cpu=True, generation_max_length=given)
+        config = {"generation_config": GenerationConfig(max_new_tokens=5)}
+        for given, expected in (({}, 78), ({"generation_max_length": 30}, 30), (config, None)):
+            arguments = DepthTrainingArguments(self.folder, use_cpu=True, **given)
             made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
             self.assertEqual(made.args.generation_max_length, expected)
 
