@@ -439,10 +439,10 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     if first is None:
         raise ValueError("There are no documents, hence no text.")
     if text_column not in first:
-        remedy = separator_advice(first) or (
-            f" The columns are: {', '.join(map(repr, first))}. Name the one that holds the text by `text_column`."
+        raise ValueError(
+            f"There is no column {text_column!r}.{separator_advice(first)} The columns are: "
+            f"{', '.join(map(repr, first))}. Name the one that holds the text by `text_column`."
         )
-        raise ValueError(f"There is no column {text_column!r}.{remedy}")
     if dataset.features is not None and not _is_text(dataset.features[text_column]):
         _check_texts((row[text_column] for row in dataset), text_column)
     return list(first)

@@ -255,10 +255,10 @@ def separator_advice(columns: Iterable[str]) -> str:
     >>> separator_advice(["review;label"])
     " Its only column is 'review;label': separate columns by commas in a .csv file, by tabs in a .tsv file."
     """
-    first, *others = columns
-    if others or not ({";", "\t", "|", ","} & set(first)):
+    columns = list(columns)
+    if len(columns) != 1 or not {";", "\t", "|", ","} & set(columns[0]):
         return ""
-    return f" Its only column is {first!r}: separate columns by commas in a .csv file, by tabs in a .tsv file."
+    return f" Its only column is {columns[0]!r}: separate columns by commas in a .csv file, by tabs in a .tsv file."
 
 
 def csv_rows(file: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:

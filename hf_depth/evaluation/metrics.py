@@ -46,7 +46,7 @@ class TaskMetric(evaluate.Metric):
     key: str = ""
     kind: str = ""  # what it compares: class "ids", "values" or "texts"
     scale = 1.0  # the best score
-    baseline: float | None = None  # of numbers: what guessing and always the same number score, whatever the data
+    baseline: float | None = None  # of numbers: what guessing and always the same number get, whatever the data
     hub_name: str | None = None  # on the Hub, if it is another
     citation = ""
 
@@ -263,7 +263,8 @@ def register_metric(metric: type[TaskMetric], overwrite: bool = False) -> type[T
             sample_weight=…)` with the numbers of classes, -1 for an unparseable prediction; of `"values"`, for tasks
             on numbers, as `score(predictions, references)`. One of `"texts"`, for free-form tasks, is a [`TextMetric`]
             with `row_scores(predictions, references)`, where each example has a list of references.
-        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key.
+        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key. (On tasks with labels,
+            `exact_match` always compares the classes.)
 
     Returns:
         `type[TaskMetric]`: the metric, so that this can be a decorator.

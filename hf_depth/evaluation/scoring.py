@@ -32,6 +32,12 @@ def get_metric(name: str) -> "type[TaskMetric]":
     return METRICS[name]
 
 
+def has_baseline(name: str) -> bool:
+    """Whether the majority class and random guesses are scored by a metric."""
+    metric = get_metric(name)
+    return metric.kind == "ids" or metric.baseline is not None
+
+
 def compute_task_metrics(
     spec: TaskSpec,
     rows: Sequence[Example],
@@ -153,15 +159,17 @@ def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Itera
     guessed_classes = np.repeat(classes, spec.num_labels)
     weights = np.repeat(counts / spec.num_labels, spec.num_labels)
     baselines = {}
-    for name in spec.metric_names:
+    for name in filter(has_baseline, spec.metric_names):
         metric = get_metric(name)
         if metric.baseline is not None:
             baselines |= {f"majority_{name}": metric.baseline, f"chance_{name}": metric.baseline}
-        elif metric.kind == "ids":
+        else:
             size = {"num_labels": spec.num_labels}
             constant = np.full(len(classes), majority)
-            baselines[f"majority_{name}"] = float(metric.score(constant, classes, sample_weight=counts, **size))
-            baselines[f"chance_{name}"] = float(metric.score(guesses, guessed_classes, sample_weight=weights, **size))
+            majority_score = metric.score(constant, classes, sample_weight=counts, **size)
+            chance_score = metric.score(guesses, guessed_classes, sample_weight=weights, **size)
+            baselines[f"majority_{name}"] = metric.scale * float(majority_score)
+            baselines[f"chance_{name}"] = metric.scale * float(chance_score)
     return baselines
 
 

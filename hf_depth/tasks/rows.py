@@ -223,11 +223,11 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
     needed = [*spec.text_column_name, *([spec.label_column_name] if needs_labels else [])]
     for column in needed:
         if column not in dataset.column_names:
-            remedy = separator_advice(dataset.column_names) or (
+            raise ValueError(
+                f"{place}: the task {spec.name!r} needs a column {column!r}.{separator_advice(dataset.column_names)}"
                 f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
                 "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
             )
-            raise ValueError(f"{place}: the task {spec.name!r} needs a column {column!r}.{remedy}")
 
 
 def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:

@@ -270,11 +270,26 @@ def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: 
 
 def _read_json(argument: str, files: Sequence[str], spec: TaskSpec, cache_dir: str | None) -> list[Dataset]:
     """The rows of each file; all have the same columns."""
-    files = [plain_copy(file, cache_dir) if "://" in file else file for file in files]
-    types = [row for file in files for row in read_rows(argument, json_types, file, spec, cache_dir, TYPE_FEATURES)]
-    features = json_features(types)
-    cells = partial(json_cells, features=features)
-    return [_keep_file(argument, cells, file, spec, cache_dir, features) for file in files]
+    local = [_local_copy(argument, file, cache_dir) if "://" in file else file for file in files]
+    try:
+        types = [
+            one for file in local for one in read_rows(argument, json_types, file, spec, cache_dir, TYPE_FEATURES)
+        ]
+        features = json_features(types)
+        cells = partial(json_cells, features=features)
+        return [_keep_file(argument, cells, file, spec, cache_dir, features) for file in local]
+    except ValueError as error:  # names the copy of an address
+        message = str(error)
+        for name, copy in zip(files, local, strict=True):
+            message = message.replace(copy, name)
+        raise ValueError(message) from error
+
+
+def _local_copy(argument: str, address: str, cache_dir: str | None) -> str:
+    try:
+        return plain_copy(address, cache_dir)
+    except Exception as error:  # of the network, or of the archive
+        raise ValueError(f"`{argument}`: cannot read {address}: {error}") from error
 
 
 def read_rows(

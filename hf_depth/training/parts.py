@@ -54,7 +54,13 @@ def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]
     """
     if not hasattr(objective_collator(data_collator), "set_epoch"):
         return data_collator
-    data_collator = copy.deepcopy(data_collator)
+    try:
+        data_collator = copy.deepcopy(data_collator)
+    except TypeError as error:
+        raise TypeError(
+            f"`data_collator` cannot be copied, as evaluation with noise of its own needs it: {error}. Keep what "
+            "cannot be copied outside of it."
+        ) from error
     collator = objective_collator(data_collator)
     # An earlier trainer may have left it in a later epoch.
     (data_collator if hasattr(data_collator, "set_epoch") else collator).set_epoch(0)

@@ -74,6 +74,7 @@ class SavingTrainer(Seq2SeqTrainer):
         self._resumed_from: str | None = None
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
+        self._epoch: dict[str, int | None] = {}  # how many examples an epoch has, and how many a step
         self._data_offset = 0  # steps by which the data are ahead of `global_step`, after a resume with other batches
         self._epoch_is_over = False
         self.add_callback(_ResumeCallback(self))
@@ -427,27 +428,32 @@ class SavingTrainer(Seq2SeqTrainer):
     def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> tuple:
         """As `Trainer` does; a run that goes on with other batches still ends after as many epochs, or steps."""
         values = super().set_initial_training_values(args, dataloader)
-        num_train_epochs, steps_per_epoch, *numbers, steps_in_epoch, max_steps = values
-        self._data_offset = self._find_data_offset(steps_per_epoch, steps_in_epoch) if has_length(dataloader) else 0
+        num_train_epochs, steps_per_epoch, num_examples, num_samples, batch_size, batches_per_epoch, max_steps = values
+        self._epoch = {"num_examples": num_examples if has_length(dataloader) else None, "batch_size": batch_size}
+        self._data_offset = self._find_data_offset(steps_per_epoch, batches_per_epoch)
         if not self._data_offset:
             return values
         if args.max_steps > 0:
             num_train_epochs = math.ceil((max_steps + self._data_offset) / steps_per_epoch)
         else:
             max_steps = max(max_steps - self._data_offset, 1)
-        return num_train_epochs, steps_per_epoch, *numbers, steps_in_epoch, max_steps
+        return num_train_epochs, steps_per_epoch, num_examples, num_samples, batch_size, batches_per_epoch, max_steps
 
     def _find_data_offset(self, steps_per_epoch: int, batches_per_epoch: int) -> int:
         """
         How many steps the data are ahead of `global_step`, which counts steps of the batches that there were: in them
         `Trainer` would look for the place where the checkpoint was saved, and pass examples over or train them twice.
+        0 with other data, of which nothing is known.
         """
-        path = Path(self._resumed_from or "", TRAINER_STATE_NAME)
-        if self._resumed_from is None or self.args.ignore_data_skip or not path.is_file():
+        if self._resumed_from is None or self.args.ignore_data_skip:
             return 0
-        state = TrainerState.load_from_json(str(path))
-        if state.epoch is None:
+        saved = self._saved_log_state(Path(self._resumed_from)) or {}
+        before = saved.get("epoch", {})
+        if self._epoch["num_examples"] is None or before.get("num_examples") != self._epoch["num_examples"]:
             return 0
+        if before == self._epoch:
+            return saved["data_offset"]
+        state = TrainerState.load_from_json(str(Path(self._resumed_from, TRAINER_STATE_NAME)))
         epoch, part = divmod(state.epoch, 1)
         steps = int(part * batches_per_epoch / self.args.gradient_accumulation_steps + 1e-6)  # rounding is below that
         return int(epoch) * steps_per_epoch + steps - state.global_step
@@ -517,19 +523,21 @@ class SavingTrainer(Seq2SeqTrainer):
             "loss_until_log": self._total_loss_scalar,
             "first_step": self._first_step_of_loss,
             "num_processes": self.args.world_size,
+            "epoch": self._epoch,
+            "data_offset": self._data_offset,
         }
 
     def _saved_log_state(self, checkpoint: Path) -> dict[str, Any] | None:
         """What this process goes on from: its own file, or if there were more or fewer processes, a part of all."""
         files = sorted(checkpoint.glob("log_state*.json"))
+        if not files:
+            return None
         own = checkpoint / self._rank_file("log_state")
         if own in files:
             saved = json.loads(own.read_text(encoding="utf-8"))
             if saved.get("num_processes", len(files)) == self.args.world_size:
                 return saved
-        return (
-            self._merged_log_state([json.loads(path.read_text(encoding="utf-8")) for path in files]) if files else None
-        )
+        return self._merged_log_state([json.loads(path.read_text(encoding="utf-8")) for path in files])
 
     def _merged_log_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
         """One for each process of now; losses are means over the processes."""

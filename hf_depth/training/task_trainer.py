@@ -15,7 +15,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
-from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score
+from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, has_baseline, mean_score
 from ..models.masking_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
@@ -172,7 +172,7 @@ class TaskTrainer(DepthTrainer):
         names = ["score"]
         for key, dataset in by_name(self.eval_dataset).items():
             metrics = dataset.spec.metric_names
-            baselines = [f"{kind}_{metric}" for kind in ("majority", "chance") for metric in metrics]
+            baselines = [f"{kind}_{name}" for kind in ("majority", "chance") for name in filter(has_baseline, metrics)]
             metrics = ["loss", "unparsed_fraction", *metrics, *baselines]
             names += [f"{key}_{name}" if key else name for name in metrics]
         return names

@@ -143,7 +143,7 @@ class WithinOne(TaskMetric):
 
 
 class Balanced(TaskMetric):
-    key, kind = "balanced", "ids"
+    key, kind, scale = "balanced", "ids", 100.0
 
     @staticmethod
     def score(predictions, references, num_labels, sample_weight=None):
@@ -190,7 +190,7 @@ class RegisterMetricTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (WithinOne, {"labels": list("12345"), "label_step": 1}, "4", 0.75, {}),
-        (Balanced, {"labels": list("12345")}, "4", 0.25, {"majority_balanced": 0.25, "chance_balanced": 0.2}),
+        (Balanced, {"labels": list("12345")}, "4", 25.0, {"majority_balanced": 25.0, "chance_balanced": 20.0}),
         (FirstLetter, {}, "4 of 5", 0.25, {}),
     )
     def test_a_metric_of_ones_own_scores_a_task(self, metric, fields, text, score, baselines):
@@ -204,7 +204,7 @@ class RegisterMetricTest(parameterized.TestCase):
         self.assertEqual(metrics.keys(), {metric.key, *baselines})
         for name, value in {metric.key: score, **baselines}.items():
             self.assertAlmostEqual(metrics[name], value)
-        self.assertIn(f"{score:.4f}", results_table([TaskResult(spec, "test", metrics)]))
+        self.assertIn(f"{score:.2f}", results_table([TaskResult(spec, "test", metrics)]))
 
     def test_a_metric_suits_the_tasks_of_its_kind(self):
         register_metric(WithinOne)

@@ -138,6 +138,8 @@ class BadExamplesTest(TaskFilesTestCase):
     def test_a_missing_column_names_those_that_there_are(self):
         rows = [{"sentence_1": "A.", "sentence2": "B.", "label": 1}]
         self.assert_rows_refused("needs a column 'sentence1'. Did you mean 'sentence_1' or 'sentence2'", rows)
+        with self.assertRaisesRegex(ValueError, "needs a column 'sentence1'. The columns are: none"):
+            check_rows(Dataset.from_dict({}), get_task("rte"), "split 'train'")
 
     @parameterized.parameters(("csv", ";"), ("csv", "\t"), ("tsv", ","), ("tsv", ";"))
     def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self, extension, separator):

@@ -337,6 +337,12 @@ class ResumeTest(SavingTestCase):
         again, more = self.read(True, **settings, num_train_epochs=2, max_steps=-1)  # is over
         self.assertEqual((again.state.global_step, more), (steps, []))
 
+    def test_other_data_begin_where_the_steps_of_before_would_be(self):
+        settings = {"num_train_epochs": 1, "max_steps": -1, "per_device_train_batch_size": 4}
+        self.read(**settings, save_strategy="steps", save_steps=8)
+        run, after = self.read(True, **settings, number_of_rows=64)
+        self.assertEqual((run.state.global_step, len(after)), (16, 64 - 32))
+
     @parameterized.parameters((1, 40), (8, 20))
     def test_other_batches_leave_the_number_of_steps_as_it_is(self, new, max_steps):
         self.read(per_device_train_batch_size=4, max_steps=12, save_strategy="steps", save_steps=12)

@@ -2,6 +2,7 @@ import functools
 import json
 import math
 import multiprocessing
+import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -766,6 +767,15 @@ class PartsTest(TrainingTestCase):
     def test_a_collator_must_be_given(self):
         with self.assertRaisesRegex(ValueError, "`data_collator` is missing.*objective.collator"):
             DepthTrainer(model=tiny_model("t5"), args=DepthTrainingArguments(self.folder, use_cpu=True))
+
+    def test_a_collator_that_cannot_be_copied_is_refused(self):
+        def locked(tokenizer):
+            wrapper = ForgetfulWrapper(DataCollatorForDepth(tokenizer))
+            wrapper.lock = threading.Lock()
+            return wrapper
+
+        with self.assertRaisesRegex(TypeError, "`data_collator` cannot be copied.*lock"):
+            self.trainer(tiny_model("depth"), collator=locked)
 
     def test_a_compiled_model_is_refused(self):
         with self.assertRaisesRegex(ValueError, "torch_compile=True"):
