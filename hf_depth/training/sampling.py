@@ -38,7 +38,7 @@ class SeededLengthGroupedSampler(LengthGroupedSampler):
 
 def innermost_sampler(loader: DataLoader) -> Any:
     """
-    What draws the order of a data loader, inside of what accelerate puts around it. (A [`BatchRebalanceSampler`] draws
+    What draws the order of a data loader, inside of what accelerate puts around it. (A `BatchRebalanceSampler` draws
     whole batches.)
 
     >>> type(innermost_sampler(DataLoader(["an example"]))).__name__
