@@ -31,13 +31,19 @@ settings.load_profile("hf_depth")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """
-    What is imported by now stays: no collection of garbage looks at it while it is imported, nor later, as at the
-    beginning of each training.
-    """
+    """No collection of garbage looks at what is being imported, which stays."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heap():
+    """
+    What is there when a module of tests begins stays: collections of garbage, of which each training makes three, do
+    not look at it again.
+    """
+    gc.collect()
+    gc.freeze()

@@ -13,12 +13,12 @@ import yaml
 from absl.testing import parameterized
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
+from datasets import concatenate_datasets
 
 import tiny_training
 from helpers import ROOT, load_script, script_arguments, tiny_tokenizer
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
-from hf_depth.data.python_reference import python_reference_documents
+from hf_depth.data.corpus import load_corpus
 from hf_depth.data.vocabulary import train_tokenizer
 from hf_depth.evaluation.scoring import compute_task_metrics
 from hf_depth.tasks.entries import BENCHMARKS
@@ -270,8 +270,8 @@ class RecipeTest(parameterized.TestCase):
         self.assertEqual((values["model_type"], values["mlm_probability"], values["dropout_rate"]), ("t5", 0.15, 0.0))
 
     def test_pythons_own_documentation_fills_the_vocabularies_of_the_cpu_recipes(self):
-        documents = python_reference_documents() + python_docstring_documents(standard_library())
-        texts = [document["text"] for document in documents[::2]]  # other versions of Python have less of it
+        documents = concatenate_datasets(list(load_corpus().values()))
+        texts = documents["text"][::2]  # other versions of Python have less of it
         sizes = [recipe["vocab_size"] for recipe in map(read, RECIPES) if "vocab_size" in recipe]
         train_tokenizer(texts, max(sizes))  # what fills the largest one fills the others
 

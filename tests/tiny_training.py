@@ -1,5 +1,6 @@
 """What the tests of training share: tiny models, rows, arguments."""
 
+import functools
 import gc
 import json
 import math
@@ -59,14 +60,18 @@ class RunTestCase(TrainingTestCase):
         self.plot_losses.side_effect = plot_losses
 
 
+@functools.cache
+def _encoded_sentences() -> list[list[int]]:
+    return TextEncoder(tiny_tokenizer(sentence_tokens=True))(SENTENCES)
+
+
 def rows(number: int) -> list[dict]:
     """Documents of 2 to 5 sentences and of very different lengths, prepared for either collator."""
-    encode = TextEncoder(tiny_tokenizer(sentence_tokens=True))
     random = np.random.default_rng(0)
     prepared = []
     for _ in range(number):
         chosen = random.choice(len(SENTENCES), size=random.integers(2, 6), replace=False)
-        encoded = encode([SENTENCES[i] for i in chosen])
+        encoded = [_encoded_sentences()[i] for i in chosen]
         prepared.append({"input_ids": sum(encoded, []), "sentence_lengths": [len(ids) for ids in encoded]})
     return prepared
 
