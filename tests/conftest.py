@@ -42,8 +42,8 @@ def pytest_collection():
 @pytest.fixture(autouse=True, scope="module")
 def small_heap():
     """
-    What is there when a module of tests begins stays: collections of garbage, of which each training makes three, do
-    not look at it again.
+    What is there when a module of tests begins stays: no collection of garbage, as at the beginning of each training,
+    looks at it again.
     """
     gc.collect()
     gc.freeze()
