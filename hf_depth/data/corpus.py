@@ -43,6 +43,9 @@ HELD_OUT_PERCENTAGE = 5
 PYTHON_TEXT = "Python's own documentation"  # where the text is from that needs no source
 PYTHON_TEXT_VERSION = 2  # raised when Python's own documentation is read in another way
 
+# A data set of text files is judged by so many of its lines.
+_CHECKED_LINES = 10_000
+
 _COMMIT = re.compile(r"hf://datasets/[^@]+@[0-9a-f]{40}(?=/)")  # in the address of each file of a data set of the Hub
 
 _TOO_FEW_DOCUMENTS = (
@@ -76,7 +79,8 @@ def load_corpus(
     the docstrings of its standard library, about a megabyte of prose.
 
     Args:
-        dataset_name (`str`, *optional*): a data set on the Hub, or a folder, as for `datasets.load_dataset`.
+        dataset_name (`str`, *optional*): a data set on the Hub, or a folder, as for `datasets.load_dataset`. Of text
+            files, that takes each line for a document: name them by `train_file` if blank lines separate them.
         dataset_config_name (`str`, *optional*): the configuration of that data set.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs:
             txt, json, jsonl, csv, parquet, or the .gz of one of these, in UTF-8. Blank lines separate the documents of
@@ -136,6 +140,8 @@ def load_corpus(
         _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
         corpus = _load_named(dataset_name, dataset_config_name, split, options)
+        for name, documents in corpus.items():
+            _report_lines(dataset_name, name, documents)
     elif files:
         _check_files(files)
         options = {"text_column": text_column, "on_bad_record": on_bad_record} if streaming else {}
@@ -265,6 +271,22 @@ def _load_named(
     if "train" not in loaded:
         raise ValueError(f"The data set {name!r} has no split 'train', but: {', '.join(map(repr, loaded))}.")
     return {split: loaded[split] for split in ("train", "validation", "test") if split in loaded}
+
+
+def _report_lines(dataset_name: str, split: str, documents: Documents) -> None:
+    """Warn where `datasets` made a document of each line of text files, although blank lines part their text."""
+    if documents.info.builder_name != "text":
+        return
+    lines = next(documents.iter(_CHECKED_LINES), {}).get("text", [])
+    texts = [place for place, line in enumerate(lines) if line.strip()]
+    are_lines = not any("\n" in line.strip() for line in lines)  # else they are paragraphs or files (`sample_by`)
+    if texts and are_lines and texts[-1] - texts[0] >= len(texts):
+        example = f", such as '{dataset_name}/**/*.txt'" if os.path.isdir(dataset_name) else ""
+        logger.warning(
+            f"`dataset_name` {dataset_name!r}, {split} split: `datasets` takes each line of these text files for a "
+            "document, although there are blank lines between them. If these separate the documents, name the files "
+            f"themselves by `train_file`, `validation_file` and `test_file`{example}."
+        )
 
 
 def describe_documents(

@@ -51,6 +51,26 @@ class SourceTest(CorpusTestCase):
             with self.assertRaisesRegex(ValueError, r"`dataset_name`: .*texts\[1\].* Rename it, or name its files by"):
                 self.load(dataset_name=self.path(name), streaming=streaming, validation_split_percentage=0)
 
+    @parameterized.product(mixed=(False, True), streaming=(False, True))
+    def test_it_is_told_that_lines_are_documents_of_a_folder_whose_files_have_blank_lines(self, mixed, streaming):
+        folders = {name: self.path(name) for name in ("parted", "lines")}
+        for name, separator in (("parted", "\n\n"), ("lines", "\n")):
+            os.makedirs(folders[name])
+            self.write(f"{name}/a.txt", "\n" + separator.join(SENTENCES[:4]) + "\n\n")
+
+        def load(name):
+            source = {"dataset_name": folders[name]}
+            mixture = {"dataset_mixture": [{"name": "a", "weight": 1, **source}]}
+            self.load(**(mixture if mixed else source), streaming=streaming)
+
+        with self.assertLogs("hf_depth.data.corpus", "WARNING") as logs:
+            load("parted")
+        self.assertRegex(
+            logs.output[0], f"each line.* by `train_file`.*, such as '{folders['parted']}/\\*\\*/\\*.txt'"
+        )
+        with self.assertNoLogs("hf_depth.data.corpus", "WARNING"):
+            load("lines")
+
     def test_files_and_a_named_data_set_exclude_each_other(self):
         with self.assertRaisesRegex(ValueError, "Give either `dataset_name` \\('some/data'\\) or files"):
             self.load(dataset_name="some/data", train_file="a.txt")
