@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..suggestions import suggestion
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-from .files import check_text_column
+from .files import check_text_column, without_format
 from .metadata import METADATA_IDS, MetadataEncoder, check_metadata_columns
 from .mixture import DocumentMixture, MixtureDataset, MixtureStream, mix_examples, naming_source
 from .packing import PER_EXAMPLE, LengthBounds, PackedPreprocessor
@@ -424,6 +424,7 @@ class Objective(ABC):
         self, documents: IterableDataset, text_column: str, seed: int, buffer_size: int, whole_shards: bool
     ) -> ExampleStream:
         """A stream to train on, the first examples of which are checked."""
+        documents = without_format(documents)
         check_text_column(documents, text_column)
         check_metadata_columns(documents, self.metadata_columns, text_column)
         stream = ExampleStream(

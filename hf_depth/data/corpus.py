@@ -265,9 +265,16 @@ def _load_mixture(
 def _load_named(
     name: str, config_name: str | None, split: str | None, options: dict[str, Any]
 ) -> dict[str, Documents]:
+    if os.path.isfile(name):
+        raise ValueError(f"`dataset_name` {name!r} is a file. Name it by `train_file`.")
+    try:
+        loaded = load_dataset(name, config_name, split=split, **options)
+    except ValueError as error:
+        if "corresponds to no data" in str(error):
+            raise ValueError(f"`dataset_name` {name!r}: a split has no rows. Remove its empty files.") from error
+        raise
     if split is not None:
-        return {"train": load_dataset(name, config_name, split=split, **options)}
-    loaded = load_dataset(name, config_name, **options)
+        return {"train": loaded}
     if "train" not in loaded:
         raise ValueError(f"The data set {name!r} has no split 'train', but: {', '.join(map(repr, loaded))}.")
     return {split: loaded[split] for split in ("train", "validation", "test") if split in loaded}

@@ -421,6 +421,22 @@ def lone_surrogate_line(content: bytes) -> int | None:
     return None
 
 
+def without_format(dataset: Dataset | IterableDataset) -> Dataset | IterableDataset:
+    """
+    A data set that gives plain Python values, whatever format it has (`with_format("torch")`): numpy makes a number of
+    a time, and of Arrow's tables nothing here is made. A transform (`with_transform`) stays.
+
+    >>> without_format(Dataset.from_dict({"text": ["It rains."], "year": [1903]}).with_format("numpy", ["year"]))[0]
+    {'text': 'It rains.', 'year': 1903}
+    """
+    if isinstance(dataset, IterableDataset):
+        has_format = dataset._formatting is not None and dataset._formatting.format_type is not None
+    else:
+        kind, columns = dataset.format["type"], dataset.format["columns"]
+        has_format = kind != "custom" and (kind is not None or columns != dataset.column_names)
+    return dataset.with_format(None) if has_format else dataset  # which would have another fingerprint
+
+
 def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> list[str]:
     """
     Check that a column holds text, by its type or, in a stream without types, by the first element.

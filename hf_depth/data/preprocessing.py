@@ -19,7 +19,7 @@ from .corruption import (
     depth_most_spans,
     depth_prefix_lengths,
 )
-from .files import check_text_column, column_texts
+from .files import check_text_column, column_texts, without_format
 from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_columns, column_values
 from .packing import PER_EXAMPLE
 from .pmi import UnitFinder
@@ -473,6 +473,7 @@ def prepare_dataset(
         raise ValueError(
             f"`dataset` must be one split, got the splits {list(dataset)}: take one, such as `dataset['train']`."
         )
+    dataset = without_format(dataset)
     columns = check_text_column(dataset, preprocessor.text_column)
     check_metadata_columns(dataset, preprocessor.input_columns[1:], preprocessor.text_column)
     if isinstance(dataset, IterableDataset):

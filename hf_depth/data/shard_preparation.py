@@ -41,7 +41,7 @@ from ..manifests import (
     write_manifest,
 )
 from .base_objective import Documents, Objective, summed_statistics
-from .files import check_text_column
+from .files import check_text_column, without_format
 from .metadata import check_metadata_columns, column_values
 from .mixture import DocumentMixture, naming_source
 from .preprocessing import EXAMPLES_VERSION, NoExamplesError, dataset_statistics
@@ -275,6 +275,7 @@ def _documents_by_source(
             raise ValueError(f"The sources {', '.join(map(repr, double))} would share one folder. Rename them.")
         named = documents.sources if isinstance(documents, DocumentMixture) else {}
         for source, part in sources.items():
+            part = without_format(part)
             column = named[source].text_column if source in named else text_column
             with naming_source(source) if source in named else nullcontext():
                 check_text_column(part, column)

@@ -88,7 +88,7 @@ def _read_file(path: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
 
 
 def _rows(examples: Iterable[Mapping[str, Any]] | Dataset, spec: TaskSpec) -> list[Any]:
-    if not isinstance(examples, Dataset):
+    if not isinstance(examples, Dataset) or examples.format["type"] == "custom":  # a transform of the user's
         return list(examples)
     names = examples.column_names
     used = {_source(column, names, spec) for column in spec.text_column_name}

@@ -80,12 +80,14 @@ class TaskPreprocessor:
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
         self.max_source_length = self.max_source_length or self.spec.max_source_length
         self.max_target_length = self.max_target_length or self.spec.max_target_length
-        for name, least in (("max_source_length", 8), ("max_target_length", 2)):
+        if self.sentence_tokens is None:
+            self.sentence_tokens = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
+        # Of each text a sentence of one token with its two sentence tokens, and what closes the input.
+        shortest = 3 * len(self.spec.text_column_name) + 2 if self.sentence_tokens else 0
+        for name, least in (("max_source_length", max(8, shortest)), ("max_target_length", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
         _check_labels(self.spec, tokenizer, self.max_target_length)
-        if self.sentence_tokens is None:
-            self.sentence_tokens = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
         self.encoder = TextEncoder(tokenizer)
         self.eos_token_id = tokenizer.eos_token_id
         if self.sentence_tokens:

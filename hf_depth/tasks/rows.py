@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, List, Value
 
+from ..data.files import without_format
 from ..data.readers import separator_advice
 from ..suggestions import listed, suggestion
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
@@ -40,11 +41,13 @@ def check_rows(
         the list of references. `idx` is the one of the data, or else the place of the example.
 
     Raises:
-        `ValueError`: naming the place, the row and the column, and what is accepted; or if only some of the names of a
-            `ClassLabel` are labels of the task.
+        `ValueError`: naming the place, the row and the column, and what is accepted; or if there are no rows, or only
+            some of the names of a `ClassLabel` are labels of the task.
     """
-    dataset = _rename(dataset, spec)
+    dataset = _rename(without_format(dataset), spec)
     _check_columns(dataset, spec, place, needs_labels)
+    if not len(dataset):
+        raise ValueError(f"{place} has no rows.")
     if spec.labels is None:
         label = List(Value("string"))
     else:

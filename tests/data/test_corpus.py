@@ -71,6 +71,17 @@ class SourceTest(CorpusTestCase):
         with self.assertNoLogs("hf_depth.data.corpus", "WARNING"):
             load("lines")
 
+    @parameterized.parameters(False, True)
+    def test_what_is_no_folder_of_documents_is_named(self, streaming):
+        self.write("a.jsonl", json.dumps({"text": SENTENCES[0]}))
+        with self.assertRaisesRegex(ValueError, r"`dataset_name` '.*a.jsonl' is a file. Name it by `train_file`"):
+            self.load(dataset_name=self.path("a.jsonl"), streaming=streaming)
+        os.makedirs(self.path("texts"))
+        self.write("texts/train.jsonl", json.dumps({"text": SENTENCES[0]}))
+        self.write("texts/test.jsonl", "")
+        with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts'.* (no rows|no documents)"):
+            self.load(dataset_name=self.path("texts"), streaming=streaming)
+
     def test_files_and_a_named_data_set_exclude_each_other(self):
         with self.assertRaisesRegex(ValueError, "Give either `dataset_name` \\('some/data'\\) or files"):
             self.load(dataset_name="some/data", train_file="a.txt")

@@ -153,6 +153,19 @@ class PreparationTest(CorpusTestCase):
         data, _ = objective.prepare_splits({"train": documents().to_iterable_dataset(num_shards=2)})
         self.assertCountEqual(plain(islice(data["train"], len(expected))), expected)
 
+    @parameterized.product(kind=("numpy", "torch", "pandas", "arrow"), streaming=(False, True))
+    def test_the_format_of_a_data_set_does_not_matter(self, kind, streaming):
+        times = [datetime.datetime(1900 + i, 5, 1, 9, 30) for i in range(12)]
+        plainly = documents().add_column("time", times)
+        data = plainly.to_iterable_dataset() if streaming else plainly
+        objective = DepthObjective(TOKENIZER, **LENGTHS, metadata_columns=["time", "year"], max_metadata_length=32)
+        expected = plain(objective.prepare(plainly))
+        self.assertEqual(plain(objective.prepare(data.with_format(kind))), expected)
+        found, _ = objective.prepare_splits({"train": data.with_format(kind)})
+        self.assertCountEqual(plain(islice(found["train"], len(expected))), expected)
+        shards = prepare_shards({"train": data.with_format(kind)}, objective, self.path("shards"))
+        self.assertEqual(plain(shards.sources("train", cache_dir=self.path("cache"))["text"]), expected)
+
     def test_what_was_cut_is_counted(self):
         objective = DepthObjective(TOKENIZER, **LENGTHS, **COLUMNS)
         with self.assertLogs("hf_depth", "INFO") as logs:

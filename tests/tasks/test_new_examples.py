@@ -27,6 +27,11 @@ class ColumnsTest(TaskFilesTestCase):
         ):
             self.assertEqual(read_new_examples(examples, RTE), TEXTS)
 
+    def test_a_transform_is_applied(self):
+        dataset = Dataset.from_dict({"line": ["it rains", "it snows"]})
+        transformed = dataset.with_transform(lambda batch: {"review": [f"{line}." for line in batch["line"]]})
+        self.assertEqual(read_new_examples(transformed, TONE), {"review": ["it rains.", "it snows."]})
+
     @parameterized.product(ending=tuple(WRITERS), is_packed=(False, True))
     def test_files_of_unlabeled_examples_are_read(self, ending, is_packed):
         path = self.write(f"new.{ending}" + ".gz" * is_packed, WRITERS[ending](UNLABELED))

@@ -223,6 +223,11 @@ class FromDatasetsTest(parameterized.TestCase):
         self.assertLen(splits.train_dataset(), 4)
         self.assertEqual(splits.eval_dataset().rows.to_list(), rte_rows(2, 1).to_list())
 
+    @parameterized.parameters("torch", "numpy", "pandas", "arrow")
+    def test_their_format_does_not_matter(self, kind):
+        splits = TaskSplits.from_datasets("rte", {"train": rte_rows(4).with_format(kind, ["label"])})
+        self.assertEqual(splits.parts[0].examples["train"].to_list(), rte_rows(4).to_list())
+
     @parameterized.parameters(
         ({"dev": rte_rows(2)}, "'glue/rte' has no split 'dev'. The splits are: 'train', 'validation', 'test'"),
         (
@@ -233,6 +238,7 @@ class FromDatasetsTest(parameterized.TestCase):
             {"train": Dataset.from_dict({"sentence1": ["A"], "sentence2": ["B"], "label": [7]})},
             "row 0.*'label' holds 7",
         ),
+        ({"train": rte_rows(2), "validation": rte_rows(2).select([])}, "split 'validation' has no rows"),
     )
     def test_wrong_data_is_named(self, data, message):
         with self.assertRaisesRegex(ValueError, message):
