@@ -239,7 +239,7 @@ def score_sentence_orders(
     """
     _check_numbers(num_arrangements=num_arrangements, batch_size=batch_size)
     (sentences,) = _check(model, tokenizer, [sentences])
-    orders = [list(order) for order in orders]
+    orders = [list(order) if isinstance(order, Iterable) else [order] for order in orders]
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
             raise ValueError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")

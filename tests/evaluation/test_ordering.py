@@ -223,7 +223,7 @@ class OrderSentencesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "num_sentence_tokens"):
             order_sentences(random_model(), add_sentence_tokens(tiny_tokenizer(), 4), SHORT[:2])
 
-    @parameterized.parameters(([0, 0, 1],), ([0, 1],), ([1, 2, 3],))
+    @parameterized.parameters(([0, 0, 1],), ([0, 1],), ([1, 2, 3],), (2,))
     def test_an_order_that_is_no_permutation_is_refused(self, order):
         with self.assertRaisesRegex(ValueError, "Order 1 must have each index from 0 to 2 once"):
             score_sentence_orders(random_model(), TOKENIZER, SHORT[:3], [[0, 1, 2], order])

@@ -148,3 +148,5 @@ class LoadersTest(TaskFilesTestCase):
         self.assertEqual(short["prompt"], [prompt(content, "Call me Ishmael.", num_pos_examples=0)])
         with self.assertRaisesRegex(ValueError, "has no 'Definition'"):
             read_new_examples([{"input": "Call me Ishmael."}], spec)
+        with self.assertRaisesRegex(ValueError, r"'Positive Examples'\[0\] of an example must have a text 'output'"):
+            read_new_examples([example | {"Positive Examples": [{"input": "A."}]}], spec)

@@ -149,7 +149,7 @@ def complete_example(
         length: how many tokens a text takes.
 
     Raises:
-        `ValueError`: if the example lacks the definition that prompts show.
+        `ValueError`: if the example lacks the definition that prompts show, or one of the examples in it a text.
     """
     (column,) = spec.text_column_name
     if example.get(column) is not None or not isinstance(example.get("input"), str):
@@ -161,6 +161,9 @@ def complete_example(
             f"An example of {spec.full_name!r} has no 'Definition', which its prompt begins with. Give it, or the "
             f"whole prompt as {column!r}."
         )
+    for field in ("Positive Examples", "Negative Examples"):
+        for index, shown in enumerate(task[field]):
+            _check_texts(spec.full_name, f"{field!r}[{index}] of an example", shown, ("input", "output"))
     end = instance_text(example["input"])
     fits = _fits(end, spec.max_source_length, length)
     return {column: prompt(task, example["input"], **options.prompt, fits=fits), "instance": end}
@@ -258,7 +261,7 @@ def read_task(path: str | os.PathLike) -> dict[str, Any]:
     return {**task, "Name": path.stem}
 
 
-def _check_texts(path: Path, place: str, values: Any, fields: Sequence[str]):
+def _check_texts(path: Path | str, place: str, values: Any, fields: Sequence[str]):
     for field in fields:
         value = values.get(field) if isinstance(values, dict) else None
         if not isinstance(value, str):
