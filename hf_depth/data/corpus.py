@@ -24,6 +24,7 @@ from .files import (
     describe_all_files,
     file_names,
     find_all_files,
+    has_no_rows,
     load_files,
     shard_problem,
 )
@@ -94,8 +95,8 @@ def load_corpus(
         cache_dir, token, revision (`str`, *optional*): as for `datasets.load_dataset`.
         on_bad_record (`str`, defaults to `"error"`): what to do about a record of a streamed file that cannot be read
             or has no text: stop with its file and line, or `"skip"`, which logs how many were left out of each file.
-        split (`str`, *optional*): train on this split of the data set, or on a part of it such as `"train[:10%]"`, and
-            read no other one.
+        split (`str`, *optional*): train on this split of the data set, or, unless it is streamed, on a part of it such
+            as `"train[:10%]"`, and read no other one.
         dataset_mixture (`Sequence`, *optional*): instead of one source several, each as a mapping with `name`,
             `weight` and what says where its documents are, see [`MixtureSource`] and [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
@@ -270,8 +271,10 @@ def _load_named(
     try:
         loaded = load_dataset(name, config_name, split=split, **options)
     except ValueError as error:
-        if "corresponds to no data" in str(error):
+        if has_no_rows(error):
             raise ValueError(f"`dataset_name` {name!r}: a split has no rows. Remove its empty files.") from error
+        if split is not None and options["streaming"]:
+            raise ValueError(f"{error}. (Of a stream, `split` is a whole split: no part of one, no sum.)") from error
         raise
     if split is not None:
         return {"train": loaded}

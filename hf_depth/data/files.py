@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset, Value, load_dataset
+from datasets.table import CastError
 
 from ..suggestions import listed, suggestion
 from .readers import ROW_READERS, open_file, plain_copy, read_documents, separator_advice
@@ -114,11 +116,20 @@ def load_files(
         )
     except Exception as error:  # each reader raises exceptions of its own
         place = _first_bad_json_line(local_files) if reader == "json" else None
-        is_empty = "corresponds to no data" in str(error)
+        is_empty = has_no_rows(error)
         reason = "it has no rows" if is_empty else error.__cause__ or error
-        if reader == "json" and not (place or is_empty):
+        if is_empty and reader == "parquet":
+            plain = (file for file in local_files if not file.endswith(".gz"))
+            place = next((file for file in plain if not pq.read_metadata(file).num_rows), None)
+        elif not (place or is_empty) and (reader == "json" or isinstance(reason, CastError)):
             reason = f"{reason}{MIXED_COLUMNS}"
         raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
+
+
+def has_no_rows(error: Exception) -> bool:
+    """Whether a reader of `datasets` has failed since there is nothing to read."""
+    message = str(error.__cause__ or error)
+    return "corresponds to no data" in message or "BatchSize must be greater than 0, got 0" in message  # of parquet
 
 
 def _read_documents(

@@ -46,9 +46,9 @@ class MixtureSource:
     Args:
         name (`str`): what logs and metrics call it: letters, digits, `_`, `-` and `.`.
         dataset_name, dataset_config_name (`str`, *optional*): of a data set on the Hub, or a folder.
-        split (`str`, *optional*): the split of that data set to train on, or a part of it such as `"train[:10%]"`.
-            Then no other split of it is used, and validation data are held out from this one. By default `train`,
-            with `validation` and `test` where there are such splits.
+        split (`str`, *optional*): the split of that data set to train on, or, unless it is streamed, a part of it such
+            as `"train[:10%]"`. Then no other split of it is used, and validation data are held out from this one. By
+            default `train`, with `validation` and `test` where there are such splits.
         revision (`str`, *optional*): branch, tag or commit of a data set on the Hub, by default the latest commit.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs.
         weight (`float`, *optional*): above 0; in proportion to it examples are drawn from the source.

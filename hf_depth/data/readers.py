@@ -248,17 +248,22 @@ def check_header(file: str, columns: Sequence[str]) -> None:
         raise ValueError(f"{file} has several columns {double[0]!r}: {listed(columns)}. Rename all but one of them.")
 
 
-def separator_advice(columns: Iterable[str]) -> str:
+def separator_advice(columns: Iterable[str], or_tsv: bool = False) -> str:
     """
     The remedy for a table whose columns were not told apart, to append to an error; empty if they seem to be.
 
+    Args:
+        columns (`Iterable[str]`): their names.
+        or_tsv (`bool`, defaults to `False`): whether the table may be a .tsv file, as those of tasks may.
+
     >>> separator_advice(["review;label"])
-    " Its only column is 'review;label': separate columns by commas in a .csv file, by tabs in a .tsv file."
+    " Its only column is 'review;label': separate columns by commas in a .csv file."
     """
     columns = list(columns)
     if len(columns) != 1 or not {";", "\t", "|", ","} & set(columns[0]):
         return ""
-    return f" Its only column is {columns[0]!r}: separate columns by commas in a .csv file, by tabs in a .tsv file."
+    tabs = ", by tabs in a .tsv file" if or_tsv else ""
+    return f" Its only column is {columns[0]!r}: separate columns by commas in a .csv file{tabs}."
 
 
 def csv_rows(file: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import IterableDataset
 
-from .files import STREAM_CHECK_SIZE, check_utf8, find_all_files, load_files, open_file
+from .files import STREAM_CHECK_SIZE, check_utf8, find_all_files, has_no_rows, load_files, open_file
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +153,8 @@ def _rows(argument: str, file: str, cache_dir: str | None) -> Iterator[tuple[str
     except Exception as error:  # each reader raises exceptions of its own
         is_named = isinstance(error, ValueError) and file in str(error)
         reason = error if is_named else f"cannot read {file} after row {number}: {error.__cause__ or error}"
+        if has_no_rows(error):
+            reason = f"{file} has no rows"
         raise ValueError(f"`{argument}`: {reason}") from error
 
 

@@ -227,7 +227,8 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
     for column in needed:
         if column not in dataset.column_names:
             raise ValueError(
-                f"{place}: the task {spec.name!r} needs a column {column!r}.{separator_advice(dataset.column_names)}"
+                f"{place}: the task {spec.name!r} needs a column {column!r}."
+                f"{separator_advice(dataset.column_names, or_tsv=True)}"
                 f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
                 "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
             )

@@ -82,6 +82,14 @@ class SourceTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts'.* (no rows|no documents)"):
             self.load(dataset_name=self.path("texts"), streaming=streaming)
 
+    def test_a_part_of_a_split_is_no_stream(self):
+        os.makedirs(self.path("texts"))
+        self.write("texts/train.jsonl", "\n".join(json.dumps({"text": text}) for text in SENTENCES[:8]))
+        arguments = {"dataset_name": self.path("texts"), "split": "train[:50%]", "validation_split_percentage": 0}
+        self.assertLen(self.load(**arguments)["train"], 4)
+        with self.assertRaisesRegex(ValueError, "Bad split.*Of a stream, `split` is a whole split"):
+            self.load(**arguments, streaming=True)
+
     def test_files_and_a_named_data_set_exclude_each_other(self):
         with self.assertRaisesRegex(ValueError, "Give either `dataset_name` \\('some/data'\\) or files"):
             self.load(dataset_name="some/data", train_file="a.txt")

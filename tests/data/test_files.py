@@ -308,6 +308,24 @@ class LoadFilesTest(CorpusTestCase):
             self.load(**files)
         self.assertEqual(self.texts(self.load(**files, streaming=True)["train"]), ["Text."] * 2)
 
+    def test_parquet_files_of_different_columns_are_read_as_a_stream(self):
+        Dataset.from_dict({"text": ["Text."]}).to_parquet(self.path("1.parquet"))
+        Dataset.from_dict({"text": ["Text."], "id": [1]}).to_parquet(self.path("2.parquet"))
+        files = {"train_file": ["1.parquet", "2.parquet"], "validation_split_percentage": 0}
+        with self.assertRaisesRegex(ValueError, "cannot read .* as parquet: .*(?s:.*)`streaming`"):
+            self.load(**files)
+        self.assertEqual(self.texts(self.load(**files, streaming=True)["train"]), ["Text."] * 2)
+
+    @parameterized.parameters(False, True)
+    def test_a_parquet_file_without_rows_is_named(self, streaming):
+        Dataset.from_dict({"text": ["Text."]}).to_parquet(self.path("1.parquet"))
+        pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], "string")}), self.path("2.parquet"))
+        with self.assertRaisesRegex(ValueError, r"2.parquet has no rows|2.parquet.*it has no rows"):
+            documents = self.load(
+                train_file=["1.parquet", "2.parquet"], validation_split_percentage=0, streaming=streaming
+            )
+            list(documents["train"])
+
     def test_kinds_of_files_do_not_mix_in_a_split(self):
         self.write("a.txt", "Text.")
         self.write("b.csv", CONTENTS["csv"])
@@ -452,7 +470,7 @@ class FileNamesTest(parameterized.TestCase):
 
 class TextColumnTest(parameterized.TestCase):
     def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self):
-        with self.assertRaisesRegex(ValueError, "no column 'text'. Its only column is 'text;y': separate columns"):
+        with self.assertRaisesRegex(ValueError, "column is 'text;y': separate columns by commas in a .csv file. The"):
             check_text_column(Dataset.from_dict({"text;y": ["a;0"]}), "text")
 
     def test_the_names_of_all_columns_are_returned(self):
