@@ -441,6 +441,9 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
         ) from error
     for split in filter(None, (spec.train_split, *spec.validation_splits)):
         if split not in loaded:
-            raise ValueError(f"The data set {source} has no split {split!r}, but: {listed(loaded)}.")
+            raise ValueError(
+                f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Say which it has in the fields "
+                f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
+            )
     splits = (spec.train_split, *spec.validation_splits, *spec.test_splits)
     return {split: loaded[split] for split in splits if split in loaded}

@@ -199,6 +199,11 @@ class TaskSplits:
         trained = [_with_lengths(task, lengths) for task in training_tasks(tested)]
         loaded = [*trained, *(task for task in tested if task not in trained)]
         _check_files_of_one_task(tested, files)
+        if do_eval and not any(task.validation_splits for task in trained):
+            raise ValueError(
+                f"`do_eval`: the `validation_splits` of {listed(task.name for task in trained)} are none. Name those "
+                "of the data, or leave out `do_eval`."
+            )
         options = _options_of_loaders(loaded, options, sentence_language)
         selection = _Selection(
             wanted={"train": do_train, "eval": do_eval, "predict": do_predict},

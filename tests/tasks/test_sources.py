@@ -200,7 +200,10 @@ class HubTest(TaskFilesTestCase):
     def test_a_missing_split_is_an_error_but_for_the_test(self):
         with self.hub(train=RTE_EXAMPLES, validation=RTE_EXAMPLES):
             self.assertEqual(list(self.load("rte")), ["train", "validation"])
-        with self.hub(train=RTE_EXAMPLES), self.assertRaisesRegex(ValueError, "no split 'validation', but: 'train'"):
+        with (
+            self.hub(train=RTE_EXAMPLES),
+            self.assertRaisesRegex(ValueError, "no split 'validation', but: 'train'. Say .*`validation_splits`"),
+        ):
             self.load("rte")
 
     def test_empty_texts_of_the_hub_are_kept_and_reported(self):

@@ -63,6 +63,12 @@ class LoadTest(SplitsTestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.load_rte(**arguments)
 
+    def test_a_task_without_validation_splits_cannot_be_evaluated(self):
+        task, file = replace(RTE, validation_splits=()), self.examples("train", 4)
+        self.assertEqual(self.names(self.load_splits(task, train_file=file)), ["rte train"])
+        with self.assertRaisesRegex(ValueError, "`do_eval`: the `validation_splits` of 'rte' are none. Name those"):
+            self.load_splits(task, train_file=file, do_eval=True)
+
     def test_one_of_several_validation_splits_may_be_missing_and_is_reported(self):
         pairs = rte_rows(4).rename_columns({"sentence1": "premise", "sentence2": "hypothesis"})
         file = self.write("dev.jsonl", as_jsonl(pairs.to_list()))
