@@ -155,6 +155,8 @@ def load_corpus(
         try:
             check_text_column(documents, text_column)
         except ValueError as error:
+            if str(error).startswith(f"`{name}_file`"):  # of a stream, with the file and the line
+                raise
             source = f"`dataset_name` {dataset_name!r}" if dataset_name else f"`{name}_file` {files.get(name)}"
             raise ValueError(f"{source}, {name} split: {error}") from error
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:

@@ -398,7 +398,9 @@ def _first_bad_json_line(files: list[str]) -> str | None:
             content.seek(0)
             for number, part in enumerate([content.read()] if is_list else content):
                 try:
-                    json.loads(part if part.strip() else "{}")
+                    value = json.loads(part if part.strip() else "{}")
+                    if not (is_list or isinstance(value, dict)):
+                        return f'{file}, line {number + 1}, which is no object such as {{"text": "…"}},'
                 except (json.JSONDecodeError, RecursionError) as error:
                     return f"{file}, line {number + getattr(error, 'lineno', 1)},"
                 line = lone_surrogate_line(part)

@@ -98,7 +98,7 @@ def _read(
     num_skipped, named = 0, []
     records = _json_lines(file) if _has_json_lines(file) else _rows(argument, file, cache_dir)
     for place, record in records:
-        problem = record if isinstance(record, str) else _problem(record, text_column)
+        problem = record if isinstance(record, _Broken) else _problem(record, text_column)
         if problem is None:
             yield record
         elif on_bad_record == "skip":
@@ -123,8 +123,12 @@ def _has_json_lines(file: str) -> bool:
     return isinstance(first, dict)
 
 
-def _json_lines(file: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Each line with its record, or with what is wrong with it."""
+class _Broken(str):
+    """What is wrong with a line, in the place of its record, which may itself be a text."""
+
+
+def _json_lines(file: str) -> Iterator[tuple[str, Any]]:
+    """Each line with its record, or, [`_Broken`], with what is wrong with it."""
     number = 0
     try:
         with open_file(file) as content:
@@ -134,11 +138,11 @@ def _json_lines(file: str) -> Iterator[tuple[str, dict[str, Any] | str]]:
                     if text:
                         yield f"line {number}", json.loads(text)
                 except UnicodeDecodeError as error:
-                    yield f"line {number}", f"it is not UTF-8 text (byte 0x{error.object[error.start]:02x})"
+                    yield f"line {number}", _Broken(f"it is not UTF-8 text (byte 0x{error.object[error.start]:02x})")
                 except (ValueError, RecursionError) as error:  # also numbers too long and lists too deep for Python
-                    yield f"line {number}", f"it is not JSON ({error})"
+                    yield f"line {number}", _Broken(f"it is not JSON ({error})")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        yield f"line {number + 1}", f"the gzip file is broken from here on ({error})"
+        yield f"line {number + 1}", _Broken(f"the gzip file is broken from here on ({error})")
 
 
 def _rows(argument: str, file: str, cache_dir: str | None) -> Iterator[tuple[str, dict[str, Any]]]:

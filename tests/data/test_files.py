@@ -209,6 +209,7 @@ class LoadFilesTest(CorpusTestCase):
             '[{"text": "\\ud83d\\ude00 a"},\n{"text": "\\ude00"}]',
             "text.json, line 2, holds half of a surr",
         ),
+        ("text.jsonl", '"A text."\n', "text.jsonl, line 1, which is no object such as {.text.: .*}, as json"),
         ("text.jsonl", '{"text": ["a"]}\n', "column 'text' must hold text, but its row 0 holds \\['a'\\] \\(list\\)"),
         ("text.csv", "title,body\nx,y\n", "no column 'text'. The columns are: 'title', 'body'. Name the one"),
         ("text.parquet", parquet([{"text": 1}]), "column 'text' must hold text"),

@@ -22,6 +22,7 @@ BAD = {
     "null": (b'{"text": null}', "the column 'text' holds None, which is no text"),
     "number": (b'{"text": 3}', "the column 'text' holds 3, which is no text"),
     "list": (b'["a"]', "it is no JSON object, but list"),
+    "text": (b'"A text."', "it is no JSON object, but str"),
     "broken": (b'{"text": "a', r"it is not JSON \(Unterminated string"),
     "missing": (b'{"body": "a"}', r"there is no column 'text' \(`text_column`\), its columns are: 'body'"),
     "half": (b'{"text": "a \\ud83d b"}', r"the column 'text' holds half of a surrogate pair \(\\ud83d alone\)"),
@@ -53,6 +54,11 @@ class BadRecordTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, f"`train_file`: .*{name}, line 8: {problem}.*`on_bad_record` skip"):
             list(stream)
 
+    def test_the_argument_of_the_first_record_is_named_once(self):
+        self.write("a.jsonl", BAD["text"][0])
+        with self.assertRaisesRegex(ValueError, "^`train_file`: [^`]*a.jsonl, line 1: it is no JSON object"):
+            self.stream("a.jsonl")
+
     @parameterized.parameters("b.jsonl", "b.jsonl.gz")
     def test_they_are_skipped_on_request_and_counted_per_file(self, name):
         self.write("a.jsonl", b"\n".join([BAD["null"][0], *GOOD]))
@@ -65,7 +71,7 @@ class BadRecordTest(CorpusTestCase):
         first, at_once, second = logs.output
         self.assertRegex(at_once, rf"{name}: skipping a bad record: line 4 ")
         self.assertRegex(first, r"a.jsonl: skipped 1 bad records: line 1 \(the column 'text' holds None")
-        self.assertRegex(second, rf"{name}: skipped 9 bad records: line 4 .*, line 8 .*, …$")
+        self.assertRegex(second, rf"{name}: skipped 10 bad records: line 4 .*, line 8 .*, …$")
 
     def test_what_follows_a_broken_gzip_block_is_one_bad_record(self):
         content = gzip.compress(b"\n".join(GOOD * 10_000))
