@@ -75,7 +75,7 @@ def compute_task_metrics(
         Where no example is labeled (GLUE's test sets) there is nothing but `unparsed_fraction`.
 
     Raises:
-        `ValueError`: if there is not one generated text or class for each example.
+        `ValueError`: if there is not one generated text or class for each example, or one is no class of the task.
     """
     _check_predictions(spec, len(rows), texts, predicted_ids)
     if spec.labels is None:
@@ -127,6 +127,12 @@ def _check_predictions(spec, number, texts, predicted_ids) -> None:
         )
     if spec.labels is None and texts is None:
         raise ValueError(f"Task {spec.name!r} is free-form: give `texts`, not `predicted_ids`.")
+    strange = set() if texts is not None else set(np.unique(predicted_ids).tolist()) - {UNPARSED, *spec.labels}
+    if strange:
+        raise ValueError(
+            f"Task {spec.name!r}: `predicted_ids` holds {min(strange)}, which is no class. The classes are 0 to "
+            f"{spec.num_labels - 1}, and {UNPARSED} stands for none of them."
+        )
 
 
 def _references(spec: TaskSpec, rows: Sequence[Example]) -> tuple[np.ndarray, np.ndarray]:

@@ -191,6 +191,11 @@ class TaskMetricsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, message):
             compute_task_metrics(get_task("rte"), rows_of([0, 1]), **predictions)
 
+    @parameterized.parameters(([2, 1],), ([[0.1, 0.9], [0.2, 0.3]],), ([0.9, 1.0],))
+    def test_what_is_no_class_is_refused(self, predicted_ids):
+        with self.assertRaisesRegex(ValueError, "'rte': `predicted_ids` holds .*, which is no class. .* 0 to 1, and"):
+            compute_task_metrics(get_task("rte"), rows_of([0, 1]), predicted_ids=predicted_ids)
+
     def test_free_form_tasks_has_no_classes(self):
         with self.assertRaisesRegex(ValueError, "'t' is free-form: give `texts`"):
             compute_task_metrics(task(labels=None), rows_of([0]), predicted_ids=[0])
