@@ -18,6 +18,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from .files import (
     Files,
+    check_files_named,
     check_folder_name,
     check_held_out,
     check_text_column,
@@ -126,6 +127,7 @@ def load_corpus(
     """
     if not 0 <= validation_split_percentage < 100:
         raise ValueError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
+    check_files_named({"train_file": train_file, "validation_file": validation_file, "test_file": test_file})
     files = {"train": train_file, "validation": validation_file, "test": test_file}
     files = {name: file_names(names) for name, names in files.items() if names}
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}

@@ -67,6 +67,25 @@ def file_names(files: Files) -> list[str]:
     return [os.fspath(file) for file in ([files] if isinstance(files, (str, os.PathLike)) else files)]
 
 
+def check_files_named(arguments: Mapping[str, Files]) -> None:
+    """
+    Check that an argument which is given names some file: in place of an empty list, as of a glob that has found none,
+    something else would be read.
+
+    Args:
+        arguments (`Mapping[str, Files]`): by their names.
+
+    >>> check_files_named({"train_file": [], "test_file": None})
+    Traceback (most recent call last):
+    ValueError: `train_file` is empty: it names no file. (A glob that finds none is an empty list in Python.)
+    """
+    for name, files in arguments.items():
+        if files is not None and not files:
+            raise ValueError(
+                f"`{name}` is empty: it names no file. (A glob that finds none is an empty list in Python.)"
+            )
+
+
 def load_files(
     argument: str,
     names: list[str],

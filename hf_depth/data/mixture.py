@@ -21,7 +21,7 @@ from datasets import Dataset, IterableDataset
 
 from ..ranges import Range, check_ranges
 from ..suggestions import quotes_advice, suggestion
-from .files import FILE_ARGUMENTS, Files, file_names
+from .files import FILE_ARGUMENTS, Files, check_files_named, file_names
 from .streams import ExampleStream, ResumableStream, StreamPosition
 
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
@@ -82,6 +82,7 @@ class MixtureSource:
             )
         with naming_source(self.name):
             self._check_types()
+            check_files_named({argument: getattr(self, argument) for argument in FILE_ARGUMENTS})
             check_ranges(self, RANGES)
             if self.dataset_name is None and not self.train_file:
                 raise ValueError("it has neither `dataset_name` nor `train_file`: name the text to train on.")

@@ -18,6 +18,7 @@ from ..data.files import (
     FILE_ARGUMENTS,
     READERS,
     Files,
+    check_files_named,
     check_folder_name,
     check_held_out,
     check_utf8,
@@ -57,6 +58,9 @@ class TaskFiles:
             and of the Hub (`rte/train-00000-of-00001.parquet`) are known.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
+    Raises:
+        `ValueError`: if an argument is an empty list.
+
     >>> files = TaskFiles(train_file="train.jsonl", dataset_dir="glue")
     >>> files.are_named, TaskFiles(cache_dir="cache").are_named
     (True, False)
@@ -69,6 +73,9 @@ class TaskFiles:
     test_file: Files = None
     dataset_dir: str | os.PathLike | None = None
     cache_dir: str | None = None
+
+    def __post_init__(self):
+        check_files_named({argument: getattr(self, argument) for argument in FILE_ARGUMENTS})
 
     @property
     def are_named(self) -> bool:

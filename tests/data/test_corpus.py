@@ -9,6 +9,7 @@ from unittest import mock
 from absl.testing import parameterized
 
 from helpers import SENTENCES, CorpusTestCase
+from hf_depth import TaskFiles
 from hf_depth.data.corpus import describe_dataset, describe_documents, described_commit, load_corpus
 from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
 from hf_depth.data.python_reference import python_reference_documents
@@ -81,6 +82,16 @@ class SourceTest(CorpusTestCase):
         self.write("texts/test.jsonl", "")
         with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts'.* (no rows|no documents)"):
             self.load(dataset_name=self.path("texts"), streaming=streaming)
+
+    @parameterized.product(argument=("train_file", "validation_file", "test_file"), kind=("corpus", "mixture", "task"))
+    def test_an_argument_that_names_no_file_is_no_missing_one(self, argument, kind):
+        self.write("a.txt", "\n".join(SENTENCES[:4]))
+        files = {"train_file": self.path("a.txt"), argument: []}
+        with self.assertRaisesRegex(ValueError, f"`{argument}` is empty: it names no file"):
+            if kind == "task":
+                TaskFiles(**files)
+            else:
+                self.load(**({"dataset_mixture": [{"name": "a", **files}]} if kind == "mixture" else files))
 
     def test_a_part_of_a_split_is_no_stream(self):
         os.makedirs(self.path("texts"))
