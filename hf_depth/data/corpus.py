@@ -277,8 +277,8 @@ def _load_named(
     except ValueError as error:
         if has_no_rows(error):
             raise ValueError(f"`dataset_name` {name!r}: a split has no rows. Remove its empty files.") from error
-        if split is not None and options["streaming"]:
-            raise ValueError(f"{error}. (Of a stream, `split` is a whole split: no part of one, no sum.)") from error
+        if str(error).startswith("Bad split"):  # of a stream
+            raise ValueError(f"{error}. (What is streamed is a whole split: no part of one, no sum.)") from error
         raise
     if split is not None:
         return {"train": loaded}

@@ -147,7 +147,7 @@ def load_files(
 
 def has_no_rows(error: Exception) -> bool:
     """Whether a reader of `datasets` has failed since there is nothing to read."""
-    message = str(error.__cause__ or error)
+    message = f"{error} {error.__cause__}"
     return "corresponds to no data" in message or "BatchSize must be greater than 0, got 0" in message  # of parquet
 
 

@@ -98,7 +98,7 @@ class SourceTest(CorpusTestCase):
         self.write("texts/train.jsonl", "\n".join(json.dumps({"text": text}) for text in SENTENCES[:8]))
         arguments = {"dataset_name": self.path("texts"), "split": "train[:50%]", "validation_split_percentage": 0}
         self.assertLen(self.load(**arguments)["train"], 4)
-        with self.assertRaisesRegex(ValueError, "Bad split.*Of a stream, `split` is a whole split"):
+        with self.assertRaisesRegex(ValueError, "Bad split.*What is streamed is a whole split"):
             self.load(**arguments, streaming=True)
 
     def test_files_and_a_named_data_set_exclude_each_other(self):
