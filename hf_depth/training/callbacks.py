@@ -23,7 +23,9 @@ class EarlyStopping(EarlyStoppingCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.early_stopping_patience_counter = evaluations_without_improvement(state)
+        # The state of a training that begins anew has the counter of the one before it, in the same trainer.
+        is_resumed = state.global_step > 0
+        self.early_stopping_patience_counter = evaluations_without_improvement(state) if is_resumed else 0
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True  # the checkpoint is that of the end
 
