@@ -173,14 +173,8 @@ class DepthTrainer(GenerationTrainer):
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.eval_data_collator = evaluation_collator(self.data_collator)
-        listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []
-        self.source_counts: SourceCounts | None = None  # of a mixture
-        if isinstance(self.train_dataset, MixtureDataset | MixtureStream):
-            self.source_counts = SourceCounts(self.train_dataset, self._sums_device)
-        if isinstance(self.train_dataset, MixtureDataset):
-            listeners.append(self.train_dataset)
-        if listeners:
-            self.add_callback(CollatorEpochCallback(*listeners))
+        self.source_counts = self._new_source_counts()
+        self.add_callback(CollatorEpochCallback(self._epoch_listeners))
         self._train_sums = None
         self._eval_sums = None
         self._evaluated: tuple[torch.Tensor, torch.Tensor] | None = None  # statistics and loss of the latest batch
@@ -364,9 +358,19 @@ class DepthTrainer(GenerationTrainer):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
             self._divide_optimizer()
-        if self.source_counts is not None:
-            self.source_counts.reset()
+        self.source_counts = self._new_source_counts()
         return prepared
+
+    def _new_source_counts(self) -> SourceCounts | None:
+        """Of a mixture."""
+        if not isinstance(self.train_dataset, MixtureDataset | MixtureStream):
+            return None
+        return SourceCounts(self.train_dataset, self._sums_device)
+
+    def _epoch_listeners(self) -> list[Any]:
+        """What is to be told of each epoch, also if it has replaced what the trainer was made with."""
+        listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []
+        return listeners + [self.train_dataset] * isinstance(self.train_dataset, MixtureDataset)
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         """As `Trainer` does, but persistent workers are those of the data set, whatever was read under its name."""

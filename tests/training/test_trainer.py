@@ -372,6 +372,14 @@ class ResumeTest(TrainingTestCase):
         self.assertLen({json.dumps(ids) for ids in trained}, 6)
         self.assertEqual(evaluated[0], evaluated[1])
 
+    def test_a_collator_that_replaces_another_is_told_of_epochs(self):
+        run = trainer("depth", self.folder, 8, max_steps=2)
+        run.train()
+        run.data_collator = replace(run.data_collator, mlm_probability=0.3)
+        run.data_collator.set_epoch = mock.Mock(wraps=run.data_collator.set_epoch)
+        run.train()
+        self.assertEqual(run.data_collator.set_epoch.mock_calls, [mock.call(0), mock.call(1)])
+
     @parameterized.parameters("depth", "t5")
     def test_a_collator_from_an_earlier_run_is_evaluated_on_the_same_noise(self, kind):
         first = trainer(kind, self.folder)
