@@ -169,6 +169,7 @@ class DepthTrainer(GenerationTrainer):
             check_metadata(card)
         self._num_logs_before_best: int | None = None  # when the best model was loaded
         if self.args.generation_max_length in (None, self.args.derived_generation_length):
+            self.args.generation_max_length = None  # that of another trainer with the same arguments
             self._set_generation_length()
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
@@ -249,7 +250,6 @@ class DepthTrainer(GenerationTrainer):
         if has_length and self.args.generation_config is not None:  # the user's
             return
         if longest_target is not None:
-            # Another trainer, of longer targets, may be given the same arguments.
             self.args.generation_max_length = self.args.derived_generation_length = longest_target + 1
         elif self.args.predict_with_generate and not has_length:
             logger.warning(

@@ -919,10 +919,10 @@ class PartsTest(TrainingTestCase):
 
     def test_generation_is_as_long_as_the_targets_of_each_trainer_with_the_same_arguments(self):
         arguments = DepthTrainingArguments(self.folder, use_cpu=True)
-        for length in (77, 99):
-            collator = DepthObjective(tiny_tokenizer(sentence_tokens=True), max_target_length=length).collator()
+        for length, expected in ((77, 78), (99, 100), (None, None)):
+            collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=length)
             DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
-            self.assertEqual(arguments.generation_max_length, length + 1)
+            self.assertEqual(arguments.generation_max_length, expected)
 
     def test_a_model_that_is_made_for_each_training_is_as_the_arguments_ask_for(self):
         arguments = {"use_cpu": True, "max_steps": 1, "save_strategy": "no", "disable_tqdm": True}
