@@ -1,6 +1,7 @@
 """Callbacks: the epoch of the collator, early stopping across resumes, the last evaluation."""
 
 import logging
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -23,7 +24,9 @@ class EarlyStopping(EarlyStoppingCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        self.early_stopping_patience_counter = evaluations_without_improvement(state)
+        # The state of a training that begins anew has the counter of the one before it, in the same trainer.
+        is_resumed = state.global_step > 0
+        self.early_stopping_patience_counter = evaluations_without_improvement(state) if is_resumed else 0
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True  # the checkpoint is that of the end
 
@@ -82,10 +85,10 @@ class CollatorEpochCallback(TrainerCallback):
     visit, also after resuming.
 
     Args:
-        listeners: with `set_epoch(epoch)`.
+        listeners (`Callable`): returns those that there are, with `set_epoch(epoch)`.
     """
 
-    def __init__(self, *listeners: Any):
+    def __init__(self, listeners: Callable[[], Iterable[Any]]):
         self.listeners = listeners
 
     def on_train_begin(
@@ -100,6 +103,6 @@ class CollatorEpochCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
-        for listener in self.listeners:
+        for listener in self.listeners():
             listener.set_epoch(self.epoch)
         self.epoch += 1

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..ranges import Range, check_ranges
@@ -33,15 +34,23 @@ class GenerationTrainer(HealthTrainer):
         super().__init__(*args, **kwargs)
         self._gen_kwargs: dict[str, Any] = {}  # of the latest evaluation
         if self.args.generation_config is not None:
-            self._complete_generation_config()
+            self._complete_generation_config(self.model)
 
-    def _complete_generation_config(self):
+    def call_model_init(self, trial: Any = None) -> PreTrainedModel:
+        """As `Trainer` does; each model has the generation configuration of the arguments, not only the first one."""
+        model = super().call_model_init(trial)
+        if self.args.generation_config is not None:
+            model.generation_config = self.load_generation_config(self.args.generation_config)
+            self._complete_generation_config(model)
+        return model
+
+    def _complete_generation_config(self, model: PreTrainedModel) -> None:
         """Give a configuration of the user's the ids of the model, and check what `generate()` would find too late."""
-        generation = self.model.generation_config
+        generation = model.generation_config
         check_ranges(generation, GENERATION_RANGES, "generation_config.")
         for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
             if getattr(generation, name) is None:
-                setattr(generation, name, getattr(self.model.config, name))
+                setattr(generation, name, getattr(model.config, name))
 
     def _generated_ids(self, model, inputs, ignore_keys=None, **gen_kwargs) -> torch.Tensor:
         """

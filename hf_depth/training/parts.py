@@ -30,13 +30,25 @@ def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
     >>> objective_collator(functools.partial(collator)) is collator
     True
     """
-    found = [data_collator]
+    return next(iter(objective_collators(data_collator)), data_collator)
+
+
+def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """
+    All collators of objectives, of which a user's own may hold several; the first is that of [`objective_collator`].
+
+    Args:
+        data_collator (`Callable`): that of a trainer.
+    """
+    collators, level = [], [data_collator]
     for _ in range(MAX_WRAPPERS + 1):
-        for one in found:
-            if isinstance(one, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
-                return one
-        found = [part for one in found for part in _parts(one)]
-    return data_collator
+        collators += [one for one in level if _is_of_objective(one)]
+        level = [part for one in level if not _is_of_objective(one) for part in _parts(one)]
+    return collators
+
+
+def _is_of_objective(collator: Any) -> bool:
+    return isinstance(collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth)
 
 
 def _parts(wrapper: Any) -> list[Any]:
@@ -61,12 +73,12 @@ def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]
             f"`data_collator` cannot be copied, as evaluation with noise of its own needs it: {error}. Keep what "
             "cannot be copied outside of it."
         ) from error
-    collator = objective_collator(data_collator)
+    collators = objective_collators(data_collator)
     # An earlier trainer may have left it in a later epoch.
-    (data_collator if hasattr(data_collator, "set_epoch") else collator).set_epoch(0)
-    if isinstance(collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth):
+    for one in [data_collator] if hasattr(data_collator, "set_epoch") else collators:
+        one.set_epoch(0)
+    for collator in collators:
         collator.seed = EVALUATION_SEED
-    if hasattr(collator, "set_metadata_probability"):
         collator.set_metadata_probability(0.0)
     return data_collator
 
@@ -87,21 +99,21 @@ def check_parts(
         `ValueError`: naming what does not fit.
     """
     is_depth = has_sentence_tokens(model.config)
-    data_collator = objective_collator(data_collator)
-    tokenizers = (processing_class, getattr(data_collator, "tokenizer", None))
+    collators = objective_collators(data_collator) or [data_collator]
+    tokenizers = (processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
     tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
     for tokenizer in tokenizers:
         check_sentence_tokens(model, tokenizer)
     if constrains_order and not (is_depth and tokenizers):
         missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
         raise ValueError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
-    if len(tokenizers) == 2 and tokenizers[0].get_vocab() != tokenizers[1].get_vocab():
+    if any(tokenizer.get_vocab() != tokenizers[0].get_vocab() for tokenizer in tokenizers[1:]):
         raise ValueError(
             "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
             "for the data, the collator, the model and the trainer."
         )
     for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
-        if isinstance(data_collator, collator) and is_depth != needs_depth:
+        if any(isinstance(one, collator) for one in collators) and is_depth != needs_depth:
             objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
             model_type = "depth" if needs_depth else "t5"
             raise ValueError(

@@ -12,18 +12,14 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object
-from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import (
     EvalLoopOutput,
     HubStrategy,
     SaveStrategy,
     TrainOutput,
     compare_trainer_and_checkpoint_args,
-    has_length,
     rotate_checkpoints,
 )
 
@@ -43,7 +39,6 @@ from .callbacks import RUN_FILE
 from .checkpoints import last_complete_checkpoint
 from .fsdp import prepare_evaluation
 from .locks import alone_in_output_dir
-from .sampling import SeededLengthGroupedSampler, innermost_sampler
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +69,6 @@ class SavingTrainer(Seq2SeqTrainer):
         self._resumed_from: str | None = None
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
-        self._epoch: dict[str, int | None] = {}  # how many examples an epoch has, and how many a step
-        self._data_offset = 0  # steps by which the data are ahead of `global_step`, after a resume with other batches
         self._epoch_is_over = False
         self.add_callback(_ResumeCallback(self))
 
@@ -95,8 +88,9 @@ class SavingTrainer(Seq2SeqTrainer):
         is_last_step = self.control.should_training_stop or self.control.should_epoch_stop or self.state.epoch % 1 == 0
         if self._epoch_is_over or not is_last_step:
             super()._maybe_log_save_evaluate(*args, **kwargs)
-        is_end = self._epoch_is_over and self.control.should_training_stop
-        is_saved = Path(self.last_checkpoint or "checkpoint-0").name == f"checkpoint-{self.state.global_step}"
+        is_end = self._epoch_is_over and self.control.should_training_stop and self.state.global_step > 0
+        last = None if self.last_checkpoint is None else Path(self.last_checkpoint).name
+        is_saved = last == f"checkpoint-{self.state.global_step}"
         if is_end and not is_saved and self.args.save_strategy != SaveStrategy.NO:
             self.control.should_save = True
             super()._maybe_log_save_evaluate(*args, **kwargs)  # all else is done
@@ -425,53 +419,18 @@ class SavingTrainer(Seq2SeqTrainer):
         self._resumed_from = self.last_checkpoint = resume_from_checkpoint or None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
-    def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader) -> tuple:
-        """As `Trainer` does; a run that goes on with other batches still ends after as many epochs, or steps."""
-        values = super().set_initial_training_values(args, dataloader)
-        num_train_epochs, steps_per_epoch, num_examples, num_samples, batch_size, batches_per_epoch, max_steps = values
-        self._epoch = {"num_examples": num_examples if has_length(dataloader) else None, "batch_size": batch_size}
-        self._data_offset = self._find_data_offset(steps_per_epoch, batches_per_epoch)
-        if not self._data_offset:
-            return values
-        if args.max_steps > 0:
-            num_train_epochs = math.ceil((max_steps + self._data_offset) / steps_per_epoch)
-        else:
-            max_steps = max(max_steps - self._data_offset, 1)
-        return num_train_epochs, steps_per_epoch, num_examples, num_samples, batch_size, batches_per_epoch, max_steps
-
-    def _find_data_offset(self, steps_per_epoch: int, batches_per_epoch: int) -> int:
-        """
-        How many steps the data are ahead of `global_step`, which counts steps of the batches that there were: in them
-        `Trainer` would look for the place where the checkpoint was saved, and pass examples over or train them twice.
-        0 with other data, of which nothing is known.
-        """
-        if self._resumed_from is None or self.args.ignore_data_skip:
-            return 0
-        saved = self._saved_log_state(Path(self._resumed_from)) or {}
-        before = saved.get("epoch", {})
-        if self._epoch["num_examples"] is None or before.get("num_examples") != self._epoch["num_examples"]:
-            return 0
-        if before == self._epoch:
-            return saved["data_offset"]
-        state = TrainerState.load_from_json(str(Path(self._resumed_from, TRAINER_STATE_NAME)))
-        epoch, part = divmod(state.epoch, 1)
-        steps = int(part * batches_per_epoch / self.args.gradient_accumulation_steps + 1e-6)  # rounding is below that
-        return int(epoch) * steps_per_epoch + steps - state.global_step
-
-    def _init_training_state(
-        self, max_steps: int, num_update_steps_per_epoch: int, *args: Any, **kwargs: Any
-    ) -> tuple[int, int]:
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
         """
         As `Trainer` does, but a run that is continued has the intervals of its arguments, not those of the checkpoint,
-        and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them. With other batches it
-        goes on behind the examples that were read.
+        and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them.
         """
         self.last_checkpoint, self._first_step = self._resumed_from, None  # also in another try, of smaller batches
-        # Of other intervals, which may change, and of another batch size, which is told below and by `check_same_run`.
+        # Of other intervals, which may change, and of another batch size, which is told by [`SamplingTrainer`] and by
+        # `check_same_run`.
         differences = logging.getLogger(compare_trainer_and_checkpoint_args.__module__)
         differences.disabled, was_disabled = True, differences.disabled
         try:
-            progress = super()._init_training_state(max_steps, num_update_steps_per_epoch, *args, **kwargs)
+            progress = super()._init_training_state(max_steps, *args, **kwargs)
         finally:
             differences.disabled = was_disabled
         self.state.compute_steps(self.args, max_steps)
@@ -479,13 +438,6 @@ class SavingTrainer(Seq2SeqTrainer):
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
-        if self._data_offset:
-            epoch, steps = divmod(self.state.global_step + self._data_offset, num_update_steps_per_epoch)
-            logger.warning(
-                f"Not all steps until {self._resumed_from} had these batches: the run goes on in epoch {epoch} behind "
-                f"{steps} of its {num_update_steps_per_epoch} steps, which is what was read to within one step."
-            )
-            return epoch, steps * self.args.gradient_accumulation_steps
         return progress
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -494,21 +446,10 @@ class SavingTrainer(Seq2SeqTrainer):
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler | None:
-        """As `Trainer` does; the order of `group_by_length` can be drawn again, see [`SeededLengthGroupedSampler`]."""
-        sampler = super()._get_train_sampler(*args, **kwargs)
-        if not isinstance(sampler, LengthGroupedSampler):
-            return sampler
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        return SeededLengthGroupedSampler(seed, sampler.batch_size, lengths=sampler.lengths)
-
-    def _run_epoch(self, *args: Any, epoch: int, train_dataloader: DataLoader, **kwargs: Any) -> None:
-        """As `Trainer` does, which in the first epoch of a resumed run does not find the sampler of each loader."""
-        sampler = innermost_sampler(train_dataloader)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-        if not self.control.should_training_stop:  # as at the start, if the checkpoint is of the last step
-            super()._run_epoch(*args, epoch=epoch, train_dataloader=train_dataloader, **kwargs)
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """As `Trainer` does; no epoch begins if the checkpoint that the run goes on from is of the last step."""
+        if not self.control.should_training_stop:
+            super()._run_epoch(*args, **kwargs)
 
     def _evaluate(self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False) -> dict:
         if skip_scheduler and self._resumed_from is not None:
@@ -523,8 +464,6 @@ class SavingTrainer(Seq2SeqTrainer):
             "loss_until_log": self._total_loss_scalar,
             "first_step": self._first_step_of_loss,
             "num_processes": self.args.world_size,
-            "epoch": self._epoch,
-            "data_offset": self._data_offset,
         }
 
     def _saved_log_state(self, checkpoint: Path) -> dict[str, Any] | None:

@@ -10,15 +10,15 @@ from datasets import IterableDataset
 from torch.utils.data import DataLoader
 
 from ..data.streams import ResumableStream, StreamCollator, flatten_position, unflatten_position
-from .saving import SavingTrainer
+from .sampling import SamplingTrainer
 from .signals import without_signals
 
 logger = logging.getLogger(__name__)
 
 
-class StreamTrainer(SavingTrainer):
+class StreamTrainer(SamplingTrainer):
     """
-    A [`SavingTrainer`] that can train on a [`ResumableStream`].
+    A [`SamplingTrainer`] that can train on a [`ResumableStream`].
 
     The consumers of the stream, the workers of all processes, read parts of their own. Each batch brings the position
     that its consumer has reached (`stream_position`), which is part of a checkpoint.

@@ -128,11 +128,11 @@ class TaskTrainer(DepthTrainer):
         if self.args.early_stopping_patience is not None:
             patience, threshold = self.args.early_stopping_patience, self.args.early_stopping_threshold
             self.add_callback(EarlyStopping(patience, threshold))
-        # The latest evaluation of each data set, by its key.
+        # The latest evaluation of each data set since the latest training began, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
+        self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
         self._task_dataset, self._label_ids = None, None
         self.task_config = self._complete_task_config(task_config)
-        self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
@@ -254,6 +254,11 @@ class TaskTrainer(DepthTrainer):
                 "trainer."
             )
 
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> tuple[torch.nn.Module, DataLoader]:
+        # Those of the weights of before, which may be of the same step.
+        self.evaluations, self._evaluated_steps = {}, {}
+        return super()._prepare_for_training(*args, **kwargs)
+
     # ---- Evaluation -------------------------------------------------------------------------------------------------
 
     def evaluate(
@@ -368,6 +373,8 @@ class TaskTrainer(DepthTrainer):
         if length is None:
             length = generation_length(self._task_dataset.spec, self._label_ids)
         arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
+        if self._gen_kwargs.get("max_new_tokens") is not None:
+            del arguments["max_length"]  # `generate()` warns of both
         return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
 
     def _report_short_generation(self, dataset: TaskDataset) -> None:

@@ -47,7 +47,7 @@ from .generation import GenerationTrainer
 from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
 from .partitions import deepspeed_partitions
-from .parts import check_packed_rows, check_parts, evaluation_collator, objective_collator
+from .parts import check_packed_rows, check_parts, evaluation_collator, objective_collator, objective_collators
 from .schedules import make_schedule
 from .settings import check_sharding, check_whole_weights
 from .signals import without_signals
@@ -79,6 +79,7 @@ TRAINING_METRICS = (
 )
 # Settings of an optimizer that decide on which device its state must be: they stay those that it was loaded for.
 IMPLEMENTATIONS = ("fused", "foreach", "capturable")
+LOSS_SUM, TOKENS = STATISTICS.index("loss_sum"), STATISTICS.index("tokens")
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 
 
@@ -161,29 +162,23 @@ class DepthTrainer(GenerationTrainer):
             constrains_order=self.args.constrain_sentence_order,
         )
         if self.is_fsdp_enabled:
-            share_embedding(self.model)
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
-        # Also undoes what an earlier trainer of the same model has set.
-        set_residual_dtype(self._base_model, torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None)
+        self._set_up(self.model)
         self.card = card
         if card is not None and self.args.push_to_hub and self.is_world_process_zero():
             check_metadata(card)
         self._num_logs_before_best: int | None = None  # when the best model was loaded
-        if self.args.generation_max_length is None:
+        if self.args.generation_max_length in (None, self.args.derived_generation_length):
+            self.args.generation_max_length = None  # that of another trainer with the same arguments
             self._set_generation_length()
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.eval_data_collator = evaluation_collator(self.data_collator)
-        listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []
-        self.source_counts: SourceCounts | None = None  # of a mixture
-        if isinstance(self.train_dataset, MixtureDataset | MixtureStream):
-            self.source_counts = SourceCounts(self.train_dataset, self._sums_device)
-        if isinstance(self.train_dataset, MixtureDataset):
-            listeners.append(self.train_dataset)
-        if listeners:
-            self.add_callback(CollatorEpochCallback(*listeners))
+        self.source_counts = self._new_source_counts()
+        self.add_callback(CollatorEpochCallback(self._epoch_listeners))
         self._train_sums = None
         self._eval_sums = None
+        self._evaluated: tuple[torch.Tensor, torch.Tensor] | None = None  # statistics and loss of the latest batch
         self._eval_dataloaders: dict[str, DataLoader] = {}  # with persistent workers, kept by `Trainer`
         self._kept_datasets: dict[str, Any] = {}  # which these read
         self._unshuffling: dict[str, torch.Tensor] = {}  # `unshuffling_table`s by the way of generating
@@ -194,6 +189,20 @@ class DepthTrainer(GenerationTrainer):
         self._log_clock = None
         self._packing_is_checked = False
         self._flops_per_token: int | None = None
+
+    def call_model_init(self, trial: Any = None) -> PreTrainedModel:
+        """As [`Trainer.call_model_init`], which makes another model for each training."""
+        model = super().call_model_init(trial)
+        self._set_up(model)
+        return model
+
+    def _set_up(self, model: torch.nn.Module) -> None:
+        """What the arguments ask for in the model itself."""
+        if self.is_fsdp_enabled:
+            share_embedding(model)
+        # Also undoes what an earlier trainer of the same model has set.
+        dtype = torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None
+        set_residual_dtype(self._without_wrappers(model), dtype)
 
     def _check_settings(self):
         """Stop on arguments that would be without effect, or with a wrong one."""
@@ -233,13 +242,15 @@ class DepthTrainer(GenerationTrainer):
 
     def _set_generation_length(self):
         """That of the longest target: `generate()` stops after 20 tokens by default, and counts the start token."""
-        longest_target = getattr(objective_collator(self.data_collator), "max_target_length", None)
+        collators = objective_collators(self.data_collator) or [self.data_collator]
+        lengths = [getattr(collator, "max_target_length", None) for collator in collators]
+        longest_target = None if None in lengths else max(lengths)
         generation = self.model.generation_config
         has_length = generation.max_length is not None or generation.max_new_tokens is not None
         if has_length and self.args.generation_config is not None:  # the user's
             return
         if longest_target is not None:
-            self.args.generation_max_length = longest_target + 1
+            self.args.generation_max_length = self.args.derived_generation_length = longest_target + 1
         elif self.args.predict_with_generate and not has_length:
             logger.warning(
                 "`generate()` stops after 20 tokens: `data_collator` does not say how long targets get. Give "
@@ -252,6 +263,8 @@ class DepthTrainer(GenerationTrainer):
         name = "loss" if self.args.metric_for_best_model is None else self.args.metric_for_best_model
         name = name.removeprefix("eval_")
         needs_it = self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST
+        # A search over hyperparameters leaves no model between its trials, of which the first one was checked.
+        needs_it = needs_it and self.model is not None
         if needs_it and self.compute_metrics is None and self.eval_dataset is not None:
             known = self._evaluation_metric_names()
             if name not in known:
@@ -341,12 +354,23 @@ class DepthTrainer(GenerationTrainer):
         self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
         # What an earlier training, or a try of larger batches, has left.
         self._train_sums, self._log_clock, self.current_flos = None, None, 0
+        self.unshuffling = {}
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.is_deepspeed_enabled:
             self._divide_optimizer()
-        if self.source_counts is not None:
-            self.source_counts.reset()
+        self.source_counts = self._new_source_counts()
         return prepared
+
+    def _new_source_counts(self) -> SourceCounts | None:
+        """Of a mixture."""
+        if not isinstance(self.train_dataset, MixtureDataset | MixtureStream):
+            return None
+        return SourceCounts(self.train_dataset, self._sums_device)
+
+    def _epoch_listeners(self) -> list[Any]:
+        """What is to be told of each epoch, also if it has replaced what the trainer was made with."""
+        listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []
+        return listeners + [self.train_dataset] * isinstance(self.train_dataset, MixtureDataset)
 
     def get_eval_dataloader(self, eval_dataset: Dataset | str | None = None) -> DataLoader:
         """As `Trainer` does, but persistent workers are those of the data set, whatever was read under its name."""
@@ -405,6 +429,8 @@ class DepthTrainer(GenerationTrainer):
                 and the segment ids (B, S) and (B, T). A model of this package returns its logits in training with
                 `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
+
+        Evaluation reports the mean over labels of what a subclass returns.
         """
         inputs = dict(inputs)
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
@@ -451,8 +477,8 @@ class DepthTrainer(GenerationTrainer):
         )
         if model.training:
             self._train_sums = _add(self._train_sums, statistics.sum(0))
-        elif self._eval_sums is not None:
-            self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
+        else:
+            self._evaluated = statistics, loss.detach()
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
@@ -491,7 +517,10 @@ class DepthTrainer(GenerationTrainer):
     @property
     def _base_model(self) -> PreTrainedModel:
         """The model without what is wrapped around it, PEFT included."""
-        model = self.accelerator.unwrap_model(self.model)
+        return self._without_wrappers(self.model)
+
+    def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
+        model = self.accelerator.unwrap_model(model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     # ---- Evaluation -------------------------------------------------------------------------------------------------
@@ -587,12 +616,14 @@ class DepthTrainer(GenerationTrainer):
         output = self._evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self._takes_metadata and has_metadata(dataloader.dataset):
             prefix = f"{metric_key_prefix}_{WITH_METADATA}"
-            collator = objective_collator(self.eval_data_collator)
-            collator.set_metadata_probability(1.0)
+            collators = objective_collators(self.eval_data_collator)
+            for collator in collators:
+                collator.set_metadata_probability(1.0)
             try:
                 metrics = self._evaluation_loop(dataloader, *args, metric_key_prefix=prefix, **kwargs).metrics
             finally:
-                collator.set_metadata_probability(0.0)
+                for collator in collators:
+                    collator.set_metadata_probability(0.0)
             metrics.pop(f"{prefix}_model_preparation_time", None)
             output.metrics.update(metrics)
         return output
@@ -600,7 +631,7 @@ class DepthTrainer(GenerationTrainer):
     @property
     def _takes_metadata(self) -> bool:
         """Whether the collator puts the metadata of examples before their inputs."""
-        return hasattr(objective_collator(self.eval_data_collator), "set_metadata_probability")
+        return bool(objective_collators(self.eval_data_collator))
 
     def _evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str, **kwargs: Any
@@ -658,7 +689,9 @@ class DepthTrainer(GenerationTrainer):
                 "Prepare them by `objective.prepare(documents, packing=False)`."
             )
         if self.compute_metrics is not None and not self.args.predict_with_generate:
-            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            self._add_evaluated(outputs[0])
+            return outputs
 
         loss = self._loss(model, inputs, ignore_keys)
         scores_order = has_sentence_tokens(self.model.config)
@@ -676,10 +709,23 @@ class DepthTrainer(GenerationTrainer):
         return loss, None, None
 
     def _loss(self, model, inputs, ignore_keys=None) -> torch.Tensor:
-        """The loss of a batch, whose statistics [`compute_loss`] adds to the sums of the evaluation."""
+        """The loss of a batch, whose statistics are added to the sums of the evaluation."""
         if self._weights_losses:
             inputs = {**inputs, "skip_logits": True}
-        return super().prediction_step(model, inputs, True, ignore_keys)[0]
+        loss = super().prediction_step(model, inputs, True, ignore_keys)[0]
+        self._add_evaluated(loss)
+        return loss
+
+    def _add_evaluated(self, loss: torch.Tensor | None) -> None:
+        """Add the statistics of a batch to the sums of the evaluation, with what a subclass has added to its loss."""
+        evaluated, self._evaluated = self._evaluated, None
+        if evaluated is None or loss is None or self._eval_sums is None:
+            return
+        statistics, own_loss = evaluated
+        more = torch.where(loss == own_loss, 0.0, loss - own_loss)  # per label; also where both are infinite
+        more = more.to(statistics.device).to(statistics.dtype)
+        statistics[:, LOSS_SUM] += more * statistics[:, TOKENS]
+        self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
 
     def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:
         """Add the scores of generated ids (B, G) to the sums of the evaluation."""

@@ -221,6 +221,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if uses_own_loading:
             self.accelerator_config.non_blocking = self.dataloader_pin_memory  # which is off on a CPU
         self._defaults = {name: getattr(self, name) for name in not_given}
+        self.derived_generation_length: int | None = None  # of a trainer, where `generation_max_length` is not given
         for check in (check_intervals, check_devices, check_bad_batches, check_optimizer, check_schedule):
             check(self)
         self._check_evaluation()

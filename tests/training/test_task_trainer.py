@@ -483,10 +483,22 @@ class TrainingTest(TestCase):
 
         trained.evaluate()
         self.assertNotEmpty(scores())
-        trained.train()
-        self.assertEmpty(scores() or [])
-        trained.evaluate()
-        self.assertNotEmpty(scores())
+        for _ in range(2):  # also if the weights of before were of the same step
+            trained.train()
+            self.assertEmpty(scores() or [])
+            trained.evaluate()
+            self.assertNotEmpty(scores())
+
+    def test_a_second_training_stops_early_by_its_own_evaluations(self):
+        arguments = {"max_steps": 4, "learning_rate": 0.0, "early_stopping_patience": 1}
+        arguments |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        rows = rte_rows(4)
+        trained = trainer(
+            "t5", self.folder, rows, task_dataset(rows, "t5"), **arguments, prediction_mode="score_labels"
+        )
+        for _ in range(2):
+            trained.train()
+            self.assertEqual(trained.state.global_step, 2)
 
     @parameterized.parameters("depth", "t5")
     def test_training_moves_every_parameter(self, kind):

@@ -58,6 +58,20 @@ class Wrapper(ForgetfulWrapper):
         self.collator.set_epoch(epoch)
 
 
+class ByLength:
+    """One of two collators for each batch."""
+
+    def __init__(self, short, long):
+        self.short, self.long = short, long
+
+    def set_epoch(self, epoch):
+        self.short.set_epoch(epoch)
+        self.long.set_epoch(epoch)
+
+    def __call__(self, examples):
+        return (self.short if len(examples) < 4 else self.long)(examples)
+
+
 WRAPPERS = {
     "none": lambda collator: collator,
     "wrapper": Wrapper,
@@ -147,6 +161,21 @@ class LossTest(TrainingTestCase):
             run.train()
             runs.append(run)
         self.assert_close(parameters(runs[1].model), parameters(runs[0].model), 1e-4)
+
+    @parameterized.product(kind=("depth", "t5"), has_metrics=(False, True))
+    def test_an_evaluation_has_the_terms_of_a_subclass(self, kind, has_metrics):
+        def compute_loss(run, model, inputs, return_outputs=False, **kwargs):
+            loss, outputs = DepthTrainer.compute_loss(run, model, inputs, return_outputs=True, **kwargs)
+            loss = 3 * loss
+            return (loss, outputs) if return_outputs else loss
+
+        run = trainer(kind, self.folder, per_device_eval_batch_size=2)
+        expected = run.evaluate()
+        run.compute_loss = functools.partial(compute_loss, run)
+        run.compute_metrics = (lambda evaluated: {}) if has_metrics else None
+        for found in (run.evaluate(), run.evaluate({"a": run.eval_dataset})):
+            self.assertAlmostEqual(found["eval_loss"], 3 * expected["eval_loss"], delta=1e-4)
+            self.assertAlmostEqual(found["eval_reconstruction_loss"], expected["eval_reconstruction_loss"], delta=1e-5)
 
     @parameterized.parameters(*ALL_KINDS)
     def test_two_processes_are_one(self, kind):
@@ -343,6 +372,14 @@ class ResumeTest(TrainingTestCase):
         self.assertLen({json.dumps(ids) for ids in trained}, 6)
         self.assertEqual(evaluated[0], evaluated[1])
 
+    def test_a_collator_that_replaces_another_is_told_of_epochs(self):
+        run = trainer("depth", self.folder, 8, max_steps=2)
+        run.train()
+        run.data_collator = replace(run.data_collator, mlm_probability=0.3)
+        run.data_collator.set_epoch = mock.Mock(wraps=run.data_collator.set_epoch)
+        run.train()
+        self.assertEqual(run.data_collator.set_epoch.mock_calls, [mock.call(0), mock.call(1)])
+
     @parameterized.parameters("depth", "t5")
     def test_a_collator_from_an_earlier_run_is_evaluated_on_the_same_noise(self, kind):
         first = trainer(kind, self.folder)
@@ -366,6 +403,17 @@ class ResumeTest(TrainingTestCase):
         other = type(run)(run.model, run.args, wrapper(collator), eval_dataset=run.eval_dataset)
         self.assertEqual(collator.seed, seed)
         return [batch["input_ids"].tolist() for batch in other.get_eval_dataloader()]
+
+    def test_all_collators_of_one_are_evaluated_on_the_same_noise_without_metadata(self):
+        run = trainer("depth", self.folder)
+        collators = [replace(run.data_collator, seed=seed, metadata_probability=0.5) for seed in (1, 2)]
+        both = ByLength(*collators)
+        both.set_epoch(3)
+        other = DepthTrainer(run.model, run.args, both, eval_dataset=run.eval_dataset)
+        one, another = vars(other.eval_data_collator).values()
+        for collator in (one, another):
+            self.assertEqual((collator.seed, collator.metadata_probability), (42, 0.0))
+            self.assertTrue(torch.equal(collator(rows(3))["input_ids"], run.eval_data_collator(rows(3))["input_ids"]))
 
 
 class MetadataTest(TrainingTestCase):
@@ -868,6 +916,44 @@ class PartsTest(TrainingTestCase):
             arguments = DepthTrainingArguments(self.folder, use_cpu=True, **given)
             made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
             self.assertEqual(made.args.generation_max_length, expected)
+
+    def test_generation_is_as_long_as_the_targets_of_each_trainer_with_the_same_arguments(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
+        for length, expected in ((77, 78), (99, 100), (None, None)):
+            collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=length)
+            DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
+            self.assertEqual(arguments.generation_max_length, expected)
+
+    def test_a_model_that_is_made_for_each_training_is_as_the_arguments_ask_for(self):
+        arguments = {"use_cpu": True, "max_steps": 1, "save_strategy": "no", "disable_tqdm": True}
+        arguments |= {"bf16": True, "residual_dtype": "bfloat16"}
+        arguments["generation_config"] = GenerationConfig(max_new_tokens=5)
+        run = DepthTrainer(
+            model_init=lambda: tiny_model("depth"),
+            args=DepthTrainingArguments(self.folder, **arguments),
+            data_collator=DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True)),
+            train_dataset=rows(4),
+        )
+        dtypes = []
+        for _ in range(2):
+            model = run.model
+            model.encoder.block[0].layer[0].register_forward_pre_hook(
+                lambda module, arguments: dtypes.append(arguments[0].dtype)
+            )
+            with torch.autocast("cpu", torch.bfloat16):
+                run.compute_loss(model, run.data_collator(rows(2)))
+            self.assertEqual(dtypes[-1], torch.bfloat16)
+            found = model.generation_config
+            self.assertEqual((found.max_new_tokens, found.decoder_start_token_id), (5, 0))
+            run.train()
+            self.assertIsNot(run.model, model)
+
+    def test_a_search_goes_on_without_the_model_of_the_trial_before(self):
+        best = {"save_strategy": "best", "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 1}
+        run = trainer("t5", self.folder, **best)
+        run.model_init, run.model = lambda: tiny_model("t5"), None  # as after a trial
+        run.train()
+        self.assertEqual(run.state.best_global_step, 1)
 
 
 def launch_environment(config):
