@@ -113,7 +113,7 @@ def check_parts(
             "for the data, the collator, the model and the trainer."
         )
     for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
-        if any(isinstance(one, collator) for one in collators) and is_depth != needs_depth:
+        if isinstance(collators[0], collator) and is_depth != needs_depth:
             objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
             model_type = "depth" if needs_depth else "t5"
             raise ValueError(
