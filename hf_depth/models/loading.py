@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import sentence_fields
@@ -232,7 +233,8 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         hub_arguments: for `AutoConfig.from_pretrained`.
 
     Raises:
-        `ValueError`: if there is a PEFT adapter without a model, or the `config.json` is not that of a model.
+        `ValueError`: if there is a PEFT adapter without a model, a folder has no `config.json`, or that is not the one
+            of a model.
     """
     try:
         # Of a type that is not known here, which would ask whether to run the code of the checkpoint.
@@ -241,6 +243,10 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         if find_adapter_config_file(name_or_path, **hub_arguments) is None:
             if isinstance(error, OSError):
                 raise
+            if os.path.isdir(name_or_path) and not os.path.isfile(os.path.join(name_or_path, "config.json")):
+                checkpoint = get_last_checkpoint(name_or_path)
+                advice = f" Its run has not ended: its last checkpoint is {checkpoint}." if checkpoint else ""
+                raise ValueError(f"{name_or_path} holds no model: there is no config.json in it.{advice}") from error
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {reason}") from error
         raise ValueError(

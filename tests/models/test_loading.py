@@ -231,8 +231,13 @@ class FamilyTest(LoadingTestCase):
                 rf"{self.folder} is a PEFT adapter.*`load_model`.*from_pretrained\(model, '{self.folder}'\)",
             ):
                 load()
-        with TemporaryDirectory() as empty, self.assertRaisesRegex(ValueError, "Unrecognized model"):
-            load_model(empty, PLAIN)
+
+    @parameterized.parameters(([], "in it.$"), (["checkpoint-9", "checkpoint-10"], "its last checkpoint is .*-10.$"))
+    def test_a_folder_without_a_model_is_named_with_its_last_checkpoint(self, checkpoints, advice):
+        for name in checkpoints:
+            Path(self.folder, name).mkdir()
+        with self.assertRaisesRegex(ValueError, f"^{self.folder} holds no model: there is no config.json .*{advice}"):
+            load_model(self.folder, PLAIN)
 
     @parameterized.product(
         name=("LongT5", "SwitchTransformers", "Pix2Struct", "Bert", "Bart"), model_type=("depth", "t5", None)
