@@ -1,3 +1,5 @@
+import functools
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +23,29 @@ def read_by(run) -> list[int]:
 
     collate.__class__ = Noting
     return seen
+
+
+def read(folder: str, resumes=None, **arguments):
+    """A trainer that has trained, and the numbers of the examples of its steps: it collates one batch more."""
+    run, numbers = trainer("t5", folder, **{"logging_steps": 100} | arguments), []
+    for number, row in enumerate(run.train_dataset):
+        row["num_cut_tokens"] = number  # which the collator passes on
+    compute_loss = run.compute_loss
+
+    def noted(model, inputs, *args, **kwargs):
+        numbers.extend(inputs["num_cut_tokens"].tolist())
+        return compute_loss(model, inputs, *args, **kwargs)
+
+    run.compute_loss = noted
+    run.train(resume_from_checkpoint=resumes)
+    return run, numbers
+
+
+@functools.cache
+def order_of_two_epochs() -> list[int]:
+    """What a run of two epochs reads that nothing interrupts."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read(folder, num_train_epochs=2, max_steps=-1, per_device_train_batch_size=4)[1]
 
 
 class ResumedOrderTest(TrainingTestCase):
@@ -73,7 +98,7 @@ class OtherBatchesTest(TrainingTestCase):
         (4, 1, 4, 4, 1, 16),
     )
     def test_other_batches_go_on_behind_the_examples_that_were_read(self, size, accumulation, at, new, its, steps):
-        whole = self.read(num_train_epochs=2, max_steps=-1, per_device_train_batch_size=4)[1]
+        whole = order_of_two_epochs()
         settings = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
         _, before = self.read(**settings, max_steps=at, save_strategy="steps", save_steps=at)
         settings = {"per_device_train_batch_size": new, "gradient_accumulation_steps": its}
@@ -109,19 +134,7 @@ class OtherBatchesTest(TrainingTestCase):
         self.assertCountEqual([*before[:8], *after], range(32))
 
     def read(self, resumes=None, **arguments):
-        """A run, and the numbers of the examples that it has read, in their order."""
-        run, numbers = trainer("t5", self.folder, **{"logging_steps": 100} | arguments), []
-        for number, row in enumerate(run.train_dataset):
-            row["num_cut_tokens"] = number  # which the collator passes on
-        compute_loss = run.compute_loss
-
-        def noted(model, inputs, *args, **kwargs):
-            numbers.extend(inputs["num_cut_tokens"].tolist())
-            return compute_loss(model, inputs, *args, **kwargs)
-
-        run.compute_loss = noted
-        run.train(resume_from_checkpoint=resumes)
-        return run, numbers
+        return read(self.folder, resumes, **arguments)
 
 
 if __name__ == "__main__":
