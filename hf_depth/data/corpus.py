@@ -46,7 +46,7 @@ PYTHON_TEXT = "Python's own documentation"  # where the text is from that needs 
 PYTHON_TEXT_VERSION = 2  # raised when Python's own documentation is read in another way
 
 # A data set of text files is judged by so many of its lines.
-_CHECKED_LINES = 10_000
+_CHECKED_LINES = 1_000
 
 _COMMIT = re.compile(r"hf://datasets/[^@]+@[0-9a-f]{40}(?=/)")  # in the address of each file of a data set of the Hub
 
@@ -143,8 +143,6 @@ def load_corpus(
         _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
         options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
         corpus = _load_named(dataset_name, dataset_config_name, split, options)
-        for name, documents in corpus.items():
-            _report_lines(dataset_name, name, documents)
     elif files:
         _check_files(files)
         options = {"text_column": text_column, "on_bad_record": on_bad_record} if streaming else {}
@@ -156,11 +154,14 @@ def load_corpus(
     for name, documents in corpus.items():
         try:
             check_text_column(documents, text_column)
+            if dataset_name:
+                _report_lines(dataset_name, name, documents)
         except ValueError as error:
             if str(error).startswith(f"`{name}_file`"):  # of a stream, with the file and the line
                 raise
             source = f"`dataset_name` {dataset_name!r}" if dataset_name else f"`{name}_file` {files.get(name)}"
-            raise ValueError(f"{source}, {name} split: {error}") from error
+            reason = "it has a file without rows." if has_no_rows(error) else error
+            raise ValueError(f"{source}, {name} split: {reason}") from error
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
         corpus |= hold_out(corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column)
     if streaming:
@@ -274,7 +275,7 @@ def _load_named(
         raise ValueError(f"`dataset_name` {name!r} is a file. Name it by `train_file`.")
     try:
         loaded = load_dataset(name, config_name, split=split, **options)
-    except ValueError as error:
+    except (ValueError, DatasetGenerationError) as error:
         if has_no_rows(error):
             raise ValueError(f"`dataset_name` {name!r}: a split has no rows. Remove its empty files.") from error
         if str(error).startswith("Bad split"):  # of a stream

@@ -106,3 +106,20 @@ class CollatorEpochCallback(TrainerCallback):
         for listener in self.listeners():
             listener.set_epoch(self.epoch)
         self.epoch += 1
+
+
+class EvaluatedBatchCallback(TrainerCallback):
+    """
+    Tells that a batch is evaluated, also by a `prediction_step` of a subclass.
+
+    Args:
+        listener (`Callable`): called without arguments.
+    """
+
+    def __init__(self, listener: Callable[[], None]):
+        self.listener = listener
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.listener()

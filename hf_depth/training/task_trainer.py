@@ -294,6 +294,7 @@ class TaskTrainer(DepthTrainer):
             `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
         """
         self._check_evaluation_data(datasets)
+        self._restore_generation_length()
         self._gen_kwargs = gen_kwargs
         self._memory_tracker.start()
         metrics, evaluations = {}, []

@@ -31,7 +31,7 @@ from ..models.layers_depth import set_residual_dtype
 from ..models.loss_depth import cross_entropy_per_token
 from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
 from ..suggestions import suggestion
-from .callbacks import CollatorEpochCallback
+from .callbacks import CollatorEpochCallback, EvaluatedBatchCallback
 from .card_code import Usage, name_in_code, pretrained_usage
 from .console import install_console
 from .evaluation_order import (
@@ -169,13 +169,15 @@ class DepthTrainer(GenerationTrainer):
             check_metadata(card)
         self._num_logs_before_best: int | None = None  # when the best model was loaded
         if self.args.generation_max_length in (None, self.args.derived_generation_length):
-            self.args.generation_max_length = None  # that of another trainer with the same arguments
+            self.args.generation_max_length = self.args.derived_generation_length = None  # that of another trainer
             self._set_generation_length()
+        self._derived_generation_length = self.args.derived_generation_length
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.eval_data_collator = evaluation_collator(self.data_collator)
         self.source_counts = self._new_source_counts()
         self.add_callback(CollatorEpochCallback(self._epoch_listeners))
+        self.add_callback(EvaluatedBatchCallback(self._add_evaluated))
         self._train_sums = None
         self._eval_sums = None
         self._evaluated: tuple[torch.Tensor, torch.Tensor] | None = None  # statistics and loss of the latest batch
@@ -256,6 +258,11 @@ class DepthTrainer(GenerationTrainer):
                 "`generate()` stops after 20 tokens: `data_collator` does not say how long targets get. Give "
                 "`max_target_length` to the objective, or `generation_max_length` to the training arguments."
             )
+
+    def _restore_generation_length(self) -> None:
+        """Undo what another trainer with the same arguments, made later, has derived for itself."""
+        if self.args.generation_max_length == self.args.derived_generation_length:
+            self.args.generation_max_length = self.args.derived_generation_length = self._derived_generation_length
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
@@ -537,6 +544,7 @@ class DepthTrainer(GenerationTrainer):
         (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all. Where
         all have metadata, there are both once more with these.
         """
+        self._restore_generation_length()
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(datasets, Mapping):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -600,6 +608,7 @@ class DepthTrainer(GenerationTrainer):
 
     def predict(self, *args: Any, **kwargs: Any) -> PredictionOutput:
         """As [`Seq2SeqTrainer.predict`]; with `predict_with_generate`, `predictions` are the generated ids."""
+        self._restore_generation_length()
         self._returns_generated = True
         try:
             return super().predict(*args, **kwargs)
@@ -716,15 +725,19 @@ class DepthTrainer(GenerationTrainer):
         self._add_evaluated(loss)
         return loss
 
-    def _add_evaluated(self, loss: torch.Tensor | None) -> None:
-        """Add the statistics of a batch to the sums of the evaluation, with what a subclass has added to its loss."""
+    def _add_evaluated(self, loss: torch.Tensor | None = None) -> None:
+        """
+        Add the statistics of a batch to the sums of the evaluation, unless they are in them, with what a subclass has
+        added to its loss.
+        """
         evaluated, self._evaluated = self._evaluated, None
-        if evaluated is None or loss is None or self._eval_sums is None:
+        if evaluated is None or self._eval_sums is None:
             return
         statistics, own_loss = evaluated
-        more = torch.where(loss == own_loss, 0.0, loss - own_loss)  # per label; also where both are infinite
-        more = more.to(statistics.device).to(statistics.dtype)
-        statistics[:, LOSS_SUM] += more * statistics[:, TOKENS]
+        if loss is not None:
+            more = torch.where(loss == own_loss, 0.0, loss - own_loss)  # per label; also where both are infinite
+            more = more.to(statistics.device).to(statistics.dtype)
+            statistics[:, LOSS_SUM] += more * statistics[:, TOKENS]
         self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
 
     def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:

@@ -191,6 +191,9 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         default=None, metadata={"help": "License of the model for its card, as the Hub writes it: apache-2.0, mit, …"}
     )
 
+    # Of a trainer, where `generation_max_length` is not given. No field; arguments that were pickled may lack it.
+    derived_generation_length = None
+
     def __post_init__(self):
         not_given = [name for name in DEFAULT_SCHEDULE if getattr(self, name) is None]
         for name in not_given:
@@ -221,7 +224,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if uses_own_loading:
             self.accelerator_config.non_blocking = self.dataloader_pin_memory  # which is off on a CPU
         self._defaults = {name: getattr(self, name) for name in not_given}
-        self.derived_generation_length: int | None = None  # of a trainer, where `generation_max_length` is not given
         for check in (check_intervals, check_devices, check_bad_batches, check_optimizer, check_schedule):
             check(self)
         self._check_evaluation()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from absl.testing import parameterized
+from datasets import Dataset, Features, Value
 
 from helpers import SENTENCES, CorpusTestCase
 from hf_depth import TaskFiles
@@ -77,8 +78,20 @@ class SourceTest(CorpusTestCase):
         os.makedirs(self.path("texts"))
         self.write("texts/train.jsonl", json.dumps({"text": SENTENCES[0]}))
         self.write("texts/test.jsonl", "")
-        with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts'.* (no rows|no documents)"):
-            self.load(dataset_name=self.path("texts"), streaming=streaming)
+        os.makedirs(self.path("empty"))
+        self.write("empty/train.txt", "")
+        os.makedirs(self.path("tables"))
+        columns = Features({"text": Value("string")})
+        Dataset.from_dict({"text": []}, features=columns).to_parquet(self.path("tables/train.parquet"))
+        for name in ("texts", "empty", "tables"):
+            with self.assertRaisesRegex(ValueError, f"`dataset_name` '.*{name}'.* (no|without) (rows|documents)"):
+                self.load(dataset_name=self.path(name), streaming=streaming)
+
+    def test_a_streamed_folder_whose_text_is_not_utf_8_is_named(self):
+        os.makedirs(self.path("texts"))
+        Path(self.path("texts/train.txt")).write_bytes(b"It rains.\n\xff\n")
+        with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts', train split: 'utf-8'"):
+            self.load(dataset_name=self.path("texts"), streaming=True)
 
     @parameterized.product(argument=("train_file", "validation_file", "test_file"), kind=("corpus", "mixture", "task"))
     def test_an_argument_that_names_no_file_is_no_missing_one(self, argument, kind):

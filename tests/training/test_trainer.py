@@ -919,10 +919,34 @@ class PartsTest(TrainingTestCase):
 
     def test_generation_is_as_long_as_the_targets_of_each_trainer_with_the_same_arguments(self):
         arguments = DepthTrainingArguments(self.folder, use_cpu=True)
-        for length, expected in ((77, 78), (99, 100), (None, None)):
+        trainers = {}
+        for length, expected in ((177, 178), (199, 200), (None, None)):
             collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=length)
-            DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
+            trainers[expected] = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
             self.assertEqual(arguments.generation_max_length, expected)
+        for evaluate in ("evaluate", "predict"):
+            for expected, run in trainers.items():  # also if another one was made since
+                getattr(run, evaluate)(rows(2))
+                self.assertEqual(arguments.generation_max_length, expected)
+
+    def test_arguments_that_were_pickled_by_an_earlier_release_can_be_used(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
+        vars(arguments).pop("derived_generation_length", None)
+        collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=77)
+        DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
+        self.assertEqual(arguments.generation_max_length, 78)
+
+    def test_an_evaluation_has_its_metrics_where_a_subclass_steps_by_itself(self):
+        class Stepping(DepthTrainer):
+            def prediction_step(self, model, inputs, *args, **kwargs):
+                with torch.no_grad():
+                    return self.compute_loss(model, self._prepare_inputs(inputs)), None, None
+
+        run = trainer("depth", self.folder, per_device_eval_batch_size=2)
+        own = Stepping(run.model, run.args, run.data_collator, eval_dataset=run.eval_dataset).evaluate()
+        expected = run.evaluate()
+        for name in ("eval_loss", "eval_reconstruction_loss", "eval_sentence_accuracy"):
+            self.assertAlmostEqual(own[name], expected[name], delta=1e-5)
 
     def test_a_model_that_is_made_for_each_training_is_as_the_arguments_ask_for(self):
         arguments = {"use_cpu": True, "max_steps": 1, "save_strategy": "no", "disable_tqdm": True}
