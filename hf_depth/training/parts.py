@@ -47,6 +47,17 @@ def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[...,
     return collators
 
 
+def metadata_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """
+    The collators that put the metadata of examples before their inputs, also a user's own that is around none.
+
+    Args:
+        data_collator (`Callable`): that of a trainer.
+    """
+    collators = objective_collators(data_collator) or [data_collator]
+    return [collator for collator in collators if hasattr(collator, "set_metadata_probability")]
+
+
 def _is_of_objective(collator: Any) -> bool:
     return isinstance(collator, DataCollatorForT5SpanCorruption | DataCollatorForDepth)
 
@@ -79,6 +90,7 @@ def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]
         one.set_epoch(0)
     for collator in collators:
         collator.seed = EVALUATION_SEED
+    for collator in metadata_collators(data_collator):
         collator.set_metadata_probability(0.0)
     return data_collator
 

@@ -47,7 +47,14 @@ from .generation import GenerationTrainer
 from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
 from .partitions import deepspeed_partitions
-from .parts import check_packed_rows, check_parts, evaluation_collator, objective_collator, objective_collators
+from .parts import (
+    check_packed_rows,
+    check_parts,
+    evaluation_collator,
+    metadata_collators,
+    objective_collator,
+    objective_collators,
+)
 from .schedules import make_schedule
 from .settings import check_sharding, check_whole_weights
 from .signals import without_signals
@@ -625,7 +632,7 @@ class DepthTrainer(GenerationTrainer):
         output = self._evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self._takes_metadata and has_metadata(dataloader.dataset):
             prefix = f"{metric_key_prefix}_{WITH_METADATA}"
-            collators = objective_collators(self.eval_data_collator)
+            collators = metadata_collators(self.eval_data_collator)
             for collator in collators:
                 collator.set_metadata_probability(1.0)
             try:
@@ -640,7 +647,7 @@ class DepthTrainer(GenerationTrainer):
     @property
     def _takes_metadata(self) -> bool:
         """Whether the collator puts the metadata of examples before their inputs."""
-        return bool(objective_collators(self.eval_data_collator))
+        return bool(metadata_collators(self.eval_data_collator))
 
     def _evaluation_loop(
         self, dataloader: DataLoader, *args: Any, metric_key_prefix: str, **kwargs: Any

@@ -917,6 +917,20 @@ class PartsTest(TrainingTestCase):
             made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
             self.assertEqual(made.args.generation_max_length, expected)
 
+    def test_a_collator_of_ones_own_is_evaluated_without_metadata(self):
+        class Own:
+            probability = 0.5
+
+            def set_epoch(self, epoch):
+                pass
+
+            def set_metadata_probability(self, probability):
+                self.probability = probability
+
+        run = trainer("depth", self.folder)
+        other = DepthTrainer(run.model, run.args, Own(), eval_dataset=run.eval_dataset)
+        self.assertEqual((other.data_collator.probability, other.eval_data_collator.probability), (0.5, 0.0))
+
     def test_generation_is_as_long_as_the_targets_of_each_trainer_with_the_same_arguments(self):
         arguments = DepthTrainingArguments(self.folder, use_cpu=True)
         trainers = {}
