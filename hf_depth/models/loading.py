@@ -243,10 +243,11 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         if find_adapter_config_file(name_or_path, **hub_arguments) is None:
             if isinstance(error, OSError):
                 raise
-            if os.path.isdir(name_or_path) and not os.path.isfile(os.path.join(name_or_path, "config.json")):
-                checkpoint = get_last_checkpoint(name_or_path)
+            folder = os.path.join(name_or_path, hub_arguments.get("subfolder") or "").rstrip(os.sep)
+            if os.path.isdir(folder) and not os.path.isfile(os.path.join(folder, "config.json")):
+                checkpoint = get_last_checkpoint(folder)
                 advice = f" Its run has not ended: its last checkpoint is {checkpoint}." if checkpoint else ""
-                raise ValueError(f"{name_or_path} holds no model: there is no config.json in it.{advice}") from error
+                raise ValueError(f"{folder} holds no model: there is no config.json in it.{advice}") from error
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {reason}") from error
         raise ValueError(

@@ -232,6 +232,12 @@ class FamilyTest(LoadingTestCase):
             ):
                 load()
 
+    def test_a_model_in_a_subfolder_that_is_none_of_ours_is_not_taken_for_a_missing_one(self):
+        Path(self.folder, "part").mkdir()
+        Path(self.folder, "part", "config.json").write_text('{"layers": 1}')
+        with self.assertRaisesRegex(ValueError, "is no T5 and no DEPTH model, by its config.json"):
+            load_config(self.folder, subfolder="part")
+
     @parameterized.parameters(([], "in it.$"), (["checkpoint-9", "checkpoint-10"], "its last checkpoint is .*-10.$"))
     def test_a_folder_without_a_model_is_named_with_its_last_checkpoint(self, checkpoints, advice):
         for name in checkpoints:
