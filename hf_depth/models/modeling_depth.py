@@ -197,6 +197,12 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
                 f"configuration is that of a {config.model_type!r}. `hf_depth.load_model(name, tokenizer, "
                 "model_type=...)` reads T5, mT5, UMT5, ByT5, Flan-T5 and DEPTH checkpoints."
             )
+        if config.scale_decoder_outputs and not config.tie_word_embeddings:
+            raise ValueError(
+                "`tie_word_embeddings=False` was set on a configuration that was made with `True`, and "
+                "`scale_decoder_outputs`, by which T5 knows whether its head is tied, is `True` still. For a model "
+                "from scratch, set that to `False`, too. The weights of a checkpoint fit no other head than their own."
+            )
         if getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = config.pad_token_id  # as in all T5 checkpoints
         if not config.scale_decoder_outputs:
@@ -280,11 +286,14 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         self.post_init()
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
-        """As in T5, except that an assistant (`assistant_model`) is not fed again what its cache holds."""
+        """As in T5, except that the decoder is not fed again what a cache holds, an assistant's or a given one."""
         cache = kwargs.get("past_key_values")
-        # Transformers 5.23 names no length when an assistant goes on with its cache, which is no first iteration.
-        if cache is not None and kwargs.get("next_sequence_length") is None and not kwargs.get("is_first_iteration"):
-            kwargs["next_sequence_length"] = input_ids.shape[1] - cache.get_seq_length()
+        # Transformers 5.23 names no length when an assistant goes on with its cache, nor when `generate()` is given
+        # one without a `decoder_attention_mask`, which would say whether the ids are all of them or the new ones.
+        has_all_ids = not kwargs.get("is_first_iteration") or kwargs.get("decoder_attention_mask") is None
+        if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
+            if 0 < (past_length := cache.get_seq_length()) < input_ids.shape[1]:
+                kwargs["next_sequence_length"] = input_ids.shape[1] - past_length
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _shift_right(

@@ -218,6 +218,28 @@ class OtherWaysTest(parameterized.TestCase):
             )
             self.assertEqual(found.tolist(), expected.tolist())
 
+    @parameterized.product(
+        model_class=[model_class for _, model_class in MODELS], cached=(1, 5), with_mask=(True, False)
+    )
+    def test_a_given_cache_is_continued(self, model_class, cached, with_mask):
+        model, inputs = self.model(model_class), sources(9)
+        expected = model.generate(**inputs, use_cache=False, return_dict_in_generate=True, output_logits=True)
+        prompt = expected.sequences[:, :6]
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        with torch.no_grad():
+            model(**inputs, decoder_input_ids=prompt[:, :cached], past_key_values=cache)
+        found = model.generate(
+            **inputs,
+            decoder_input_ids=prompt,
+            decoder_attention_mask=torch.ones_like(prompt) if with_mask else None,
+            past_key_values=cache,
+            max_new_tokens=3,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        self.assertEqual(found.sequences.tolist(), expected.sequences[:, :9].tolist())
+        torch.testing.assert_close(found.logits, expected.logits[5:8], rtol=1e-4, atol=1e-4)
+
     @parameterized.named_parameters(*MODELS)
     def test_an_assistant_changes_no_token(self, model_class):
         model = self.model(model_class)

@@ -77,6 +77,16 @@ class ConfigTest(CheckpointTestCase):
         tied = False not in flags.values()
         self.assertEqual((config.tie_word_embeddings, config.scale_decoder_outputs), (tied, tied))
 
+    @parameterized.named_parameters(*BOTH_CLASSES)
+    def test_a_head_that_is_untied_too_late_is_refused(self, model_class, config_class):
+        config = tiny_config(**V1_0) if config_class is DepthConfig else tiny_t5_config(**V1_0)
+        config.save_pretrained(self.folder)
+        late = config_class.from_pretrained(self.folder, tie_word_embeddings=False)
+        with self.assertRaisesRegex(ValueError, "was made with `True`.*set that to `False`, too"):
+            model_class(late)
+        late.scale_decoder_outputs = False
+        self.assert_head_is_untied(model_class(late))
+
     def test_defaults_fit_the_vocabulary_of_t5(self):
         config = DepthConfig()
         self.assertEqual((config.first_sentence_token_id, config.eosen_token_id), (32100, 32120))
