@@ -1,16 +1,20 @@
 """[`GenerationTrainer`]: what a model generates in an evaluation, freely or with each sentence token once."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.utils import logging
 
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..ranges import Range, check_ranges
 from .fsdp import gather_in_generation
 from .health import HealthTrainer
-from .parts import objective_collator
+from .parts import objective_collator, objective_collators
+
+logger = logging.get_logger(__name__)
 
 GENERATION_RANGES = {
     "num_beams": Range(least=1),
@@ -35,6 +39,46 @@ class GenerationTrainer(HealthTrainer):
         self._gen_kwargs: dict[str, Any] = {}  # of the latest evaluation
         if self.args.generation_config is not None:
             self._complete_generation_config(self.model)
+        self._report_unknown_length()
+
+    @property
+    def generation_max_length(self) -> int | None:
+        """
+        What is generated at most, in tokens with the start token: that of the arguments, else of the generation
+        configuration given there, else of the longest target. `None` where `generate()` decides.
+        """
+        if self.args.generation_max_length is not None:
+            return self.args.generation_max_length
+        generation = self.model.generation_config
+        if self.args.generation_config is not None and self._has_length(generation):
+            return generation.max_length  # none beside `max_new_tokens`
+        return self._longest_target()
+
+    def _longest_target(self) -> int | None:
+        """Tokens of the longest target with the start token; `None` if it is not known."""
+        collators = objective_collators(self.data_collator) or [self.data_collator]
+        lengths = [getattr(collator, "max_target_length", None) for collator in collators]
+        return None if None in lengths else max(lengths) + 1
+
+    @staticmethod
+    def _has_length(generation: GenerationConfig) -> bool:
+        return generation.max_length is not None or generation.max_new_tokens is not None
+
+    def _report_unknown_length(self) -> None:
+        is_known = self.generation_max_length is not None or self._has_length(self.model.generation_config)
+        if self.args.predict_with_generate and not is_known:
+            logger.warning(
+                "`generate()` stops after 20 tokens: `data_collator` does not say how long targets get. Give "
+                "`max_target_length` to the objective, or `generation_max_length` to the training arguments."
+            )
+
+    def _completed(self, gen_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of `generate()`, with those of the trainer where they are not given."""
+        settings = {"num_beams": self.args.generation_num_beams}
+        if gen_kwargs.get("max_new_tokens") is None:  # `generate()` warns of both
+            settings["max_length"] = self.generation_max_length
+        settings |= {name: value for name, value in gen_kwargs.items() if value is not None}
+        return {name: value for name, value in settings.items() if value is not None}
 
     def call_model_init(self, trial: Any = None) -> PreTrainedModel:
         """As `Trainer` does; each model has the generation configuration of the arguments, not only the first one."""

@@ -193,6 +193,7 @@ class Run:
         self._check(trainer, test_dataset)
         statistics = statistics or {}
         data = describe_data(trainer.train_dataset) | describe_evaluation(self.args, trainer.eval_dataset)
+        data["generation_max_length"] = trainer.generation_max_length  # which may follow from the targets
         if self.do_train:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
@@ -380,7 +381,7 @@ class PretrainingRun(Run):
                 trainer.processing_class,
                 first_examples(trainer.eval_dataset, 100),
                 trainer.eval_data_collator,
-                max_length=self.args.generation_max_length,
+                max_length=trainer.generation_max_length,
             )
 
 

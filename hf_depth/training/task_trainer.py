@@ -162,11 +162,16 @@ class TaskTrainer(DepthTrainer):
                     "`eval_dataset` of one `TaskSplits`."
                 )
             return None
-        names = ("prediction_mode", "length_normalize_scores", "generation_max_length", "generation_num_beams")
-        return task_config.replace(**{name: getattr(self.args, name) for name in names})
+        names = ("prediction_mode", "length_normalize_scores", "generation_num_beams")
+        settings = {name: getattr(self.args, name) for name in names}
+        return task_config.replace(generation_max_length=self.generation_max_length, **settings)
 
-    def _set_generation_length(self):
+    def _report_unknown_length(self) -> None:
         """Not here: it is that of each task."""
+
+    def _longest_target(self) -> int | None:
+        """Of the data set that is evaluated: of its longest label, or target."""
+        return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
     def _evaluation_metric_names(self) -> list[str]:
         names = ["score"]
@@ -294,7 +299,6 @@ class TaskTrainer(DepthTrainer):
             `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
         """
         self._check_evaluation_data(datasets)
-        self._restore_generation_length()
         self._gen_kwargs = gen_kwargs
         self._memory_tracker.start()
         metrics, evaluations = {}, []
@@ -352,7 +356,7 @@ class TaskTrainer(DepthTrainer):
         loss = self._loss(model, inputs, ignore_keys) if "labels" in inputs else None
         if self._scores_labels():
             return loss, self._label_scores(inputs), index
-        gen_kwargs = self._generation_arguments() | gen_kwargs
+        gen_kwargs = self._completed(self._gen_kwargs | gen_kwargs)
         return loss, self._generated_ids(model, inputs, ignore_keys, **gen_kwargs), index
 
     def _scores_labels(self) -> bool:
@@ -368,25 +372,15 @@ class TaskTrainer(DepthTrainer):
                 length_normalized=self.args.length_normalize_scores,
             )
 
-    def _generation_arguments(self) -> dict:
-        """No longer than the longest label or target, unless told otherwise; `generate()` counts the start token."""
-        length = self.args.generation_max_length
-        if length is None:
-            length = generation_length(self._task_dataset.spec, self._label_ids)
-        arguments = {"max_length": length, "num_beams": self.args.generation_num_beams}
-        if self._gen_kwargs.get("max_new_tokens") is not None:
-            del arguments["max_length"]  # `generate()` warns of both
-        return {name: value for name, value in (arguments | self._gen_kwargs).items() if value is not None}
-
     def _report_short_generation(self, dataset: TaskDataset) -> None:
-        arguments = self._generation_arguments()
-        if self._label_ids is None or self._scores_labels() or "max_new_tokens" in arguments:
+        length = self._completed(self._gen_kwargs).get("max_length")
+        if length is None or self._label_ids is None or self._scores_labels():
             return
-        needed = generation_length(dataset.spec, self._label_ids)
-        if arguments["max_length"] < needed:
+        needed = self._longest_target()
+        if length < needed:
             logger.warning(
                 f"{dataset.spec.full_name} ({dataset.split}): text is generated up to `generation_max_length` "
-                f"{arguments['max_length']}, but the longest label takes {needed} tokens with the start token and "
+                f"{length}, but the longest label takes {needed} tokens with the start token and "
                 "`</s>`: what is cut off is unparseable. Raise it, or leave it out."
             )
 

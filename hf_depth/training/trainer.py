@@ -53,7 +53,6 @@ from .parts import (
     evaluation_collator,
     metadata_collators,
     objective_collator,
-    objective_collators,
 )
 from .schedules import make_schedule
 from .settings import check_sharding, check_whole_weights
@@ -175,10 +174,6 @@ class DepthTrainer(GenerationTrainer):
         if card is not None and self.args.push_to_hub and self.is_world_process_zero():
             check_metadata(card)
         self._num_logs_before_best: int | None = None  # when the best model was loaded
-        if self.args.generation_max_length in (None, self.args.derived_generation_length):
-            self.args.generation_max_length = self.args.derived_generation_length = None  # that of another trainer
-            self._set_generation_length()
-        self._derived_generation_length = self.args.derived_generation_length
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.eval_data_collator = evaluation_collator(self.data_collator)
@@ -248,28 +243,6 @@ class DepthTrainer(GenerationTrainer):
                 f"`args.n_gpu` is {self.args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "
                 f"`accelerate launch`, or make `args` a `{DepthTrainingArguments.__name__}`, which uses one GPU."
             )
-
-    def _set_generation_length(self):
-        """That of the longest target: `generate()` stops after 20 tokens by default, and counts the start token."""
-        collators = objective_collators(self.data_collator) or [self.data_collator]
-        lengths = [getattr(collator, "max_target_length", None) for collator in collators]
-        longest_target = None if None in lengths else max(lengths)
-        generation = self.model.generation_config
-        has_length = generation.max_length is not None or generation.max_new_tokens is not None
-        if has_length and self.args.generation_config is not None:  # the user's
-            return
-        if longest_target is not None:
-            self.args.generation_max_length = self.args.derived_generation_length = longest_target + 1
-        elif self.args.predict_with_generate and not has_length:
-            logger.warning(
-                "`generate()` stops after 20 tokens: `data_collator` does not say how long targets get. Give "
-                "`max_target_length` to the objective, or `generation_max_length` to the training arguments."
-            )
-
-    def _restore_generation_length(self) -> None:
-        """Undo what another trainer with the same arguments, made later, has derived for itself."""
-        if self.args.generation_max_length == self.args.derived_generation_length:
-            self.args.generation_max_length = self.args.derived_generation_length = self._derived_generation_length
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
@@ -551,9 +524,9 @@ class DepthTrainer(GenerationTrainer):
         (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all. Where
         all have metadata, there are both once more with these.
         """
-        self._restore_generation_length()
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
         if not isinstance(datasets, Mapping):
+            gen_kwargs = self._completed(gen_kwargs)
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._memory_tracker.start()
         metrics = self._evaluate_all(datasets, ignore_keys, metric_key_prefix, gen_kwargs)
@@ -570,10 +543,7 @@ class DepthTrainer(GenerationTrainer):
         self, datasets: Mapping[str, Dataset], ignore_keys: list[str] | None, prefix: str, gen_kwargs: dict[str, Any]
     ) -> dict[str, float]:
         """The metrics of each data set, and of all together."""
-        defaults = {"max_length": self.args.generation_max_length, "num_beams": self.args.generation_num_beams}
-        if gen_kwargs.get("max_new_tokens") is not None:
-            del defaults["max_length"]
-        self._gen_kwargs = {name: value for name, value in (defaults | gen_kwargs).items() if value is not None}
+        self._gen_kwargs = self._completed(gen_kwargs)
         metrics, num_samples, started = {}, 0, time.time()
         sums = {"": [], f"_{WITH_METADATA}": []}
         self._sums_of = {}
@@ -613,12 +583,18 @@ class DepthTrainer(GenerationTrainer):
             output.metrics.update(speed_metrics(own, started, num_samples=output.num_samples))
             yield own, dataset, output
 
-    def predict(self, *args: Any, **kwargs: Any) -> PredictionOutput:
+    def predict(
+        self,
+        test_dataset: Dataset,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> PredictionOutput:
         """As [`Seq2SeqTrainer.predict`]; with `predict_with_generate`, `predictions` are the generated ids."""
-        self._restore_generation_length()
+        gen_kwargs = self._completed(gen_kwargs)
         self._returns_generated = True
         try:
-            return super().predict(*args, **kwargs)
+            return super().predict(test_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         finally:
             self._returns_generated = False
 
@@ -834,7 +810,7 @@ class DepthTrainer(GenerationTrainer):
             self.processing_class,
             dataset,
             objective=getattr(collator, "objective", "span_corruption"),
-            max_length=self.args.generation_max_length or model.generation_config.max_length,
+            max_length=self.generation_max_length or model.generation_config.max_length,
             prefix=getattr(collator, "input_prefix", ""),
             revision=self.args.hub_revision if self.hub_model_id else None,
         )

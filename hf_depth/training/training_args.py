@@ -191,9 +191,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         default=None, metadata={"help": "License of the model for its card, as the Hub writes it: apache-2.0, mit, …"}
     )
 
-    # Of a trainer, where `generation_max_length` is not given. No field; arguments that were pickled may lack it.
-    derived_generation_length = None
-
     def __post_init__(self):
         not_given = [name for name in DEFAULT_SCHEDULE if getattr(self, name) is None]
         for name in not_given:

@@ -209,7 +209,7 @@ class CardCodeTest(parameterized.TestCase):
         self.assertEqual(with_package, without)
         trainer, tokenizer = self.runs[kind]["trainer"], tiny_tokenizer(sentence_tokens=True)
         (ids,) = without["input_ids"]
-        generated = trainer.model.generate(torch.tensor([ids]), max_length=trainer.args.generation_max_length)
+        generated = trainer.model.generate(torch.tensor([ids]), max_length=trainer.generation_max_length)
         self.assertEqual(without["prediction"], tokenizer.decode(generated[0, 1:]))
         card = (self.folder / "hub" / kind / "README.md").read_text()
         self.assertIn(f"\ninput:  {tokenizer.decode(ids)}\ntarget: ", card)

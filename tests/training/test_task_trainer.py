@@ -4,6 +4,7 @@ import functools
 import json
 import tempfile
 from pathlib import Path
+from types import MappingProxyType
 from unittest import mock
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset, concatenate_datasets
 from huggingface_hub import ModelCard
-from transformers import Trainer
+from transformers import GenerationConfig, Trainer
 
 import tiny_tasks
 from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
@@ -236,6 +237,8 @@ class EvaluationTest(TestCase):
         self.assertEmpty(warnings({}))
         self.assertEmpty(warnings({}, generation_max_length=needed))
         self.assertEmpty(warnings({}, generation_max_length=2, prediction_mode="score_labels"))
+        self.assertLen(warnings({}, generation_config=GenerationConfig(max_length=needed - 1)), 1)
+        self.assertEmpty(warnings({}, generation_config=GenerationConfig(max_new_tokens=needed - 1)))
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
@@ -408,16 +411,15 @@ class ArgumentsTest(TestCase):
 
 
 class TaskConfigTest(TestCase):
-    def configured(self, **arguments) -> TaskTrainer:
+    def configured(self, settings=MappingProxyType({}), **arguments) -> TaskTrainer:
         rows = rte_rows(4)
         splits = TaskSplits.from_datasets(RTE, {"train": rows, "validation": rows}, sentence_language="de")
         splits.prepare(tiny_tokenizer(sentence_tokens=True))
         data = {"train_dataset": splits.train_dataset(), "eval_dataset": splits.eval_dataset()} | arguments
+        settings = {"max_steps": 1, "save_steps": 1, "length_normalize_scores": True, **settings}
         return TaskTrainer(
             model=tiny_model("depth"),
-            args=TaskTrainingArguments(
-                self.folder, max_steps=1, save_steps=1, use_cpu=True, disable_tqdm=True, length_normalize_scores=True
-            ),
+            args=TaskTrainingArguments(self.folder, use_cpu=True, disable_tqdm=True, **settings),
             processing_class=tiny_tokenizer(sentence_tokens=True),
             **data,
         )
@@ -428,6 +430,15 @@ class TaskConfigTest(TestCase):
         own = TaskConfig((QUESTIONS, RTE), True)
         found = self.configured(task_config=own, eval_dataset=None).task_config
         self.assertEqual(found, own.replace(length_normalize_scores=True))
+
+    @parameterized.parameters(
+        ({}, None),
+        ({"generation_max_length": 9}, 9),
+        ({"generation_config": GenerationConfig(max_length=7)}, 7),
+        ({"generation_config": GenerationConfig(max_new_tokens=7)}, None),
+    )
+    def test_it_generates_as_long_as_the_trainer(self, settings, expected):
+        self.assertEqual(self.configured(settings).task_config.generation_max_length, expected)
 
     def test_training_that_knows_no_task_is_reported(self):
         with self.assertLogs("hf_depth.training.task_trainer", "WARNING") as logs:

@@ -915,7 +915,8 @@ class PartsTest(TrainingTestCase):
         for given, expected in (({}, 78), ({"generation_max_length": 30}, 30), (config, None)):
             arguments = DepthTrainingArguments(self.folder, use_cpu=True, **given)
             made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
-            self.assertEqual(made.args.generation_max_length, expected)
+            self.assertEqual(made.generation_max_length, expected)
+            self.assertEqual(arguments.generation_max_length, given.get("generation_max_length"))
 
     def test_a_collator_of_ones_own_is_evaluated_without_metadata(self):
         class Own:
@@ -937,18 +938,30 @@ class PartsTest(TrainingTestCase):
         for length, expected in ((177, 178), (199, 200), (None, None)):
             collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=length)
             trainers[expected] = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
-            self.assertEqual(arguments.generation_max_length, expected)
-        for evaluate in ("evaluate", "predict"):
-            for expected, run in trainers.items():  # also if another one was made since
-                getattr(run, evaluate)(rows(2))
-                self.assertEqual(arguments.generation_max_length, expected)
+        for expected, run in trainers.items():  # also if another one was made since
+            self.assertEqual(run.generation_max_length, expected)
 
-    def test_arguments_that_were_pickled_by_an_earlier_release_can_be_used(self):
-        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
-        vars(arguments).pop("derived_generation_length", None)
-        collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=77)
-        DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
-        self.assertEqual(arguments.generation_max_length, 78)
+    @parameterized.parameters(
+        ({}, {}, {"max_length": 100}),
+        ({"generation_max_length": 9}, {}, {"max_length": 9}),
+        ({"generation_max_length": 9}, {"max_length": 7}, {"max_length": 7}),
+        ({"generation_max_length": 9}, {"max_length": None}, {"max_length": 9}),
+        ({"generation_max_length": 9}, {"max_new_tokens": 5}, {"max_new_tokens": 5}),
+        ({"generation_config": GenerationConfig(max_new_tokens=5)}, {}, {}),
+        ({"generation_config": GenerationConfig(max_new_tokens=5)}, {"max_length": 7}, {"max_length": 7}),
+        ({"generation_config": GenerationConfig(max_length=5)}, {}, {"max_length": 5}),
+    )
+    def test_every_evaluation_generates_up_to_the_length(self, arguments, gen_kwargs, expected):
+        collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=99)
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True, predict_with_generate=True, **arguments)
+        run = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
+        with mock.patch.object(run.model, "generate", wraps=run.model.generate) as generate:
+            for evaluate in (run.evaluate, run.predict, lambda data, **kwargs: run.evaluate({"a": data}, **kwargs)):
+                evaluate(rows(2), **gen_kwargs)
+        self.assertLen(generate.call_args_list, 3)
+        for call in generate.call_args_list:
+            given = {name: value for name, value in call.kwargs.items() if name in ("max_length", "max_new_tokens")}
+            self.assertEqual(given, expected)
 
     def test_an_evaluation_has_its_metrics_where_a_subclass_steps_by_itself(self):
         class Stepping(DepthTrainer):
