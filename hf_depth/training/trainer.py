@@ -604,7 +604,15 @@ class DepthTrainer(GenerationTrainer):
         """
         As `Trainer.evaluation_loop`, without the examples that fill up the last batch of several processes. Examples
         with metadata are read without them; the metrics are those of this, and of another loop that reads them.
+        Amid a training, random numbers go on behind it as before: when a run is evaluated does not change its dropout.
         """
+        devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
+        with torch.random.fork_rng(devices, enabled=self.is_in_train):
+            return self._evaluation_loops(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+
+    def _evaluation_loops(
+        self, dataloader: DataLoader, *args: Any, metric_key_prefix: str, **kwargs: Any
+    ) -> EvalLoopOutput:
         output = self._evaluation_loop(dataloader, *args, metric_key_prefix=metric_key_prefix, **kwargs)
         if self._takes_metadata and has_metadata(dataloader.dataset):
             prefix = f"{metric_key_prefix}_{WITH_METADATA}"

@@ -963,6 +963,24 @@ class PartsTest(TrainingTestCase):
             given = {name: value for name, value in call.kwargs.items() if name in ("max_length", "max_new_tokens")}
             self.assertEqual(given, expected)
 
+    @parameterized.parameters(
+        {},
+        {"eval_on_start": True, "dataloader_num_workers": 1},
+        {"predict_with_generate": True, "generation_max_length": 9, "constrain_sentence_order": True},
+    )
+    def test_evaluations_do_not_change_the_dropout_of_the_training(self, **arguments):
+        trained = []
+        for evaluated in ({}, {"eval_strategy": "steps", "eval_steps": 1, **arguments}):
+            torch.manual_seed(0)
+            model = tiny_model("depth", dropout_rate=0.2)
+            run = trainer("depth", self.folder, model=model, max_steps=3, learning_rate=0.1, **evaluated)
+            run.eval_dataset = rows(4)
+            run.train()
+            trained.append(parameters(run.model))
+        self.assertEqual(trained[0].keys(), trained[1].keys())
+        for name, values in trained[0].items():
+            torch.testing.assert_close(trained[1][name], values, rtol=0, atol=0)
+
     def test_an_evaluation_has_its_metrics_where_a_subclass_steps_by_itself(self):
         class Stepping(DepthTrainer):
             def prediction_step(self, model, inputs, *args, **kwargs):
