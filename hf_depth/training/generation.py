@@ -1,12 +1,12 @@
 """[`GenerationTrainer`]: what a model generates in an evaluation, freely or with each sentence token once."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
-from transformers.utils import logging
 
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..ranges import Range, check_ranges
@@ -14,7 +14,7 @@ from .fsdp import gather_in_generation
 from .health import HealthTrainer
 from .parts import objective_collator, objective_collators
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger(__name__)
 
 GENERATION_RANGES = {
     "num_beams": Range(least=1),

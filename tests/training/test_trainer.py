@@ -848,7 +848,7 @@ class PartsTest(TrainingTestCase):
         ({"predict_with_generate": True}, "stops after 20 tokens.*`max_target_length`.*`generation_max_length`"),
     )
     def test_what_may_be_meant_is_reported(self, parts, message):
-        with self.assertLogs("hf_depth.training.trainer", "WARNING") as logs:
+        with self.assertLogs("hf_depth.training", "WARNING") as logs:
             self.trainer(**{"model": tiny_model("depth")} | parts)
         self.assertRegex(logs.output[0], message)
 
