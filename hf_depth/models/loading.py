@@ -391,7 +391,7 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
     too_small = config.vocab_size < len(tokenizer)
     if too_small and sentence_ids:
         # The sentence tokens get their rows below; until then any ids do.
-        config.update({"first_sentence_token_id": 0, "eosen_token_id": 0})
+        config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
     with whole_parameters():
         try:
             model, loading_info = model_class.from_pretrained(

@@ -673,8 +673,11 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
 
         Raises:
             `TypeError`: if a text is not a list of sentences.
-            `ValueError`: if a sentence has no tokens: the sentence tokens would count without it.
+            `ValueError`: if a sentence has no tokens: the sentence tokens would count without it; or if `max_length`
+                leaves no room for `</s>`.
         """
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"`max_length` is {max_length}, but an input has at least one token, `</s>`.")
         for text in texts:
             if isinstance(text, str):
                 raise TypeError(
@@ -745,8 +748,9 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if a mask is needed but missing, if the configurations of the encoder or of the decoder have
-                other sentence tokens or other switches than that of the model, or if the segment ids do not fit.
+            `ValueError`: if the decoder has no input, if a mask is needed but missing, if the configurations of the
+                encoder or of the decoder have other sentence tokens or other switches than that of the model, or if
+                the segment ids do not fit.
         """
         self._check_configurations()
         if encoder_segment_ids is not None or decoder_segment_ids is not None:
@@ -777,6 +781,11 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         elif not isinstance(encoder_outputs, BaseModelOutput):
             # Slicing, unlike unpacking, gives the values of an output of another class, such as that of T5's encoder.
             encoder_outputs = DepthEncoderOutput.from_tuple(tuple(encoder_outputs[:]))
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError(
+                "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or "
+                "call `generate()`, which starts by itself."
+            )
         if sentence_mask is None:
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         if sentence_mask is None and input_ids is not None:
@@ -999,6 +1008,12 @@ def _check_sentence_token_ids(config: DepthConfig, vocab_size: int) -> None:
             '`load_model(name_or_config, tokenizer, model_type="depth")` sets `first_sentence_token_id` and '
             "`eosen_token_id` to the ids that `add_sentence_tokens(tokenizer)` gave them, and adds rows to embeddings "
             "with too few."
+        )
+    if 0 <= config.eosen_token_id - config.first_sentence_token_id < config.num_sentence_tokens:
+        raise ValueError(
+            f"`eosen_token_id` {config.eosen_token_id} is one of the {config.num_sentence_tokens} sentence tokens "
+            f"from `first_sentence_token_id` {config.first_sentence_token_id} on: whoever changes one of them has to "
+            'give both. `load_model(name_or_config, tokenizer, model_type="depth")` takes them from the tokenizer.'
         )
 
 

@@ -477,7 +477,7 @@ class GivenStatesTest(parameterized.TestCase):
     def test_no_input_at_all_is_refused_as_in_t5(self):
         with self.assertRaisesRegex(ValueError, "exactly one of input_ids or inputs_embeds"):
             tiny_model()()
-        with self.assertRaisesRegex(ValueError, "or `labels` or `decoder_input_ids` instead"):
+        with self.assertRaisesRegex(ValueError, "nothing for the decoder: pass `labels`.*or call `generate"):
             tiny_model()(input_ids=torch.tensor([[5, 1]]))
 
     def test_a_tuple_of_the_encoder_keeps_its_hidden_states_and_attentions(self):
@@ -820,6 +820,11 @@ class EncodeSentencesTest(parameterized.TestCase):
     def test_no_sentence_is_left_out_of_the_count(self, empty):
         with self.assertRaisesRegex(ValueError, "Sentence 1, .* has no tokens: leave it out"):
             self.model.encode_sentences(self.tokenizer, ["Call me."], ["It is.", empty, "So."])
+
+    @parameterized.parameters(0, -1)
+    def test_a_length_without_room_for_the_end_is_refused(self, max_length):
+        with self.assertRaisesRegex(ValueError, f"`max_length` is {max_length}, but an input has at least one token"):
+            self.model.encode_sentences(self.tokenizer, ["Call me."], max_length=max_length)
 
     def test_an_input_without_a_sentence_is_its_end(self):
         self.assertEqual(self.model.encode_sentences(self.tokenizer, []).tolist(), [[self.tokenizer.eos_token_id]])

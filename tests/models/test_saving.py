@@ -104,6 +104,11 @@ class ConfigTest(CheckpointTestCase):
         with self.assertRaisesRegex(ValueError, "do not fit `vocab_size`=.*add_sentence_tokens"):
             DepthForConditionalGeneration(tiny_config(**changes))
 
+    @parameterized.parameters({"eosen_token_id": 45}, {"first_sentence_token_id": 41})
+    def test_the_end_of_a_sentence_is_no_sentence_token(self, **changes):
+        with self.assertRaisesRegex(ValueError, "`eosen_token_id` 4. is one of the 6 sentence tokens from"):
+            DepthForConditionalGeneration(tiny_config(**changes))
+
 
 class FullSizeTest(CheckpointTestCase):
     @parameterized.named_parameters(*BOTH_CLASSES)
