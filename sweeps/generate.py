@@ -381,7 +381,13 @@ class GenerateArguments:
         default=None,
         metadata={"help": "Checkpoints to compare, each with its own type of model: writes sweeps over these."},
     )
-    output_dir: str = field(default="my_sweeps", metadata={"help": "With --models: folder of these sweeps."})
+    output_dir: str | None = field(
+        default=None, metadata={"help": "With --models: folder of these sweeps; `my_sweeps` by default."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.models is None and self.output_dir is not None:
+            raise ValueError("`--output_dir` is for sweeps over your own checkpoints: name these by `--models`.")
 
 
 def recipe_file(name: str) -> str:
@@ -499,7 +505,7 @@ def all_sweeps(models: list[str] | None = None, folder: str = "sweeps") -> dict[
 
 def main(args: Sequence[str] | None = None) -> None:
     (arguments,) = parse_arguments([GenerateArguments], args, description=__doc__)
-    folder = Path(arguments.output_dir)
+    folder = Path(arguments.output_dir or "my_sweeps")
     if arguments.models is None:
         written = {ROOT / RECIPES_FOLDER / path: text for path, text in all_recipes().items()}
         written |= {ROOT / "sweeps" / path: text for path, text in all_sweeps().items()}

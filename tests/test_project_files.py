@@ -306,7 +306,8 @@ class SlurmTest(parameterized.TestCase):
         self.addCleanup(folder.cleanup)
         commands = {
             "srun": srun,
-            "scontrol": 'if [ "$1" = requeue ]; then echo "$@" > "$RECORD.requeue"; else echo node7; fi',
+            "scontrol": 'if [ "$1" = requeue ]; then echo "$@" > "$RECORD.requeue"; else '
+            "echo node7; sleep 0.1; echo node8; fi",  # in two writes, the second of which needs a reader
             "accelerate": 'printf "%s\\n" "$@" > "$RECORD"',
         }
         for name, body in commands.items():

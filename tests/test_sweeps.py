@@ -130,6 +130,12 @@ class GeneratedFilesTest(parameterized.TestCase):
         self.assertNotIn("model_type", sweep["parameters"])  # each checkpoint has its own
         self.assertEqual(sweep["parameters"]["output_dir"], {"value": "runs/mine/glue/rte"})
 
+    def test_a_folder_without_checkpoints_is_refused(self):
+        generate = load_script("sweeps/generate.py")
+        with mock.patch.object(Path, "write_text") as write, self.assertRaises(SystemExit):
+            generate.main(["--output_dir", "mine"])  # wrote over the recipes and sweeps of the repository
+        write.assert_not_called()
+
 
 class SweepTest(parameterized.TestCase):
     def parse(self, program, args):
@@ -353,6 +359,12 @@ class SlurmTest(parameterized.TestCase):
         types = script_arguments("examples/fine_tune_t5.py")
         *_, args = parse_arguments(types, [*launch.training_script_args, "--use_cpu", "true", "--bf16", "false"])
         self.assertEqual((args.seed, args.output_dir), (43, "runs/fine_tune_7/seed-43"))
+
+    @parameterized.parameters((("--output_dir", "my runs/rte"),), (("--output-dir=my runs/rte", "--max_steps", "7"),))
+    def test_an_array_is_written_to_the_folder_that_is_given(self, given):
+        array = {"SLURM_ARRAY_TASK_ID": "43", "SLURM_ARRAY_JOB_ID": "7"}
+        _, record = self.run_script("fine_tune.sbatch", "examples/configs/recipes/rte.yaml", *given, **array)
+        self.assertEqual(record.read_text(encoding="utf-8").splitlines()[-1], "my runs/rte/seed-43")
 
     def test_of_an_array_only_the_job_that_was_interrupted_is_requeued(self):
         # Of the last task of an array the job has the id of the whole array.

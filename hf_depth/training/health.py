@@ -245,7 +245,7 @@ class HealthTrainer(StreamTrainer):
         self._restore_state(step.before)
         # The means of the loss, of this log and of the run, are over the steps that were made.
         self._globalstep_last_logged += 1
-        self._first_step = self._first_step_of_loss + 1
+        self._first_step_of_loss += 1
 
     def _state_before_step(self) -> dict[str, Any]:
         """What a step changes besides the model; empty where no batch may be skipped."""

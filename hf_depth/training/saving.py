@@ -68,7 +68,7 @@ class SavingTrainer(Seq2SeqTrainer):
         self._last_good_step = 0
         self._resumed_from: str | None = None
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
-        self._first_step: int | None = None  # that the mean loss of the run begins with, if not where `train` began
+        self._first_step_of_loss = 0  # after which the mean loss of the run begins
         self._epoch_is_over = False
         self.add_callback(_ResumeCallback(self))
 
@@ -424,7 +424,7 @@ class SavingTrainer(Seq2SeqTrainer):
         As `Trainer` does, but a run that is continued has the intervals of its arguments, not those of the checkpoint,
         and may have callbacks whose states the checkpoint lacks; `Trainer` could not save them.
         """
-        self.last_checkpoint, self._first_step = self._resumed_from, None  # also in another try, of smaller batches
+        self.last_checkpoint = self._resumed_from  # also in another try, of smaller batches
         # Of other intervals, which may change, and of another batch size, which is told by [`SamplingTrainer`] and by
         # `check_same_run`.
         differences = logging.getLogger(compare_trainer_and_checkpoint_args.__module__)
@@ -434,7 +434,7 @@ class SavingTrainer(Seq2SeqTrainer):
         finally:
             differences.disabled = was_disabled
         self.state.compute_steps(self.args, max_steps)
-        self._last_good_step = self.state.global_step
+        self._last_good_step = self._first_step_of_loss = self.state.global_step
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):
                 self.state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
@@ -487,11 +487,7 @@ class SavingTrainer(Seq2SeqTrainer):
         self._tr_loss.fill_(saved["loss_since_log"])
         self._globalstep_last_logged = saved["last_logged_step"]
         self._total_loss_scalar = saved["loss_until_log"]
-        self._first_step = saved["first_step"]
-
-    @property
-    def _first_step_of_loss(self) -> int:
-        return self._initial_global_step if self._first_step is None else self._first_step
+        self._first_step_of_loss = saved["first_step"]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As `Trainer.log`; stops on a loss that is not finite, and `train_loss` is that of all steps of the run."""
