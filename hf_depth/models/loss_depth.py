@@ -215,7 +215,7 @@ def _backward(ctx, loss_gradient, token_gradient, *_):
             '`model.set_attn_implementation("eager")`, as only that attention has any.'
         )
     hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient = ctx.saved_tensors
-    if loss_gradient is not None and token_gradient is not None and torch.compiler.is_compiling():
+    if loss_gradient is not None and token_gradient is not None and _is_traced(loss_gradient):
         loss_gradient, token_gradient = _refuse(token_gradient, loss_gradient), None
     row_gradient = 0.0 if loss_gradient is None else loss_gradient * loss_weights
     if token_gradient is not None:
@@ -259,6 +259,11 @@ _linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients
 
 def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Their product; on a CPU, where another matrix of this size costs as much as a chunk, nothing is done for 1."""
-    if factor.device.type == "cpu" and not torch.compiler.is_compiling() and factor.item() == 1:
+    if factor.device.type == "cpu" and not _is_traced(factor) and factor.item() == 1:
         return gradient
     return gradient * factor
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a graph is made of what happens to it. Before 2.13, torch traces a backward pass without saying so."""
+    return torch.compiler.is_compiling() or type(tensor) is not torch.Tensor

@@ -246,16 +246,19 @@ class PMIMaskingTest(CorpusTestCase):
     def test_collocations_are_masked_as_a_whole_and_windows_fit(self, kind, mlm_probability):
         objective = self.objective(kind, mlm_probability=mlm_probability, mean_noise_span_length=4.0)
         examples = list(objective.prepare(documents()))
+        # A window of the token stream may begin inside the name: where it does depends on the tokenizer.
+        whole = [not TOKENIZER.decode(example["input_ids"]).lstrip(" .").startswith("Bennet") for example in examples]
         collator = objective.collator()
         found = 0
-        for epoch in range(10):
+        for epoch in range(40):
             collator.set_epoch(epoch)
             batch = collator(examples)
             self.assertLessEqual(batch["input_ids"].shape[1], LENGTHS["max_source_length"])
             self.assertLessEqual(batch["labels"].shape[1], LENGTHS["max_target_length"])
             targets = [" ".join(TOKENIZER.decode(labels[labels >= 0]).split()) for labels in batch["labels"]]
             found += sum("Mr. Bennet" in target for target in targets)
-            self.assertEqual(sum(target.count("Bennet") - target.count("Mr. Bennet") for target in targets), 0)
+            for target in itertools.compress(targets, whole):
+                self.assertEqual(target.count("Bennet"), target.count("Mr. Bennet"), target)
         self.assertGreater(found, 3)
 
     def test_the_units_are_a_column_that_is_declared(self):

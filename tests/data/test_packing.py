@@ -100,7 +100,7 @@ class RowsTest(parameterized.TestCase):
         ):
             rows = list(rows)
             self.assertEqual(keys(taken_apart(rows)), expected)
-            self.assertLess(len(rows), 0.8 * len(examples))
+            self.assertLess(len(rows), 0.85 * len(examples))
             self.assertGreater(min(len(row["input_ids"]) for row in rows), 0)
 
     def test_a_stream_gives_each_example_once_per_pass_to_each_number_of_consumers(self):
