@@ -336,17 +336,22 @@ class SlurmTest(parameterized.TestCase):
         result = subprocess.run(["bash", script, *args], env=environment, cwd=ROOT, capture_output=True, text=True)
         return result, folder / "record"
 
-    @parameterized.parameters(("1", "single.yaml", 1), ("4", "multi_gpu.yaml", 4))
-    def test_fine_tuning_uses_the_gpus_of_the_job(self, gpus, config, processes):
+    @parameterized.parameters(
+        ("1", {}, "single.yaml", 1),
+        ("4", {}, "multi_gpu.yaml", 4),
+        ("1", {"ACCELERATE_CONFIG": "examples/accelerate/zero2.yaml"}, "zero2.yaml", 1),
+        ("4", {"ACCELERATE_CONFIG": "examples/accelerate/zero2.yaml"}, "zero2.yaml", 4),
+    )
+    def test_fine_tuning_uses_the_gpus_of_the_job(self, gpus, environment, config, processes):
         args = ("examples/configs/recipes/rte.yaml", "--model_name_or_path", "runs/depth")
-        result, record = self.run_script("fine_tune.sbatch", *args, SLURM_GPUS_ON_NODE=gpus)
+        result, record = self.run_script("fine_tune.sbatch", *args, SLURM_GPUS_ON_NODE=gpus, **environment)
         self.assertEqual(result.returncode, 0, result.stderr)
         command, *flags = record.read_text(encoding="utf-8").splitlines()
         self.assertEqual(command, "launch")
         launch = launch_command_parser().parse_args(flags)
         self.assertEqual(Path(launch.config_file), Path("examples/accelerate") / config)
         self.assertTrue((ROOT / launch.config_file).is_file())
-        self.assertEqual(launch.num_processes or 1, processes)
+        self.assertEqual(launch.num_processes, processes)
         self.assertEqual(launch.training_script, "examples/fine_tune_t5.py")
         self.assertEqual(tuple(launch.training_script_args), args)
 

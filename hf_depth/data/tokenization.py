@@ -71,6 +71,7 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
             tokenizer = loader.from_pretrained(name_or_path, **{"extra_ids": 0} | kwargs)
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # an unknown name, a damaged file
         reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
+        reason = _sentencepiece_problem() if "tiktoken" in reason else reason
         raise ValueError(
             f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "
             "spiece.model, or a tokenizer of the Hub, by `tokenizer_name`."
@@ -78,6 +79,15 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
         raise ValueError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
     return tokenizer
+
+
+def _sentencepiece_problem() -> str:
+    """Why a SentencePiece model is not read. Transformers (5.23) then takes it for a file of tiktoken, and says so."""
+    try:
+        from sentencepiece import sentencepiece_model_pb2  # noqa: F401
+    except Exception as error:  # protobuf's own is none of Python's
+        return f"sentencepiece and protobuf do not go together: {str(error).rstrip('. ')}; try `pip install -U protobuf`"
+    return "it is no SentencePiece model"
 
 
 def add_sentence_tokens(

@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import sentencepiece
 from absl.testing import parameterized
 from datasets.fingerprint import Hasher
 from hypothesis import given
@@ -169,6 +170,21 @@ class LoadTokenizerTest(parameterized.TestCase):
         self.assertIsInstance(bare, T5Tokenizer)
         self.assertEqual(bare.get_vocab(), TOKENIZER.get_vocab())
         self.assertEqual(saved.get_vocab(), TOKENIZER.get_vocab())
+
+    def test_a_protobuf_that_does_not_go_with_sentencepiece_is_named(self):
+        name = "sentencepiece.sentencepiece_model_pb2"
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(sentencepiece, "sentencepiece_model_pb2"):
+            write_sentencepiece_model(folder)
+            del sentencepiece.sentencepiece_model_pb2
+            with mock.patch.dict("sys.modules", {name: None}):
+                with self.assertRaisesRegex(ValueError, f"protobuf do not go together: .*{name}.*-U protobuf"):
+                    load_tokenizer(folder)
+
+    def test_what_is_no_sentencepiece_model_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "spiece.model").write_text("version https://git-lfs.github.com/spec/v1")
+            with self.assertRaisesRegex(ValueError, "cannot be read: it is no SentencePiece model. Name a folder"):
+                load_tokenizer(folder)
 
 
 class MT5Test(parameterized.TestCase):
