@@ -86,7 +86,8 @@ def _sentencepiece_problem() -> str:
     try:
         from sentencepiece import sentencepiece_model_pb2  # noqa: F401
     except Exception as error:  # protobuf's own is none of Python's
-        return f"sentencepiece and protobuf do not go together: {str(error).rstrip('. ')}; try `pip install -U protobuf`"
+        reason = str(error).rstrip(". ")
+        return f"sentencepiece and protobuf do not go together: {reason}; try `pip install -U protobuf`"
     return "it is no SentencePiece model"
 
 
