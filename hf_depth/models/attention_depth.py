@@ -6,7 +6,7 @@ The implementations of this package (`sdpa_depth.py` and those beside it) never 
 one number per distance of two tokens: `bias[h, k - q + Q - 1]` for head h, query q of Q, and key k of K, of shape
 `(heads, Q + K - 1)`. Cross-attention, which has no position bias, gets an empty tensor of shape `(0,)`.
 
-Imports only torch, transformers and the masks beside it: the Hub ships it with the model's code.
+Imports only torch, transformers and the files beside it: the Hub ships it with the model's code.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
+from .layers_depth import is_transformed
 from .masking_depth import COMPACT_IMPLEMENTATIONS, depth_mask, expand_mask, is_compact
 
 logger = logging.get_logger(__name__)
@@ -39,7 +40,7 @@ def register_attention(
     Make an implementation known to transformers, for `attn_implementation=name`.
 
     The function gets what training and evaluation need. A step with a key/value cache, a dense mask given by the
-    caller, and dropout of the attention weights in training go the way of "sdpa", with the same results.
+    caller, dropout of the attention weights in training, and `torch.func` go the way of "sdpa", with the same results.
 
     Args:
         name (`str`): one of `COMPACT_IMPLEMENTATIONS`.
@@ -82,7 +83,7 @@ def register_attention(
                     f"`{name}` attention does not support `output_attentions=True`: there are none in the output. "
                     'Call `model.set_attn_implementation("eager")` to have them.'
                 )
-            if dropout == 0.0:
+            if dropout == 0.0 and not is_transformed():
                 is_causal = module.is_causal and attention_mask is None
                 output = function(query, key, value, position_bias, attention_mask, is_causal)
                 return output.transpose(1, 2), None

@@ -32,12 +32,18 @@ class DepthLayerNorm(T5LayerNorm):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         # Inductor fuses the formula with what is around it; for weights in half precision it has casts of its own.
-        if torch.compiler.is_compiling() or self.weight.dtype != torch.float32:
+        if torch.compiler.is_compiling() or self.weight.dtype != torch.float32 or is_transformed():
             return super().forward(hidden_states)
         hidden_states = hidden_states.float()
         if hidden_states.device.type == "cpu":
             return _RMSNorm.apply(hidden_states, self.weight, self.variance_epsilon)
         return nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
+
+
+def is_transformed() -> bool:
+    """Whether this is called within `torch.func.grad`, `vmap` and so on, which know operations of torch's own alone."""
+    # There is no public question. Under compilation none of ours is there to be transformed, or it cannot be.
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 class _RMSNorm(torch.autograd.Function):

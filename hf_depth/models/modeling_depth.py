@@ -24,7 +24,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
 from .flex_depth import depth_flex
-from .layers_depth import is_plain_layer, speed_up_layers
+from .layers_depth import is_plain_layer, is_transformed, speed_up_layers
 from .loss_depth import cross_entropy_per_token, linear_cross_entropy
 from .masking_depth import (
     check_segment_ids,
@@ -454,6 +454,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             return {"logits": self.lm_head(hidden_states)}
         predictions = None
         is_fused = skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None
+        is_fused = is_fused and not is_transformed()
         logits = None if is_fused else self.lm_head(hidden_states)
         # A model may be spread over several devices: all else moves to that of the logits, as in T5.
         device = (hidden_states if is_fused else logits).device

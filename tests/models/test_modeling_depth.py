@@ -636,6 +636,33 @@ class LossTest(parameterized.TestCase):
         self.assertIsNone(outputs.token_losses)
 
 
+class FunctionalTest(parameterized.TestCase):
+    """`torch.func`, for gradients of single examples and the like."""
+
+    @parameterized.product(
+        model_class=(DepthForConditionalGeneration, T5ForConditionalGeneration),
+        attn_implementation=("eager", "sdpa", "depth_sdpa"),
+    )
+    def test_gradients_are_those_of_a_backward_pass_of_each_example_too(self, model_class, attn_implementation):
+        config = tiny_t5_config() if model_class is T5ForConditionalGeneration else tiny_config()
+        model = tiny_model(config, attn_implementation, model_class=model_class).train()
+        number = {"num_items_in_batch": torch.tensor(7.0)}
+        parameters, batch = dict(model.named_parameters()), random_batch(13)
+
+        def loss(parameters, batch):
+            return torch.func.functional_call(model, parameters, (), batch | number).loss
+
+        def loss_of_row(parameters, row):
+            return loss(parameters, {name: value[None] for name, value in row.items()})
+
+        actual = torch.func.grad(loss)(parameters, batch)
+        torch.testing.assert_close(actual, gradients(model, batch | number), rtol=1e-4, atol=1e-6)
+        del batch["attention_mask"]  # of which transformers asks whether it holds padding, which vmap refuses
+        by_row = torch.func.vmap(torch.func.grad(loss_of_row), (None, 0))(parameters, batch)
+        actual = {name: gradient.sum(0) for name, gradient in by_row.items()}
+        torch.testing.assert_close(actual, gradients(model, batch | number), rtol=1e-4, atol=1e-6)
+
+
 class TrainingTest(parameterized.TestCase):
     @parameterized.product(shape=(V1_0, V1_1), attn_implementation=("eager", "sdpa"))
     def test_training_changes_every_parameter(self, shape, attn_implementation):
