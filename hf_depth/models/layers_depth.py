@@ -41,8 +41,8 @@ class DepthLayerNorm(T5LayerNorm):
 
 
 def is_transformed() -> bool:
-    """Whether this is called within `torch.func.grad`, `vmap` and so on, which know operations of torch's own alone."""
-    # There is no public question. Under compilation none of ours is there to be transformed, or it cannot be.
+    """Whether this runs within `torch.func.grad`, `vmap` and so on, which know torch's own operations alone."""
+    # Torch has no public function for it, and compilation does not know this one.
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
