@@ -148,6 +148,14 @@ def _check_columns(task: Any) -> None:
             f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
             f"{len(task.prefix)}: {task.prefix!r}. Use an empty one where there is nothing to say.",
         )
+    for column in (*columns, task.label_column_name):
+        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
+            raise _error(
+                task,
+                "prefix",
+                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
+                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
+            )
     if not task.label_column_name or task.label_column_name in columns:
         raise _error(task, "label_column_name", f"must name another column, got {task.label_column_name!r}.")
     if task.probe_features not in PROBE_FEATURES:

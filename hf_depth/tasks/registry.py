@@ -84,10 +84,16 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
         benchmark, name: where the entry does not give them.
 
     Raises:
+        `TypeError`: if it is neither a task nor an entry.
         `ValueError`: naming the field, if one is unknown (with near matches), missing or not valid.
     """
     if isinstance(entry, TaskSpec):
         return entry
+    if not isinstance(entry, Mapping):
+        raise TypeError(
+            f"A task must be a `TaskSpec` or a dictionary of its fields, got {entry!r:.80}: write "
+            "`register_task({…}, 'benchmark', 'name')`."
+        )
     given = {"benchmark": benchmark, "name": name}
     entry = {key: value for key, value in given.items() if value is not None} | _together(entry)
     check_fields(str(entry.get("name", "?")), entry, [item.name for item in fields(TaskSpec)], _REQUIRED)
@@ -112,6 +118,7 @@ def register_task(
         `TaskSpec`: the task.
 
     Raises:
+        `TypeError`: if it is neither a task nor an entry.
         `ValueError`: if the entry is not valid, or if there is another task of that name.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
