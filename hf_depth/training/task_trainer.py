@@ -178,7 +178,8 @@ class TaskTrainer(DepthTrainer):
         for key, dataset in by_name(self.eval_dataset).items():
             metrics = dataset.spec.metric_names
             baselines = [f"{kind}_{name}" for kind in ("majority", "chance") for name in filter(has_baseline, metrics)]
-            metrics = ["loss", "unparsed_fraction", *metrics, *baselines]
+            unparsed = ["unparsed_fraction"] if dataset.spec.labels is not None and not self._scores_labels() else []
+            metrics = ["loss", *unparsed, *metrics, *baselines]
             names += [f"{key}_{name}" if key else name for name in metrics]
         return names
 

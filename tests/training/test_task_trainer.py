@@ -514,12 +514,26 @@ class TrainingTest(TestCase):
             spec = dataclasses.replace(spec, metric_names=("mean_error",), metric_to_optimize="mean_error")
             evaluated = task_dataset(rte_rows(4), "t5", spec=spec)
             steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-            steps |= {"max_steps": 1, "load_best_model_at_end": True, "prediction_mode": "score_labels"}
+            steps |= {"max_steps": 1, "load_best_model_at_end": True}
             trained = trainer("t5", self.folder, rte_rows(4), evaluated, **steps | arguments)
             with self.assertRaisesRegex(ValueError, f"`greater_is_better` {message}. Give `greater_is_better="):
                 trained.train()
             trained.args.greater_is_better = not trained.args.greater_is_better
             trained._check_metric_for_best_model(trained.args.metric_for_best_model.removeprefix("eval_"))
+
+    @parameterized.parameters((RTE, "score_labels"), (QUESTIONS, "generate"))
+    def test_the_best_model_is_not_that_of_a_metric_that_there_is_not(self, spec, mode):
+        rows = rte_rows(4)
+        if spec is QUESTIONS:
+            rows = Dataset.from_dict({"question": SENTENCES[:2], "answers": [["a"]] * 2})
+        steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+        steps |= {"metric_for_best_model": "unparsed_fraction", "greater_is_better": False}
+        evaluated = task_dataset(rows, "t5", spec=spec)
+        trained = trainer(
+            "t5", self.folder, rte_rows(4), evaluated, **steps, load_best_model_at_end=True, prediction_mode=mode
+        )
+        with self.assertRaisesRegex(ValueError, "'unparsed_fraction' is no metric of the evaluation"):
+            trained.train()
 
     def test_the_card_has_the_scores_of_the_model_as_it_is(self):
         trained = trainer("t5", self.folder, rte_rows(16), max_steps=1, prediction_mode="score_labels")
