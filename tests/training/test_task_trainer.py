@@ -131,6 +131,16 @@ class EvaluationTest(TestCase):
         expected = np.mean(output.predictions.label_ids == np.array(evaluated.eval_dataset.rows["label"][:]))
         self.assertAlmostEqual(output.metrics["predict_accuracy"], expected)
 
+    def test_several_predictions_of_an_example_are_refused(self):
+        evaluated = self.trainer()  # they would be taken for those of other examples
+        several = {"num_beams": 2, "num_return_sequences": 2}
+        for evaluate in (evaluated.evaluate, evaluated.predict):
+            with self.assertRaisesRegex(ValueError, "`num_return_sequences=2` is not supported"):
+                evaluate(evaluated.eval_dataset, **several)
+        evaluated.model.generation_config.update(**several)
+        with self.assertRaisesRegex(ValueError, "`num_return_sequences=2` is not supported"):
+            evaluated.evaluate()
+
     def test_the_majority_class_is_that_of_the_training_examples(self):
         rows = rte_rows(16).filter(lambda row: row["label"] == 0 or row["idx"] % 4 == 0)
         self.assertGreater(rows["label"][:].count(0), rows["label"][:].count(1))
