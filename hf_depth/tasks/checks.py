@@ -67,6 +67,26 @@ def check_task(task: Any) -> None:
     _check_splits(task)
 
 
+def check_prefixes(task: Any) -> None:
+    """
+    Check that no prefix is meant as a template. (Not of a task that a fine-tuned model brings, which has read it so.)
+
+    Args:
+        task (`TaskSpec`): the task.
+
+    Raises:
+        [`FieldError`]: naming the task and the column.
+    """
+    for column in (*task.text_column_name, task.label_column_name):
+        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
+            raise _error(
+                task,
+                "prefix",
+                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
+                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
+            )
+
+
 def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Sequence[str] = PREDICTION_MODES) -> None:
     """
     Check that there is such a mode, and that labels are scored only where there are labels.
@@ -148,14 +168,6 @@ def _check_columns(task: Any) -> None:
             f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
             f"{len(task.prefix)}: {task.prefix!r}. Use an empty one where there is nothing to say.",
         )
-    for column in (*columns, task.label_column_name):
-        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
-            raise _error(
-                task,
-                "prefix",
-                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
-                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
-            )
     if not task.label_column_name or task.label_column_name in columns:
         raise _error(task, "label_column_name", f"must name another column, got {task.label_column_name!r}.")
     if task.probe_features not in PROBE_FEATURES:

@@ -19,7 +19,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ..suggestions import listed, suggestion
-from .checks import FieldError, check_fields
+from .checks import FieldError, check_fields, check_prefixes
 from .entries import BENCHMARK_ALIASES, BENCHMARKS, TASK_ALIASES
 from .entry_files import read_task_file
 from .spec import TaskSpec
@@ -97,7 +97,9 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
     given = {"benchmark": benchmark, "name": name}
     entry = {key: value for key, value in given.items() if value is not None} | _together(entry)
     check_fields(str(entry.get("name", "?")), entry, [item.name for item in fields(TaskSpec)], _REQUIRED)
-    return TaskSpec(**entry)
+    task = TaskSpec(**entry)
+    check_prefixes(task)
+    return task
 
 
 def register_task(
