@@ -318,7 +318,8 @@ class ArgumentsTest(TestCase):
     @parameterized.product(kind=KINDS, argument=["train_dataset", "eval_dataset"])
     def test_each_example_agrees_with_the_model_on_sentence_tokens(self, kind, argument):
         rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
-        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[]], "num_cut_tokens": [0]})
+        counts = {"num_cut_tokens": [0], "num_cut_target_tokens": [0]}
+        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[]], **counts})
         both = [no_text.cast(prepared(rows, kind).features), prepared(rows, kind), prepared(rows.select([1]), other)]
         mixed = concatenate_datasets([part.with_format(None) for part in both])
         many = concatenate_datasets([rows.select([0]), rows, rows.select([1])])
