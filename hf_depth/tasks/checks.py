@@ -67,6 +67,26 @@ def check_task(task: Any) -> None:
     _check_splits(task)
 
 
+def check_prefixes(task: Any) -> None:
+    """
+    Check that no prefix is meant as a template. (Not of a task that a fine-tuned model brings, which has read it so.)
+
+    Args:
+        task (`TaskSpec`): the task.
+
+    Raises:
+        [`FieldError`]: naming the task and the column.
+    """
+    for column in (*task.text_column_name, task.label_column_name):
+        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
+            raise _error(
+                task,
+                "prefix",
+                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
+                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
+            )
+
+
 def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Sequence[str] = PREDICTION_MODES) -> None:
     """
     Check that there is such a mode, and that labels are scored only where there are labels.

@@ -17,7 +17,7 @@ from .rows import check_class_order
 from .spec import TaskSpec
 
 # Part of the fingerprint of prepared data: raise it when the same example may give other ids.
-ROWS_VERSION = 1
+ROWS_VERSION = 2
 
 # Where a loader gives this column and the text of the example ends with it, that end is cut last of all.
 INSTANCE_COLUMN = "instance"
@@ -47,8 +47,8 @@ class TaskPreprocessor:
         seed (`int`, *optional*, defaults to 42): together with the example, chooses the target among the references.
 
     Called with a batch of examples, it returns the columns `input_ids` (1-D int32 arrays), `labels` (1-D int32 arrays:
-    the target and `</s>`; empty where there is none) and `num_cut_tokens` (tokens of input and target that were cut
-    off).
+    the target and `</s>`; empty where there is none), `num_cut_tokens` (tokens of input and target that were cut
+    off) and `num_cut_target_tokens` (those of the target).
 
     Raises:
         `ValueError`: if a length is too small for the labels, or the tokenizer cannot write or tell apart two of them,
@@ -98,7 +98,8 @@ class TaskPreprocessor:
     @property
     def features(self) -> Features:
         ids = List(Value("int32"))
-        return Features({"input_ids": ids, "labels": ids, "num_cut_tokens": Value("int32")})
+        number = Value("int32")
+        return Features({"input_ids": ids, "labels": ids, "num_cut_tokens": number, "num_cut_target_tokens": number})
 
     def length(self, text: str) -> int:
         """How many tokens a text takes in an input, without what closes it."""
@@ -107,16 +108,17 @@ class TaskPreprocessor:
 
     def __call__(self, batch: Mapping[str, list]) -> dict[str, list]:
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
-        columns = {"input_ids": [], "labels": [], "num_cut_tokens": []}
+        columns = {name: [] for name in self.features}
         for (parts, keep_last), target in zip(self._encoded_parts(rows), self._encoded_targets(rows), strict=True):
             input_ids, num_cut_tokens = self._layout(parts, keep_last)
-            labels = []
+            labels, num_cut_target_tokens = [], 0
             if target is not None:
                 labels = [*target[: self.max_target_length - 1], self.eos_token_id]
-                num_cut_tokens += len(target) + 1 - len(labels)
+                num_cut_target_tokens = len(target) + 1 - len(labels)
             columns["input_ids"].append(np.array(input_ids, dtype=np.int32))
             columns["labels"].append(np.array(labels, dtype=np.int32))
-            columns["num_cut_tokens"].append(num_cut_tokens)
+            columns["num_cut_tokens"].append(num_cut_tokens + num_cut_target_tokens)
+            columns["num_cut_target_tokens"].append(num_cut_target_tokens)
         return columns
 
     def _encoded_parts(self, rows: list[dict]) -> list[tuple[list[list[list[int]]], bool]]:
@@ -215,7 +217,7 @@ def prepare_task(
         desc (`str`, *optional*): for the progress bar.
 
     Returns:
-        `Dataset`: with the columns `input_ids`, `labels` and `num_cut_tokens`.
+        `Dataset`: with the columns `input_ids`, `labels`, `num_cut_tokens` and `num_cut_target_tokens`.
 
     Raises:
         `ValueError`: if the label column is a `ClassLabel` with other numbers than the task's.
@@ -242,14 +244,15 @@ def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str,
 
     Returns:
         `dict[str, int]`: `examples`, `tokens` (of inputs), `cut_examples` and `tokens_cut` of those that were too
-        long, and, if `unk_token_id` is given, `unknown_tokens` of inputs.
+        long, `target_tokens_cut` (those of targets), and, if `unk_token_id` is given, `unknown_tokens` of inputs.
     """
-    counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut"), 0)
+    counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut", "target_tokens_cut"), 0)
     for batch in rows.with_format("arrow").iter(batch_size=10_000):
         counts["examples"] += len(batch)
         counts["tokens"] += pc.sum(pc.list_value_length(batch["input_ids"])).as_py()
         counts["cut_examples"] += pc.sum(pc.greater(batch["num_cut_tokens"], 0)).as_py()
         counts["tokens_cut"] += pc.sum(batch["num_cut_tokens"]).as_py()
+        counts["target_tokens_cut"] += pc.sum(batch["num_cut_target_tokens"]).as_py()
         if unk_token_id is not None:
             unknown = pc.sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id), min_count=0).as_py()
             counts["unknown_tokens"] = counts.get("unknown_tokens", 0) + unknown

@@ -19,7 +19,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ..suggestions import listed, suggestion
-from .checks import FieldError, check_fields
+from .checks import FieldError, check_fields, check_prefixes
 from .entries import BENCHMARK_ALIASES, BENCHMARKS, TASK_ALIASES
 from .entry_files import read_task_file
 from .spec import TaskSpec
@@ -84,14 +84,22 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
         benchmark, name: where the entry does not give them.
 
     Raises:
+        `TypeError`: if it is neither a task nor an entry.
         `ValueError`: naming the field, if one is unknown (with near matches), missing or not valid.
     """
     if isinstance(entry, TaskSpec):
         return entry
+    if not isinstance(entry, Mapping):
+        raise TypeError(
+            f"A task must be a `TaskSpec` or a dictionary of its fields, got {entry!r:.80}: write "
+            "`register_task({…}, 'benchmark', 'name')`."
+        )
     given = {"benchmark": benchmark, "name": name}
     entry = {key: value for key, value in given.items() if value is not None} | _together(entry)
     check_fields(str(entry.get("name", "?")), entry, [item.name for item in fields(TaskSpec)], _REQUIRED)
-    return TaskSpec(**entry)
+    task = TaskSpec(**entry)
+    check_prefixes(task)
+    return task
 
 
 def register_task(
@@ -112,6 +120,7 @@ def register_task(
         `TaskSpec`: the task.
 
     Raises:
+        `TypeError`: if it is neither a task nor an entry.
         `ValueError`: if the entry is not valid, or if there is another task of that name.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}

@@ -331,10 +331,12 @@ class TaskSplits:
                 self._sentence_tokens = preprocessor.sentence_tokens
                 name = f"{self._name(part.spec)} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
-                    part.prepared[split] = prepare_task(
+                    prepared = prepare_task(
                         examples, preprocessor, num_proc, overwrite_cache, desc=f"Preparing {name}"
-                    ).with_format("numpy")
-                self.statistics[name] = task_statistics(part.prepared[split], tokenizer.unk_token_id)
+                    )
+                self.statistics[name] = task_statistics(prepared, tokenizer.unk_token_id)
+                # No batch needs it, and a collator of the user's would pass it on to the model.
+                part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
                 _report(name, self.statistics[name])
         return self
 
@@ -595,9 +597,13 @@ def _report(name: str, statistics: Mapping[str, int]) -> None:
     """Log what the preparation made of a split."""
     logger.info(f"{name}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items()))
     if statistics["cut_examples"]:
+        of_targets = statistics["target_tokens_cut"]
+        of_inputs = statistics["tokens_cut"] - of_targets
+        lost = {"inputs (`max_source_length`)": of_inputs, "targets (`max_target_length`)": of_targets}
+        lost = " and ".join(f"{number:,} tokens of {where}" for where, number in lost.items() if number)
         logger.warning(
             f"{name}: {statistics['cut_examples']:,} of {statistics['examples']:,} examples were too long, and lost "
-            f"{statistics['tokens_cut']:,} tokens. Raise `max_source_length` or `max_target_length` to keep them."
+            f"{lost}. Raise the length to keep them."
         )
     if statistics.get("unknown_tokens", 0) > UNKNOWN_TOKENS_TO_REPORT * statistics["tokens"]:
         logger.warning(

@@ -104,6 +104,9 @@ class GenerationTrainer(HealthTrainer):
         gather_in_generation(self.model)
         prompt = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
         settings = gen_kwargs or self._gen_kwargs
+        number = settings.get("num_return_sequences") or self.model.generation_config.num_return_sequences
+        if number not in (None, 1):  # the second one would be taken for that of the next example
+            raise ValueError(f"`num_return_sequences={number}` is not supported: an example has one prediction.")
         if self.args.generation_cache_implementation is not None:
             settings = {"cache_implementation": self.args.generation_cache_implementation} | settings
         generation = self.model.generation_config

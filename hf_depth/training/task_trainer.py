@@ -178,9 +178,26 @@ class TaskTrainer(DepthTrainer):
         for key, dataset in by_name(self.eval_dataset).items():
             metrics = dataset.spec.metric_names
             baselines = [f"{kind}_{name}" for kind in ("majority", "chance") for name in filter(has_baseline, metrics)]
-            metrics = ["loss", "unparsed_fraction", *metrics, *baselines]
+            unparsed = ["unparsed_fraction"] if dataset.spec.labels is not None and not self._scores_labels() else []
+            metrics = ["loss", *unparsed, *metrics, *baselines]
             names += [f"{key}_{name}" if key else name for name in metrics]
         return names
+
+    def _check_metric_for_best_model(self, name: str) -> None:
+        """Also that `greater_is_better` fits what is known of the metric; else the worst model would be kept."""
+        super()._check_metric_for_best_model(name)
+        greater_is_better = {"score": True}
+        for key, dataset in by_name(self.eval_dataset).items():
+            known = {"loss": False, "unparsed_fraction": False}
+            known[dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
+            greater_is_better |= {f"{key}_{metric}" if key else metric: known[metric] for metric in known}
+        expected = greater_is_better.get(name, self.args.greater_is_better)
+        if self.args.greater_is_better != expected:
+            raise ValueError(
+                f"`greater_is_better` is {self.args.greater_is_better}, but of the `metric_for_best_model` {name!r} "
+                f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`, or leave both out: "
+                "the score, by which models then compare, is always the greater the better."
+            )
 
     # ---- Data -------------------------------------------------------------------------------------------------------
 
@@ -192,11 +209,11 @@ class TaskTrainer(DepthTrainer):
             )
         self._check_examples("train_dataset", dataset)
 
-    def _check_evaluation_data(self, datasets: EvaluationData) -> None:
+    def _check_evaluation_data(self, datasets: EvaluationData, name_of_all: str = "eval_dataset") -> None:
         named = by_name(datasets)
         names_by_key: dict[tuple[str, str, str], str] = {}
         for name, dataset in named.items():
-            argument = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            argument = f"{name_of_all}[{name!r}]" if name else name_of_all
             if not isinstance(dataset, TaskDataset):
                 raise TypeError(
                     f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
@@ -313,7 +330,13 @@ class TaskTrainer(DepthTrainer):
 
     def predict(self, test_dataset: TaskDataset, *args: Any, **kwargs: Any) -> PredictionOutput:
         """As `Seq2SeqTrainer.predict`; `predictions` are [`TaskPredictions`], `label_ids` is `None`."""
-        self._check_evaluation_data(test_dataset)
+        if isinstance(test_dataset, Mapping):
+            raise TypeError(
+                f"`test_dataset` must be one TaskDataset, but there are several: {listed(test_dataset)}. Predict them "
+                "one by one, or all by `trainer.evaluate_tasks(test_datasets)`; `trainer.evaluations` then has the "
+                "predictions."
+            )
+        self._check_evaluation_data(test_dataset, "test_dataset")
         return super().predict(test_dataset, *args, **kwargs)
 
     def evaluation_loop(
@@ -352,6 +375,11 @@ class TaskTrainer(DepthTrainer):
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
+        if "index" not in inputs:
+            raise ValueError(
+                "The batches of `data_collator` have no `index`, by which each prediction finds its example. Pass on "
+                "that column of the examples (int64, one number for each), or build on `DataCollatorForTasks`."
+            )
         index = inputs.pop("index")
         loss = self._loss(model, inputs, ignore_keys) if "labels" in inputs else None
         if self._scores_labels():

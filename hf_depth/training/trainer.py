@@ -253,13 +253,15 @@ class DepthTrainer(GenerationTrainer):
         # A search over hyperparameters leaves no model between its trials, of which the first one was checked.
         needs_it = needs_it and self.model is not None
         if needs_it and self.compute_metrics is None and self.eval_dataset is not None:
-            known = self._evaluation_metric_names()
-            if name not in known:
-                raise ValueError(
-                    f"`metric_for_best_model` {name!r} is no metric of the evaluation."
-                    f"{suggestion(name, known, 'metrics')}"
-                )
+            self._check_metric_for_best_model(name)
         return super().train(*args, **kwargs)
+
+    def _check_metric_for_best_model(self, name: str) -> None:
+        known = self._evaluation_metric_names()
+        if name not in known:
+            raise ValueError(
+                f"`metric_for_best_model` {name!r} is no metric of the evaluation.{suggestion(name, known, 'metrics')}"
+            )
 
     def _evaluation_metric_names(self) -> list[str]:
         """The metrics that an evaluation can report, without `eval_`."""

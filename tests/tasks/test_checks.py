@@ -22,6 +22,7 @@ class FieldsTest(RegistryTestCase):
         ({"labels": ["-1", "1"]}, "field `labels`: '-1' stands for an unlabeled example"),
         ({"labels": ["-1.0", "1.0"]}, "field `labels`: '-1.0' stands for an unlabeled example"),
         ({"prefix": ["a", "b"]}, "field `prefix`: there must be one for each of the 1 text columns"),
+        ({"prefix": "Review: {review} Tone:"}, "field `prefix`: '{review}' would stay in the prompt as it is"),
         ({"prefix_1": "a"}, "field `prefix`: give either `prefix` or `prefix_1`"),
         ({"text_column_name": []}, "field `text_column_name`: must name one or several"),
         ({"label_column_name": "review"}, "field `label_column_name`: must name another column"),

@@ -22,6 +22,11 @@ class TaskConfigTest(parameterized.TestCase):
     def write(self, content: str):
         Path(self.folder, TASK_CONFIG_FILE).write_text(content)
 
+    def test_a_model_that_was_trained_with_braces_in_its_prompt_keeps_them(self):
+        spec = replace(get_task("rte"), prefix=("rte {sentence1}", "sentence2:"))
+        config = TaskConfig.from_dict(json.loads(json.dumps(TaskConfig((spec,), sentence_tokens=False).to_dict())))
+        self.assertEqual(config.tasks, (spec,))
+
     @parameterized.parameters(*TASKS)
     def test_a_saved_configuration_is_read_as_it_was(self, name):
         task = get_task(name)

@@ -30,7 +30,7 @@ def encode(row: dict, spec: TaskSpec = RTE, tokenizer=TOKENIZER, sentence_tokens
     columns = TaskPreprocessor(tokenizer, spec, sentence_tokens, **options)(
         {name: [value] for name, value in row.items()}
     )
-    return {name: values[0].tolist() if name != "num_cut_tokens" else values[0] for name, values in columns.items()}
+    return {name: values[0] if name.startswith("num_") else values[0].tolist() for name, values in columns.items()}
 
 
 def rte_row(sentence1: str, sentence2: str, label: int = 0) -> dict:

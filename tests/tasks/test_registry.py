@@ -53,6 +53,11 @@ class RegistryTest(RegistryTestCase):
         self.assertEqual(task.metric_names, ("accuracy", "matthews_correlation"))
         self.assertEqual(task.metric_to_optimize, "matthews_correlation")
 
+    @parameterized.parameters("tone", [[ENTRY]])
+    def test_what_is_no_entry_is_refused_with_the_order_of_the_arguments(self, entry):
+        with self.assertRaisesRegex(TypeError, "must be a `TaskSpec` or a dictionary.*register_task"):
+            register_task(entry, "mine", "tone")
+
     def test_no_task_is_replaced_by_accident(self):
         first = register_task(ENTRY, "mine", "tone")
         self.assertIs(register_task(first), first)  # the same again, as when a file is named twice

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -13,6 +14,7 @@ from datasets import Dataset, DatasetDict
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskDataset, TaskFiles, TaskSpec, TaskSplits, get_task
 from hf_depth.arguments.task_args import TaskArguments, chosen_tasks
+from hf_depth.data.tokenization import TextEncoder
 from hf_depth.tasks import splits as splits_module
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
 from hf_depth.tasks.splits import mix_tasks, mixing_rates
@@ -293,6 +295,23 @@ class PrepareTest(SplitsTestCase):
         self.assertGreater(statistics["unknown_tokens"], 0)
         self.assertRegex(logs.output[0], "rte train: 4 of 4 examples were too long, and lost .*`max_source_length`")
         self.assertRegex(logs.output[1], "of the tokens are unknown to the tokenizer")
+
+    @parameterized.parameters((512, 6), (24, 64), (24, 6))
+    def test_what_targets_lost_is_told_from_what_inputs_lost(self, max_source_length, max_target_length):
+        rows = Dataset.from_dict({"question": SENTENCES[9:13], "answers": [[text] for text in SENTENCES[9:13]]})
+        lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
+        splits = TaskSplits.from_datasets(QUESTIONS, {"train": rows}, **lengths)
+        with self.assertLogs(splits_module.logger, "WARNING") as logs:
+            splits.prepare(TOKENIZER)
+        (message,) = logs.output
+        lost = {}
+        for name, length in (("inputs", "max_source_length"), ("targets", "max_target_length")):
+            found = re.search(rf"([\d,]+) tokens of {name} \(`{length}`\)", message)
+            lost[name] = int(found[1].replace(",", "")) if found else 0
+        expected = [max(len(ids) + 1 - max_target_length, 0) for ids in TextEncoder(TOKENIZER)(SENTENCES[9:13])]
+        self.assertEqual(lost["targets"], sum(expected))
+        self.assertEqual(lost["inputs"] > 0, max_source_length == 24)
+        self.assertEqual(splits.statistics["questions train"]["tokens_cut"], sum(lost.values()))
 
     def test_a_choice_that_depends_on_the_tokenizer_is_made_with_it(self):
         write_natural_instructions(self.folder / "ni", SENTENCES)

@@ -27,7 +27,9 @@ from hf_depth import (
     TaskTrainingArguments,
     get_task,
 )
+from hf_depth.evaluation.metrics import METRICS
 from hf_depth.evaluation.prediction import decode_generated
+from hf_depth.tasks.checks import METRIC_KINDS
 from hf_depth.tasks.config import find_task_config
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
@@ -128,6 +130,16 @@ class EvaluationTest(TestCase):
         np.testing.assert_array_equal(output.predictions.label_ids, output.predictions.scores.argmax(1))
         expected = np.mean(output.predictions.label_ids == np.array(evaluated.eval_dataset.rows["label"][:]))
         self.assertAlmostEqual(output.metrics["predict_accuracy"], expected)
+
+    def test_several_predictions_of_an_example_are_refused(self):
+        evaluated = self.trainer()  # they would be taken for those of other examples
+        several = {"num_beams": 2, "num_return_sequences": 2}
+        for evaluate in (evaluated.evaluate, evaluated.predict):
+            with self.assertRaisesRegex(ValueError, "`num_return_sequences=2` is not supported"):
+                evaluate(evaluated.eval_dataset, **several)
+        evaluated.model.generation_config.update(**several)
+        with self.assertRaisesRegex(ValueError, "`num_return_sequences=2` is not supported"):
+            evaluated.evaluate()
 
     def test_the_majority_class_is_that_of_the_training_examples(self):
         rows = rte_rows(16).filter(lambda row: row["label"] == 0 or row["idx"] % 4 == 0)
@@ -306,7 +318,8 @@ class ArgumentsTest(TestCase):
     @parameterized.product(kind=KINDS, argument=["train_dataset", "eval_dataset"])
     def test_each_example_agrees_with_the_model_on_sentence_tokens(self, kind, argument):
         rows, other = rte_rows(4), "t5" if kind == "depth" else "depth"
-        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[]], "num_cut_tokens": [0]})
+        counts = {"num_cut_tokens": [0], "num_cut_target_tokens": [0]}
+        no_text = Dataset.from_dict({"input_ids": [[1]], "labels": [[]], **counts})
         both = [no_text.cast(prepared(rows, kind).features), prepared(rows, kind), prepared(rows.select([1]), other)]
         mixed = concatenate_datasets([part.with_format(None) for part in both])
         many = concatenate_datasets([rows.select([0]), rows, rows.select([1])])
@@ -392,6 +405,22 @@ class ArgumentsTest(TestCase):
         for evaluate in (trained.evaluate, trained.evaluate_tasks, trained.predict):
             with self.assertRaisesRegex(TypeError, "must be a TaskDataset, got Dataset"):
                 evaluate(rte_rows(2))
+
+    def test_data_to_predict_is_called_by_the_name_of_the_argument(self):
+        trained = self.build()
+        with self.assertRaisesRegex(TypeError, "`test_dataset` must be a TaskDataset, got Dataset"):
+            trained.predict(rte_rows(2))
+        with self.assertRaisesRegex(TypeError, "one TaskDataset, but there are several: 'a'.*evaluate_tasks"):
+            trained.predict({"a": trained.eval_dataset})
+
+    def test_a_collator_without_the_index_of_the_examples_is_refused_with_the_remedy(self):
+        inner = DataCollatorForTasks(tiny_tokenizer(True))
+
+        def collate(examples):
+            return {name: values for name, values in inner(examples).items() if name != "index"}
+
+        with self.assertRaisesRegex(ValueError, "`data_collator` have no `index`.*DataCollatorForTasks"):
+            self.build(data_collator=collate).evaluate()
 
     def test_two_data_sets_of_one_task_and_split_are_refused_with_the_remedy(self):
         trained = self.build()
@@ -483,6 +512,39 @@ class TrainingTest(TestCase):
         self.assertEqual(best_checkpoint(checkpoint, trained.args), trained.state.best_model_checkpoint)
         trained.args.early_stopping_patience = 9
         self.assertFalse(is_finished(checkpoint, trained.args))
+
+    @parameterized.parameters(
+        ({"metric_for_best_model": "mean_error"}, "is True, but of .*'mean_error' less is better"),
+        ({"metric_for_best_model": "eval_unparsed_fraction"}, "is True, but of .*'unparsed_fraction' less is better"),
+        ({"greater_is_better": False}, "is False, but of .*'score' more is better"),
+        ({"metric_for_best_model": "loss", "greater_is_better": True}, "is True, but of .*'loss' less is better"),
+    )
+    def test_the_worst_model_is_not_taken_for_the_best(self, arguments, message):
+        spec = dataclasses.replace(RTE, greater_is_better=False)  # as of an error rate
+        with mock.patch.dict(METRICS, mean_error=METRICS["accuracy"]), mock.patch.dict(METRIC_KINDS, mean_error="ids"):
+            spec = dataclasses.replace(spec, metric_names=("mean_error",), metric_to_optimize="mean_error")
+            evaluated = task_dataset(rte_rows(4), "t5", spec=spec)
+            steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+            steps |= {"max_steps": 1, "load_best_model_at_end": True}
+            trained = trainer("t5", self.folder, rte_rows(4), evaluated, **steps | arguments)
+            with self.assertRaisesRegex(ValueError, f"`greater_is_better` {message}. Give `greater_is_better="):
+                trained.train()
+            trained.args.greater_is_better = not trained.args.greater_is_better
+            trained._check_metric_for_best_model(trained.args.metric_for_best_model.removeprefix("eval_"))
+
+    @parameterized.parameters((RTE, "score_labels"), (QUESTIONS, "generate"))
+    def test_the_best_model_is_not_that_of_a_metric_that_there_is_not(self, spec, mode):
+        rows = rte_rows(4)
+        if spec is QUESTIONS:
+            rows = Dataset.from_dict({"question": SENTENCES[:2], "answers": [["a"]] * 2})
+        steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+        steps |= {"metric_for_best_model": "unparsed_fraction", "greater_is_better": False}
+        evaluated = task_dataset(rows, "t5", spec=spec)
+        trained = trainer(
+            "t5", self.folder, rte_rows(4), evaluated, **steps, load_best_model_at_end=True, prediction_mode=mode
+        )
+        with self.assertRaisesRegex(ValueError, "'unparsed_fraction' is no metric of the evaluation"):
+            trained.train()
 
     def test_the_card_has_the_scores_of_the_model_as_it_is(self):
         trained = trainer("t5", self.folder, rte_rows(16), max_steps=1, prediction_mode="score_labels")
