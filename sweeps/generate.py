@@ -503,8 +503,11 @@ def all_sweeps(models: list[str] | None = None, folder: str = "sweeps") -> dict[
     return sweeps if models else sweeps | {"pretrain.yaml": pretraining_sweep_file(folder)}
 
 
+ARGUMENTS = (GenerateArguments,)
+
+
 def main(args: Sequence[str] | None = None) -> None:
-    (arguments,) = parse_arguments([GenerateArguments], args, description=__doc__)
+    (arguments,) = parse_arguments(ARGUMENTS, args, description=__doc__)
     folder = Path(arguments.output_dir or "my_sweeps")
     if arguments.models is None:
         written = {ROOT / RECIPES_FOLDER / path: text for path, text in all_recipes().items()}

@@ -4,7 +4,7 @@ OTHER = "all others of Seq2SeqTrainingArguments"
 
 # The topics in the order of `--help`. A flag of none comes last, under OTHER; flags of other scripts are passed over.
 TOPICS: dict[str, tuple[str, ...]] = {
-    "what to do": ("output_dir", "do_train", "do_eval", "do_predict", "seed", "data_seed", "dry_run"),
+    "what to do": ("output_dir", "do_train", "do_eval", "do_predict", "seed", "data_seed", "dry_run", "models"),
     "comparison": ("checkpoints", "tasks", "config", "steps", "seeds", "launcher", "shard", "keep_models"),
     "vocabulary of collocations": ("output_file", "pmi_vocab_size", "min_count", "max_counted"),
     "model": (

@@ -209,6 +209,8 @@ class _CorruptionCollator:
         }
 
     def _check_columns(self, examples: Sequence[Mapping]):
+        if len(examples) == 0:
+            raise ValueError("There is no example in the batch.")
         has_metadata = any(METADATA_IDS in example for example in examples)
         columns = (*self._columns, METADATA_IDS) if has_metadata else self._columns
         if all(issubclass(kind, Mapping) for kind in set(map(type, examples))) and len(set(map(tuple, examples))) == 1:

@@ -21,12 +21,12 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
 
     Args:
         logits (`torch.FloatTensor` of shape `(batch_size, target_length, vocab_size)`): any float dtype.
-        labels (`torch.LongTensor` of shape `(batch_size, target_length)`): -100 is ignored.
+        labels (integers of shape `(batch_size, target_length)`): -100 is ignored.
 
     Returns:
         `torch.FloatTensor` of shape `(batch_size, target_length)`: float32 or float64, 0 where the label is -100.
     """
-    labels = labels.to(logits.device)
+    labels = labels.to(logits.device, torch.int64)
     losses = nn.functional.cross_entropy(
         logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1),
         labels.flatten(),

@@ -1002,6 +1002,11 @@ def _required(sentence_mask: torch.BoolTensor | None, given: str, remedy: str) -
 
 
 def _check_sentence_token_ids(config: DepthConfig, vocab_size: int) -> None:
+    if config.num_sentence_tokens < 1:
+        raise ValueError(
+            f"`num_sentence_tokens` must be at least 1, got {config.num_sentence_tokens}: a model without sentence "
+            "tokens is a `T5ForConditionalGeneration`."
+        )
     last = max(config.first_sentence_token_id + config.num_sentence_tokens - 1, config.eosen_token_id)
     if last >= vocab_size or config.first_sentence_token_id < 0:
         raise ValueError(

@@ -248,6 +248,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
     def test_each_flag_with_a_topic_is_one_of_a_script_and_has_one_topic(self):
         types = [CompareArguments, *script_arguments("examples/pretrain_t5.py")]
         types += script_arguments("examples/fine_tune_t5.py") + script_arguments("examples/build_pmi_vocabulary.py")
+        types += script_arguments("sweeps/generate.py")
         listed = [name for names in TOPICS.values() for name in names]
         there = {one.name for cls in types for one in fields(cls)}
         since_5_23 = {"activation_checkpointing", "activation_checkpointing_kwargs"}  # of transformers

@@ -395,6 +395,11 @@ class ErrorTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, step):
                 collator(TOKENIZER)(examples)
 
+    @parameterized.parameters(DataCollatorForT5SpanCorruption, DataCollatorForDepth)
+    def test_an_empty_batch_is_refused(self, collator):
+        with self.assertRaisesRegex(ValueError, "no example in the batch"):
+            collator(TOKENIZER)([])
+
     def test_examples_for_depth_are_one_text_to_t5(self):
         examples = random_examples(20)
         for objective in ("span_corruption", "prefix_lm", "mixture_of_denoisers"):

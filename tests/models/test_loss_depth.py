@@ -253,6 +253,12 @@ class ModelLossTest(parameterized.TestCase):
         expected = whole.logits.argmax(-1).masked_fill(batch["labels"] == -100, -100)
         self.assertEqual(skipped.predictions.tolist(), expected.tolist())
 
+    @parameterized.product(train=(True, False), skip_logits=(True, False))
+    def test_labels_may_be_int32(self, train, skip_logits):
+        model, batch = tiny_model().train(train), random_batch(1)
+        loss = model(**batch | {"labels": batch["labels"].int()}, skip_logits=skip_logits).loss
+        torch.testing.assert_close(loss, model(**batch).loss)
+
     @parameterized.product(model=MODELS, plain_head=(True, False))
     def test_weights_of_labels_make_the_loss(self, model, plain_head):
         _, model_class, config, shape = model

@@ -109,6 +109,11 @@ class ConfigTest(CheckpointTestCase):
         with self.assertRaisesRegex(ValueError, "`eosen_token_id` 4. is one of the 6 sentence tokens from"):
             DepthForConditionalGeneration(tiny_config(**changes))
 
+    @parameterized.parameters(0, -1)
+    def test_there_are_sentence_tokens(self, number):
+        with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` must be at least 1, got -?[01]:"):
+            DepthForConditionalGeneration(tiny_config(num_sentence_tokens=number))
+
 
 class FullSizeTest(CheckpointTestCase):
     @parameterized.named_parameters(*BOTH_CLASSES)
