@@ -21,7 +21,8 @@ from .model_args import ModelArguments
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_OUTPUT_DIR = "trainer_output"  # of `TrainingArguments`
+DEFAULT_OUTPUT_DIR, DEFAULT_REPLICA_LEVEL = "trainer_output", "warning"  # of `TrainingArguments`
+PACKAGE = __name__.partition(".")[0]
 MOST_DELAY = 60.0  # seconds until a file is seen on another node: so long some network file systems keep a listing
 RANK_VARIABLES = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}  # of a process that was started by a launcher or by MPI
 
@@ -67,7 +68,8 @@ def check_launch(training_args: TrainingArguments) -> None:
 def set_up(training_args: TrainingArguments) -> None:
     """
     Set up logging, check the launch, and give each run of a W&B sweep a folder of its own. Progress bars are shown on
-    a terminal only, by the first of all processes, and not with `disable_tqdm`.
+    a terminal only, by the first of all processes, and not with `disable_tqdm`. Warnings of this package are shown
+    once, not by each process; by each with another `log_level_replica` than the default.
 
     Args:
         training_args (`transformers.TrainingArguments`): its `output_dir` becomes `output_dir/WANDB_RUN_ID` in a
@@ -89,6 +91,8 @@ def set_up(training_args: TrainingArguments) -> None:
     level = logging.INFO if training_args.should_log else logging.WARNING
     if training_args.log_level != "passive":
         level = max(level, training_args.get_process_log_level())
+    if not training_args.should_log and training_args.log_level_replica == DEFAULT_REPLICA_LEVEL:
+        logs.addFilter(_is_said_by_this_process_alone)
     logging.basicConfig(handlers=[logs], level=level)
     if training_args.disable_tqdm or training_args.process_index != 0 or not sys.stderr.isatty():
         _disable_progress_bars()
@@ -108,6 +112,11 @@ def _disable_progress_bars() -> None:
         datasets.disable_progress_bars()
     if huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is None:
         huggingface_hub.utils.disable_progress_bars()
+
+
+def _is_said_by_this_process_alone(record: logging.LogRecord) -> bool:
+    """Not our warnings: all processes prepare the same data and load the same model."""
+    return record.levelno >= logging.ERROR or record.name.partition(".")[0] != PACKAGE
 
 
 class _HandlerBesideBars(logging.StreamHandler):

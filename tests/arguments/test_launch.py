@@ -133,6 +133,25 @@ class SetUpTest(parameterized.TestCase):
             set_up(launched(folder, device=torch.device(device), fsdp=None))
         self.assertIn(expected, logs.output[0])
 
+    @parameterized.parameters(
+        ("hf_depth.data.files", logging.WARNING, False, "warning", False),
+        ("hf_depth.data.files", logging.WARNING, False, "info", True),
+        ("hf_depth.data.files", logging.WARNING, True, "warning", True),
+        ("hf_depth.data.files", logging.ERROR, False, "warning", True),
+        ("hf_depth_of_mine", logging.WARNING, False, "warning", True),
+    )
+    def test_what_all_processes_would_warn_of_is_said_once(self, name, level, should_log, replica_level, expected):
+        with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
+            set_up(launched(folder, should_log=should_log, log_level_replica=replica_level))
+        (handler,) = configure.call_args.kwargs["handlers"]
+        record = logging.LogRecord(name, level, "", 1, "short texts", (), None)
+        self.assertEqual(bool(handler.filter(record)), expected)
+
+    def test_the_defaults_of_transformers_are_known(self):
+        arguments = Seq2SeqTrainingArguments(use_cpu=True)
+        defaults = (arguments.output_dir, arguments.log_level_replica)
+        self.assertEqual(defaults, (launch.DEFAULT_OUTPUT_DIR, launch.DEFAULT_REPLICA_LEVEL))
+
     def test_logs_hold_no_password(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
             set_up(launched(folder))
