@@ -175,7 +175,7 @@ def print_unshuffled(
         if is_shuffled(batch["input_ids"], batch["labels"], model.config).item():
             break
     else:
-        logger.warning("No evaluation example has several sentences: there is nothing to un-shuffle.")
+        logger.warning("No evaluation example has its sentences in another order: there is nothing to un-shuffle.")
         return
     result = unshuffle(model, tokenizer, example, batch, max_length=max_length)
     print("\nUn-shuffling a held-out document by generate(), each sentence once:")
