@@ -61,6 +61,12 @@ class UnshuffledTest(TrainingTestCase):
         self.assertEqual(text.count("Kendall's tau"), 1)
         self.assertIn("Generated without this constraint (it does not name each sentence once): </s>", text)
 
+    def test_documents_that_stay_in_order_are_no_preview(self):
+        in_order = mock.patch("hf_depth.training.previews.is_shuffled", return_value=torch.tensor([False]))
+        with in_order, self.assertLogs("hf_depth", "WARNING") as logs:
+            self.assertEqual(self.printed(tiny_model("depth")), "")
+        self.assertIn("No evaluation example has its sentences in another order", logs.output[0])
+
     def test_a_device_needs_no_float64(self):
         expected = self.printed(tiny_model("depth"))
         with WithoutFloat64():
