@@ -2,7 +2,8 @@
 # Run a launcher, and pass SIGUSR1 and SIGTERM on to the processes that it started:
 #   srun bash examples/slurm/forward_signals.sh accelerate launch …
 # SLURM signals the first process of a task only. That would be the launcher, which SIGUSR1 ends at once, and SIGTERM
-# too if it has a single process; the training would be killed with it, before it has saved a checkpoint.
+# too if it has a single process; the training would be killed with it, before it has saved a checkpoint. (Without
+# `proctrack/cgroup` SLURM signals all processes. The training then goes on to its checkpoint without its launcher.)
 for name in USR1 TERM; do
     trap "is_interrupted=1; was_signalled=1; pkill -$name -P \$(jobs -p)" "$name"
 done
