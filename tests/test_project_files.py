@@ -241,6 +241,11 @@ class ReadmeCommandsTest(parameterized.TestCase):
 
 
 class ExamplesTest(parameterized.TestCase):
+    def test_a_run_of_a_configuration_that_is_over_is_known_by_its_checkpoint(self):
+        for path in (ROOT / "examples/configs").rglob("*.yaml"):
+            config = yaml.safe_load(path.read_text(encoding="utf-8"))
+            self.assertNotEqual(config.get("save_strategy"), "no", path)
+
     def test_every_configuration_file_parses(self):
         paths = sorted((ROOT / "examples/configs").glob("*.yaml"))
         self.assertNotEmpty(paths)

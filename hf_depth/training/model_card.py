@@ -330,12 +330,11 @@ def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, d
 
 
 def pretraining_limits(
-    model: PreTrainedModel, settings: Mapping[str, Any], results: Mapping[str, Mapping[str, float]], num_steps: int
+    settings: Mapping[str, Any], results: Mapping[str, Mapping[str, float]], num_steps: int
 ) -> list[str]:
     """What a pre-trained model is not good for, as far as the run itself tells."""
-    tasks = "fills masked spans and orders sentences" if has_sentence_tokens(model.config) else "fills masked spans"
     limits = [
-        f"It is pre-trained only: it {tasks}. It follows no instructions, answers no questions: fine-tune it first.",
+        "It is pre-trained only: it follows no instructions, answers no questions. Fine-tune it first.",
         *_size_limits(settings, num_steps),
         *([EVALUATED] if results else ["It was not evaluated."]),
     ]
@@ -463,7 +462,7 @@ def pretraining_card(
     settings = content.sections.get("Settings", {})
     if usage is not None and settings.get("metadata_columns"):
         usage = replace(usage, notes=f"{usage.notes}\n\n{metadata_note(settings)}")
-    limits = pretraining_limits(model, settings, results, num_steps) + loading_limits(model)
+    limits = pretraining_limits(settings, results, num_steps) + loading_limits(model)
     table = card_section("Results", results) if results else ""
     metadata = _metadata(model_name, content, [kind, "pre-training"], scores, _library(model))
     return _card(metadata, model_name, introduction, usage, limits, table, content.sections)

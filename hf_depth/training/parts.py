@@ -47,6 +47,18 @@ def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[...,
     return collators
 
 
+def objective_name(data_collator: Callable[..., Any]) -> str | None:
+    """
+    The `objective` of the collator, or `None` of one whose noise is the user's own, of which nothing is known here.
+
+    Args:
+        data_collator (`Callable`): that of a trainer.
+    """
+    collator = objective_collator(data_collator)
+    ours = (DataCollatorForT5SpanCorruption._corrupt, DataCollatorForDepth._corrupt)
+    return collator.objective if getattr(type(collator), "_corrupt", None) in ours else None
+
+
 def metadata_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
     """
     The collators that put the metadata of examples before their inputs, also a user's own that is around none.

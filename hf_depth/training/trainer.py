@@ -53,6 +53,7 @@ from .parts import (
     evaluation_collator,
     metadata_collators,
     objective_collator,
+    objective_name,
 )
 from .schedules import make_schedule
 from .settings import check_sharding, check_whole_weights
@@ -808,8 +809,9 @@ class DepthTrainer(GenerationTrainer):
         return is_adapter(self._unwrapped_model)
 
     def _usage(self) -> Usage | None:
-        """The code of the card; `None` without a tokenizer, and of an adapter, which it would not load."""
-        if self.processing_class is None or self._saves_adapter:
+        """The code of the card; `None` without a tokenizer, with noise of one's own, and of an adapter."""
+        objective = objective_name(self.data_collator)
+        if self.processing_class is None or objective is None or self._saves_adapter:
             return None
         # Not of the training data: a stream would be read once more.
         dataset = next((data for data in by_name(self.eval_dataset).values() if data is not None), None)
@@ -819,7 +821,7 @@ class DepthTrainer(GenerationTrainer):
             model,
             self.processing_class,
             dataset,
-            objective=getattr(collator, "objective", "span_corruption"),
+            objective=objective,
             max_length=self.generation_max_length or model.generation_config.max_length,
             prefix=getattr(collator, "input_prefix", ""),
             revision=self.args.hub_revision if self.hub_model_id else None,

@@ -218,8 +218,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if uses_own_loading:
             self.accelerator_config = {"dispatch_batches": False}
         self._convert()
+        if self.device.type == "cpu":
+            self.dataloader_pin_memory = False  # as with `use_cpu`: torch warns of it in each loop over batches
         if uses_own_loading:
-            self.accelerator_config.non_blocking = self.dataloader_pin_memory  # which is off on a CPU
+            self.accelerator_config.non_blocking = self.dataloader_pin_memory
         self._defaults = {name: getattr(self, name) for name in not_given}
         for check in (check_intervals, check_devices, check_bad_batches, check_optimizer, check_schedule):
             check(self)

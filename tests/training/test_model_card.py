@@ -13,6 +13,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import Trainer, trainer_pt_utils
 
 from helpers import tiny_tokenizer
+from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
 from hf_depth.evaluation.scoring import TaskResult
 from hf_depth.models.modeling_depth import T5ForConditionalGeneration, UMT5ForConditionalGeneration
 from hf_depth.tasks.registry import get_task
@@ -355,6 +356,20 @@ class CreateModelCardTest(TrainingTestCase):
         made.card = CardContent()
         with self.assertRaisesRegex(TypeError, "`tasks` is no argument of this model card. There are: language"):
             made.create_model_card(tasks="translation")
+
+    @parameterized.named_parameters(
+        ("subclass", type("Reversed", (DataCollatorForT5SpanCorruption,), {"_corrupt": lambda self, *batch: batch})),
+        ("collator_of_another_kind", lambda tokenizer, **_: lambda examples: {}),
+    )
+    def test_of_noise_of_ones_own_the_card_says_nothing(self, kind):
+        made = trainer("t5", self.folder, number_of_rows=8)
+        made.card, made.processing_class = CardContent(), tiny_tokenizer(sentence_tokens=True)
+        made.data_collator = kind(made.processing_class, max_source_length=32)
+        self.card(made)
+        text = Path(self.folder, "README.md").read_text()
+        self.assertIn("It is pre-trained only", text)
+        for other in ("```python", "## Input format", "mask"):
+            self.assertNotIn(other, text)
 
     def test_without_a_tokenizer_the_card_has_no_code(self):
         made = trainer("t5", self.folder, number_of_rows=8)

@@ -155,8 +155,10 @@ class DataLoaderTest(parameterized.TestCase):
         self.assertEqual(args.accelerator_config.non_blocking, is_pinned)
         self.assertIs(args.accelerator_config.dispatch_batches, False)
 
-    def test_on_a_cpu_nothing_is_pinned(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True)
+    @parameterized.parameters(True, False)
+    def test_on_a_cpu_nothing_is_pinned(self, use_cpu):
+        with mock.patch("transformers.training_args.TrainingArguments.device", torch.device("cpu")):
+            args = DepthTrainingArguments("runs/x", use_cpu=use_cpu)
         self.assertIs(args.dataloader_pin_memory or args.accelerator_config.non_blocking, False)
 
     def test_a_configuration_that_is_given_stays(self):
