@@ -211,6 +211,37 @@ def self_check(head_dim: int, dtype: torch.dtype, broken: str | None = None) -> 
         return triton_depth.check_triton_attention(torch.device("cpu"), head_dim, dtype)
 
 
+def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, list[int]]]:
+    """
+    What `check_triton_attention` says of kernels with several configurations, of which one may give a wrong output;
+    the keys to a tile of each call with a mask, by kernel.
+    """
+    triton_depth.check_triton_attention.cache_clear()
+    configs = [triton.Config({"BLOCK_Q": 16, "BLOCK_K": keys}) for keys in (64, 32, 16)]
+    calls = {}
+    with contextlib.ExitStack() as patches:
+        for kernel in [
+            kernel for kernel in vars(triton_depth).values() if isinstance(kernel, triton.runtime.Autotuner)
+        ]:
+            name = kernel.base_fn.__name__
+
+            def run(*arguments, name=name, original=kernel.fn.run, **options):
+                original(*arguments, **options)
+                if options["HAS_MASK"]:
+                    calls.setdefault(name, []).append(options["BLOCK_K"])
+                if (
+                    name == "_forward_kernel"
+                    and broken is not None
+                    and options["BLOCK_K"] == configs[broken].kwargs["BLOCK_K"]
+                ):
+                    out = arguments[5]
+                    out *= 1.1
+
+            patches.enter_context(mock.patch.object(kernel, "configs", configs))
+            patches.enter_context(mock.patch.object(kernel.fn, "run", run))
+        return triton_depth.check_triton_attention(torch.device("cpu"), 16, torch.float32), calls
+
+
 def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
     """The errors of large inputs, whose tiles are chosen by measuring them; the kernel of each measurement."""
     kernels = [kernel for kernel in vars(triton_depth).values() if isinstance(kernel, triton.runtime.Autotuner)]

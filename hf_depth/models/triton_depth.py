@@ -12,8 +12,9 @@ Imports only torch, Triton where it is installed, and the files beside it: the H
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import torch
@@ -38,6 +39,7 @@ MAX_SCORE_GRADIENTS = 2**28  # float32 numbers, the most that the gradient of a 
 MAX_UNTUNED_SCORES = 2**18
 
 _launch_lock = threading.Lock()
+_checked_config: int | None = None  # of the configurations of each kernel, the one that is being checked
 
 if triton is not None:
     INTERPRETED = triton.knobs.runtime.interpret
@@ -891,14 +893,22 @@ def _add_bias_gradient_of_heads(bias_gradient, tensors, strides, score_gradient,
 
 def _launch(kernel, num_programs, *arguments, **options):
     if isinstance(kernel, triton.runtime.Autotuner):
-        query = arguments[0]
-        if query.shape[:3].numel() * options["key_length"] <= MAX_UNTUNED_SCORES:
-            config = _fitting_configs(kernel.configs, {"query": query}, **options)[-1]
+        config = _config_without_measuring(kernel, arguments[0], options)
+        if config is not None:
             kernel, options = kernel.fn, options | config.all_kwargs()
     # One thread at a time: the autotuner keeps the arguments of the call in an attribute. Triton launches on the
     # current device.
     with _launch_lock, torch.cuda.device_of(arguments[0]):
         kernel[lambda meta: (num_programs(meta),)](*arguments, **options)
+
+
+def _config_without_measuring(kernel, query, options):
+    """The configuration that is being checked, or the one for so few scores; `None`: the autotuner's."""
+    fitting = _fitting_configs(kernel.configs, {"query": query}, **options)
+    if _checked_config is not None:
+        return fitting[min(_checked_config, len(fitting) - 1)]
+    is_small = query.shape[:3].numel() * options["key_length"] <= MAX_UNTUNED_SCORES
+    return fitting[-1] if is_small else None
 
 
 def _prepare(query, key, value, mask):
@@ -1043,8 +1053,8 @@ def unsupported(head_dim: int, dtype: torch.dtype) -> str | None:
 def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dtype) -> str | None:
     """
     Whether the Triton kernels work on a device: they are run on a few tokens, with and without mask, bias and
-    causality, and compared with the formula. They are compiled for it, in their configurations for small inputs,
-    unless Triton has kept them on disk.
+    causality, and compared with the formula; with mask and bias in each of their configurations. They are compiled for
+    it, unless Triton has kept them on disk.
 
     Args:
         device (`torch.device`): where the model is.
@@ -1053,6 +1063,9 @@ def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dty
 
     Returns:
         `str` or `None`: the reason why the kernels cannot be used, `None` if they can.
+
+    Raises:
+        `RuntimeError`: if a kernel broke what this process has of the device, such as by a read of foreign memory.
     """
     if triton is None:
         return "Triton is not installed."
@@ -1066,21 +1079,68 @@ def check_triton_attention(device: torch.device, head_dim: int, dtype: torch.dty
     try:
         return _compare_with_formula(device, head_dim, dtype)
     except Exception as error:  # whatever a compiler or driver may raise: the model runs without the kernels
+        _check_device_is_usable(device, error)
         return f"the Triton kernels failed: {type(error).__name__}: {str(error)[:500]}"
 
 
+def _check_device_is_usable(device, error):
+    """Stop if all that this process would do on the device from now on raised the same error."""
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except Exception:
+        raise RuntimeError(
+            f"A check of the Triton kernels made {device} unusable for this process. Start it again with another "
+            '`attn_implementation` than "auto" and "depth_triton", such as "sdpa".'
+        ) from error
+
+
 def _compare_with_formula(device, head_dim, dtype):
-    *vectors, biases, some_mask, out_gradient = _example(head_dim, dtype)
+    inputs = *vectors, biases, mask, out_gradient = _example(head_dim, dtype, 20 if INTERPRETED else 200)
     # Each is compiled by itself: layers with a mask, causal ones without (T5's decoder), and those without a bias.
-    cases = ((biases, some_mask, False), (biases, None, True), (biases.new_zeros(0), None, False))
-    for bias, mask, is_causal in cases:
-        inputs = (*vectors, bias, out_gradient)
-        on_device = [tensor.to(device) for tensor in inputs]
-        expected = _with_gradients(_formula, *(tensor.float() for tensor in inputs), mask, is_causal)
-        result = _with_gradients(depth_triton, *on_device, mask if mask is None else mask.to(device), is_causal)
-        if problem := _difference(result, expected, 1e-2 if dtype == torch.float32 else 5e-2):
+    cases = (
+        (inputs, False),
+        ((*vectors, biases, None, out_gradient), True),
+        ((*vectors, biases.new_zeros(0), None, out_gradient), False),
+    )
+    problems = (_case_problem(device, *case) for case in cases)  # as they are asked for
+    return next(filter(None, problems), None) or _configs_problem(device, head_dim, dtype)
+
+
+def _configs_problem(device, head_dim, dtype):
+    """
+    What is wrong with the configurations for large inputs, on whole tiles: those that training measures, compiled in
+    advance.
+    """
+    inputs = _example(head_dim, dtype, 64 if INTERPRETED else 256)
+    kernels = [kernel for kernel in globals().values() if isinstance(kernel, triton.runtime.Autotuner)]
+    for index in range(max(len(kernel.configs) for kernel in kernels) - 1):  # the last one is for small inputs
+        with _configuration(index):
+            problem = _case_problem(device, inputs, False)
+        if problem is not None:
             return problem
     return None
+
+
+@contextlib.contextmanager
+def _configuration(index: int) -> Iterator[None]:
+    """Kernels run in their configuration of this number, also those of the backward pass in autograd's threads."""
+    global _checked_config
+    _checked_config = index
+    try:
+        yield
+    finally:
+        _checked_config = None
+
+
+def _case_problem(device, inputs, is_causal):
+    *vectors, bias, mask, out_gradient = inputs
+    tensors = (*vectors, bias, out_gradient)
+    on_device = [tensor.to(device) for tensor in tensors]
+    expected = _with_gradients(_formula, *(tensor.float() for tensor in tensors), mask, is_causal)
+    result = _with_gradients(depth_triton, *on_device, mask if mask is None else mask.to(device), is_causal)
+    return _difference(result, expected, 1e-2 if vectors[0].dtype == torch.float32 else 5e-2)
 
 
 def _with_gradients(function, query, key, value, bias, out_gradient, mask, is_causal):
@@ -1101,11 +1161,13 @@ def _difference(result, expected, tolerance):
     return None
 
 
-def _example(head_dim, dtype):
-    """Inputs of two rows of two short examples each, the second with padding behind, and a gradient of the output."""
+def _example(head_dim, dtype, length):
+    """
+    Query, key, value, bias, mask, and a gradient of the output, of two rows of two short examples each, the second row
+    with padding behind; of several tiles.
+    """
     generator = torch.Generator().manual_seed(0)
     batch_size, num_heads = 2, 2
-    length = 20 if INTERPRETED else 200  # of several tiles, none of them full
 
     def random(*shape):
         return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")

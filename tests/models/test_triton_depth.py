@@ -104,6 +104,16 @@ class InterpretedKernelsTest(parameterized.TestCase):
         self.assertIn("up to 128", self.run_there(check, 256, torch.float32))
         self.assertIn("float64", self.run_there(check, 16, torch.float64))
 
+    def test_the_self_check_looks_at_every_configuration(self):
+        check = interpreted_attention.check_of_configurations
+        problem, calls = self.run_there(check, None)
+        self.assertIsNone(problem)
+        # First the last one, which is for small inputs.
+        self.assertEqual(calls, {name: [16, 64, 32] for name in KERNELS})
+        for broken in range(3):
+            problem, _ = self.run_there(check, broken)
+            self.assertIn("output", problem)
+
     def test_large_inputs_take_the_tiles_that_were_measured_to_be_the_fastest(self):
         errors, measured = self.run_there(interpreted_attention.errors_of_tuned_kernels)
         self.assertLess(max(errors.values()), 2e-6)
@@ -142,6 +152,30 @@ class LaunchTest(parameterized.TestCase):
         if not is_measured:
             settings = running.call_args.kwargs
             self.assertEqual((settings["BLOCK_Q"], settings["BLOCK_K"], settings["num_stages"]), (64, 32, 2))
+
+
+class BrokenDeviceTest(parameterized.TestCase):
+    """After an illegal read, a GPU answers every call of the process with that error."""
+
+    def check(self, synchronize):
+        triton_depth.check_triton_attention.cache_clear()
+        self.addCleanup(triton_depth.check_triton_attention.cache_clear)
+        failing = mock.Mock(side_effect=RuntimeError("an illegal memory access was encountered"))
+        with (
+            mock.patch.object(triton_depth, "_compare_with_formula", failing),
+            mock.patch.object(torch.cuda, "is_available", return_value=True),
+            mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
+            mock.patch.object(torch.cuda, "synchronize", synchronize),
+        ):
+            return triton_depth.check_triton_attention(torch.device("cuda:0"), 64, torch.bfloat16)
+
+    def test_a_device_that_still_works_is_used_without_the_kernels(self):
+        self.assertIn("illegal memory access", self.check(mock.Mock()))
+
+    def test_a_device_that_does_not_is_an_error_that_says_what_to_do(self):
+        with self.assertRaisesRegex(RuntimeError, "cuda:0 unusable.* Start it again .*sdpa") as raised:
+            self.check(mock.Mock(side_effect=RuntimeError("an illegal memory access was encountered")))
+        self.assertIn("illegal memory access", str(raised.exception.__cause__))
 
 
 KERNELS = ("_forward_kernel", "_query_gradient_kernel", "_key_value_gradient_kernel", "_score_gradient_kernel")
