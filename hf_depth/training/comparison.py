@@ -165,6 +165,8 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[Che
             # The model in the folder of the run itself is often that of the last checkpoint: count it once.
             step = _pretraining_steps(candidate)
             found.setdefault(step, Checkpoint(series, str(candidate), step))
+    if None in found and _has_weights_of_another(found):
+        del found[None]
     if not found:
         raise ValueError(
             f"`--checkpoints {entry}`: neither {path} nor a checkpoint-N in it has a config.json. Pre-train with "
@@ -177,6 +179,13 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[Che
             raise ValueError(f"`--steps {missing[0]}`: {path} has no such checkpoint, but {there}.")
         found = {step: checkpoint for step, checkpoint in found.items() if step in steps}
     return sorted(found.values(), key=_by_step)
+
+
+def _has_weights_of_another(found: Mapping[int | None, Checkpoint]) -> bool:
+    """Whether the model without a number of steps, as `Trainer.save_model` leaves it, is that of a checkpoint."""
+    weights = {step: describe_weights(checkpoint.path) for step, checkpoint in found.items()}
+    own = weights.pop(None)
+    return own is not None and own in weights.values()
 
 
 def _by_step(checkpoint: Checkpoint) -> tuple[bool, int]:

@@ -372,6 +372,15 @@ class FindCheckpointsTest(parameterized.TestCase):
         (checkpoint,) = find_checkpoints(f"mine={self.folder}")
         self.assertEqual(checkpoint.step, 30)
 
+    @parameterized.parameters((False, [2, 4]), (True, [2, 4, None]))
+    def test_a_model_without_a_state_counts_once(self, is_another, expected):
+        save_pretraining(self.folder, 2, 4, final=4)
+        (self.folder / "trainer_state.json").unlink()  # as after `trainer.save_model()`
+        if is_another:
+            tiny_model("t5", seed=7).save_pretrained(self.folder)
+        found = find_checkpoints(f"mine={self.folder}")
+        self.assertEqual([checkpoint.step for checkpoint in found], expected)
+
     def test_a_model_with_an_unknown_number_of_steps(self):
         save_pretraining(self.folder, final=1)
         (self.folder / "trainer_state.json").unlink()
