@@ -4,8 +4,10 @@ Signals: SIGTERM and SIGUSR1 end a run so that the same command continues it; Ct
 
 import atexit
 import contextlib
+import copy
 import ctypes
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -13,6 +15,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +31,7 @@ logger = logging.getLogger(__name__)
 REQUEUE_STATUS = 85  # exit status of a run to be started again; neither of sysexits.h (64-78) nor of a shell (126-165)
 SIGINT_STATUS = 128 + signal.SIGINT  # as shells count
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
+WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}  # what workers of a `DataLoader` leave to the process that reads
 # A cluster and a launcher both send SIGTERM: what comes so soon after the first signal is the same request.
 REPEAT_SECONDS = 10.0
 LAUNCHERS = frozenset(
@@ -298,11 +303,14 @@ class WorkerWithoutSignals:
         self.worker_init_fn = worker_init_fn
 
     def __call__(self, worker_id: int) -> None:
-        for signum in {signal.SIGINT, *STOP_SIGNALS} - {signal.SIGTERM}:
+        for signum in WORKER_SIGNALS - {signal.SIGTERM}:
             signal.signal(signum, signal.SIG_IGN)
-        if hasattr(signal, "sigwaitinfo"):
+        blocked = {signal.SIGTERM} if hasattr(signal, "sigwaitinfo") else set()
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS - blocked)  # blocked while it started
+            signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        if blocked:
             # By SIGTERM the process that reads from it ends the worker, so that one is obeyed.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             threading.Thread(target=_end_with_parent, daemon=True).start()
         if self.worker_init_fn is not None:
             self.worker_init_fn(worker_id)
@@ -319,4 +327,43 @@ def without_signals(dataloader: DataLoader) -> DataLoader:
     loader = getattr(dataloader, "base_dataloader", dataloader)  # inside that of accelerate
     if loader.num_workers and not isinstance(loader.worker_init_fn, WorkerWithoutSignals):
         loader.worker_init_fn = WorkerWithoutSignals(loader.worker_init_fn)
+        if hasattr(signal, "pthread_sigmask"):
+            loader.multiprocessing_context = _starting_without_signals(loader.multiprocessing_context)
     return dataloader
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, WORKER_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _starting_without_signals(context: BaseContext | None) -> BaseContext:
+    """
+    The same context, or the default one, whose processes start with signals blocked: one that is not forked imports
+    for seconds before `worker_init_fn` is called, and does so at each evaluation.
+    """
+    if context is None:
+        # Of a server of forks, processes inherit what that server blocks, as those of others would. They take as long
+        # to start as new ones.
+        method = multiprocessing.get_start_method()
+        context = multiprocessing.get_context("spawn" if method == "forkserver" else method)
+    if context.get_start_method() != "fork":
+        with _blocked_signals():  # another process that would die of them; later, its start would unblock them
+            resource_tracker.ensure_running()
+    ordinary = context.Process
+
+    class Process(ordinary):
+        def start(self):
+            with _blocked_signals():
+                super().start()
+
+        def __reduce__(self):  # what the new process gets
+            return ordinary.__new__, (ordinary,), self.__dict__
+
+    context = copy.copy(context)
+    context.Process = Process
+    return context

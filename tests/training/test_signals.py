@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -195,6 +196,42 @@ class StopOnSignalsTest(SignalTestCase):
 
         self.execute(KillWorkers("on_step_begin"), dataloader_num_workers=2, eval_strategy="steps", eval_steps=2)
         self.assertGreaterEqual(len(signalled), 2)
+
+
+# A process that reads from a worker, and a shell that sends signals to both while the worker imports torch.
+STARTING_WORKER = """\
+import multiprocessing, signal, subprocess, sys
+from torch.utils.data import DataLoader
+from hf_depth.training.signals import without_signals
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[1])
+    for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(signum, lambda signum, frame: print(signal.Signals(signum).name))
+    loader = without_signals(DataLoader(list(range(100_000)), batch_size=50_000, num_workers=1))
+    command = "trap '' TERM USR1 INT; sleep 0.2; for name in TERM USR1 INT; do kill -$name 0; sleep 0.1; done"
+    shell = subprocess.Popen(["sh", "-c", command])
+    print(sum(batch.sum().item() for batch in loader))
+    shell.wait()
+"""
+
+
+class StartingWorkerTest(parameterized.TestCase):
+    @parameterized.parameters("spawn", "forkserver")  # the default of macOS, and of Python 3.14 elsewhere
+    def test_signals_while_a_worker_starts_leave_it_alive(self, start_method):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "script.py")
+            script.write_text(STARTING_WORKER)
+            result = subprocess.run(
+                [sys.executable, script, start_method],
+                env=process_environment(),
+                start_new_session=True,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertContainsSubset(["SIGTERM", "SIGUSR1", "SIGINT", "4999950000"], result.stdout.split())
 
 
 class EndOnSignalsTest(SignalTestCase):
