@@ -76,6 +76,14 @@ class DamagedCheckpointTest(TrainingTestCase):
             self.assertEqual(last_complete_checkpoint(self.folder), str(self.checkpoint(4)))
         self.assertIn("has no manifest.json", caught.output[0])
         self.assertIn("has the model only", caught.output[1])
+        for name in ("rng_state.pth", "scheduler.pt"):
+            Path(self.checkpoint(4), name).write_bytes(b"0")
+        for name in ("optimizer.pt", "optimizer_0", "global_step4"):  # of torch, FSDP and DeepSpeed
+            Path(self.checkpoint(4), name).write_bytes(b"0")
+            with self.subTest(name), self.assertLogs("hf_depth.training.checkpoints", "WARNING") as caught:
+                last_complete_checkpoint(self.folder)
+            self.assertLen(caught.output, 1)
+            Path(self.checkpoint(4), name).unlink()
 
 
 if __name__ == "__main__":

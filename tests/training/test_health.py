@@ -89,6 +89,25 @@ class SpikeTest(TrainingTestCase):
         run.data_collator.set_epoch(1)
         self.assertEqual(run.data_collator(batch)["labels"].tolist(), seen[17].tolist())
 
+    @parameterized.parameters((17, 4, 3), (20, 4, 1))  # of 4 steps in an epoch of 10 batches, the last has one
+    def test_the_examples_of_a_step_of_several_batches_are_named(self, step, epoch, num_batches):
+        run = self.spiky(step, gradient_accumulation_steps=3)
+        seen = []
+        run.model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append((run.state.global_step + 1, kwargs["labels"].tolist())),
+            with_kwargs=True,
+        )
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            run.train()
+        indices = [int(index) for index in logs.output[0].split("indices ")[1].rstrip(".").split(", ")]
+        self.assertLen(indices, 2 * num_batches)
+        run.data_collator.set_epoch(epoch)
+        examples = [{**run.train_dataset[index], "num_cut_tokens": 0} for index in indices]
+        batches = [
+            run.data_collator(examples[start : start + 2])["labels"].tolist() for start in range(0, len(examples), 2)
+        ]
+        self.assertEqual(batches, [labels for number, labels in seen if number == step])
+
     @parameterized.parameters({"streaming": True}, {"streaming": True, "gradient_accumulation_steps": 2})
     def test_a_spike_of_a_stream_is_named_with_the_position(self, **arguments):
         run = self.spiky(**arguments)
