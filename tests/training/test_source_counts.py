@@ -51,14 +51,15 @@ class SourceCountsTest(TrainingTestCase):
 
     @parameterized.parameters(0, 2)
     def test_counts_of_a_stream_are_those_of_the_examples_drawn(self, workers):
-        run = self.run_of(6, streaming=True, dataloader_num_workers=workers, gradient_accumulation_steps=2)
+        run = self.run_of(20, streaming=True, dataloader_num_workers=workers, gradient_accumulation_steps=2)
         run.train()
         consumers = max(1, workers)
-        examples = drawn(consumers, 24 // consumers)
+        examples = drawn(consumers, 80 // consumers)
         seen = run.source_counts.latest
         self.assert_contains(counts_of(chain(*examples)), seen)
         for source, name in enumerate("ab"):
             last = [max(e["stream_epoch"] for e in part if e["source"] == source) for part in examples]
+            self.assertGreaterEqual(min(last), 1)
             self.assertAlmostEqual(seen[f"{name}/passes"], sum(last) / consumers, places=4)
         self.assertEqual(source_logs(run.state.log_history)[-1], seen)  # of the end of training
 
