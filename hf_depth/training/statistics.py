@@ -77,8 +77,8 @@ def _given_sequence(
 ) -> torch.Tensor:
     """
     [`sentence_sequence`] of ids; in examples whose labels go on with sentences that the input has not (prefix language
-    modelling), of the sentences that it has. Of other ids than the labels, all are kept: a model may write a sentence token
-    several times, so that others come late.
+    modelling), of the sentences that it has. Of other ids than the labels, all are kept: a model may write a sentence
+    token several times, so that others come late.
     """
     gold = sentence_sequence(labels, config)
     sequence = gold if ids is labels else sentence_sequence(ids, config, max(gold.shape[1], ids.shape[1]))
@@ -326,7 +326,8 @@ def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str,
 def is_without_order(name: str, value: float) -> bool:
     """
     Whether a metric of [`summarize_order`] is a Kendall's tau of -1, that of a model which wrote no order: a mean over
-    evaluation data in which every order is reversed has not been seen. Under the constraint an order is always written.
+    evaluation data in which every order is reversed has not been seen. Under the constraint, an order is always
+    written.
 
     >>> is_without_order("eval_order_kendall_tau", -1.0), is_without_order("eval_order_kendall_tau", 0.2)
     (True, False)
