@@ -1,6 +1,7 @@
 """Scores of several checkpoints after fine-tuning: results, tables and figures over the steps of pre-training."""
 
 import csv
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
@@ -289,7 +290,9 @@ def _plot_across(panel: "Axes", scores: Sequence[float], **style: Any) -> None:
 
 
 def _spread(scores: Sequence[float]) -> float:
-    """The standard deviation over seeds, 0 for a single one."""
+    """The standard deviation over seeds, 0 for a single one; NaN, at which `stdev` stops, if a score is not finite."""
+    if not all(map(math.isfinite, scores)):
+        return math.nan
     return statistics.stdev(scores) if len(scores) > 1 else 0.0
 
 

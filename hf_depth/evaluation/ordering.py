@@ -168,6 +168,7 @@ def order_sentences(
         `ValueError`: if the model has no sentence tokens, or other ones than the tokenizer; if a document has fewer
             than two sentences, more than there are sentence tokens, an empty one, or does not fit; if an argument is
             out of range.
+        `FloatingPointError`: if a probability is not a number.
 
     >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer
     >>> sentences = ["The cat slept.", "The dog barked.", "It woke up."]
@@ -309,10 +310,21 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
         batch = _batch([sources[place] for place in chosen], tokenizer, model.device)
         encoded = model.get_encoder()(**batch)
         orders = _decode(model, tokenizer, batch, encoded, num_beams)  # (B, N)
+        # Of NaN, `generate()` takes any token, also one that the constraint does not allow.
+        num_sentences = is_sentence_token(batch["input_ids"], model.config).sum(1)
+        _check_finite(torch.equal((orders >= 0).sum(1), num_sentences))
         scores = _log_probabilities(model, batch, encoded, ids[orders.clamp(min=0)], orders >= 0)
         for place, row, score in zip(chosen, orders.tolist(), scores.tolist(), strict=True):
             results[place] = [index for index in row if index >= 0], score
     return results
+
+
+def _check_finite(is_finite: bool) -> None:
+    if not is_finite:
+        raise FloatingPointError(
+            "The probability of an order is not a number: the model has weights that are not finite, or overflows. "
+            "T5 overflows in float16: take float32 or bfloat16."
+        )
 
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
@@ -338,6 +350,7 @@ def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
         repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
         outputs = (encoded.last_hidden_state.expand(len(tokens), -1, -1),)
         scores.append(_log_probabilities(model, repeated, outputs, tokens, tokens >= 0))
+        _check_finite(not scores[-1].isnan().any())
     return torch.cat(scores)
 
 

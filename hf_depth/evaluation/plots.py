@@ -1,5 +1,6 @@
 """Curves of training, attention masks, un-shuffling accuracies and confusion matrices."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,8 +72,10 @@ def _by_step(log_history: Sequence[Mapping], key: str) -> dict[int, float]:
 def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: Mapping[str, float]) -> None:
     scores = _by_step(log_history, "eval_score")
     axes.plot(list(scores), list(scores.values()), "o-", color="C0", label="score, evaluation")
-    best = max(scores, key=scores.get)
-    axes.plot(best, scores[best], "*", color="C3", markersize=14, label=f"best: {scores[best]:.4f} at step {best}")
+    known = {step: score for step, score in scores.items() if not math.isnan(score)}  # NaN is greater than nothing
+    if known:
+        best = max(known, key=known.get)
+        axes.plot(best, known[best], "*", color="C3", markersize=14, label=f"best: {known[best]:.4f} at step {best}")
     for (name, value), linestyle in zip(baselines.items(), ("-.", ":"), strict=False):
         axes.axhline(value, color="grey", linestyle=linestyle, label=f"{name}: {value:.4f}")
     axes.set(xlabel="step", ylabel="score")

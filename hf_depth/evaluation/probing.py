@@ -278,16 +278,19 @@ class Probe:
 
     def fit(self, train: Dataset, validation: Dataset | None = None) -> "Probe":
         """
-        Fit on labeled training examples.
+        Fit on the labeled ones of the training examples.
 
         Args:
             train: the training examples.
-            validation: on which the classifier is chosen; by default a fifth of the training examples.
+            validation: on whose labeled examples the classifier is chosen; if there are none, a fifth of the training
+                examples.
 
         Raises:
             `ValueError`: if they do not have at least two classes.
         """
-        if validation is None:
+        train = self._labeled(train)
+        validation = None if validation is None else self._labeled(validation)
+        if not validation:
             order = np.random.default_rng(self.seed).permutation(len(train))
             held_out = max(1, int(HELD_OUT * len(train)))
             train, validation = train.select(order[held_out:]), train.select(order[:held_out])
@@ -315,6 +318,11 @@ class Probe:
             f"{features.shape[1]:,} features; {chosen} scores {best:.4f} on validation examples"
         )
         return self
+
+    def _labeled(self, rows: Dataset) -> Dataset:
+        """Without the examples whose class is not known: it would be learnt as a class of its own."""
+        is_labeled = np.array(self.spec.label_ids(rows), dtype=np.int64) != UNLABELED
+        return rows if is_labeled.all() else rows.select(np.flatnonzero(is_labeled))
 
     def _regressions(self, features: Any, labels: np.ndarray) -> Iterator[tuple[str, Any]]:
         """A logistic regression with each regularization."""

@@ -43,18 +43,19 @@ ORDER_STATISTICS = ("orders", "exact", "tau_sum")
 UNSHUFFLING_STATISTICS = (*ORDER_STATISTICS, "squared_tau_sum")
 
 
-def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
+def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig, width: int | None = None) -> torch.Tensor:
     """
     The sentence tokens of each row of a batch, in their order.
 
     Args:
         ids (`torch.LongTensor` of shape `(batch_size, length)`): token ids; -100 and padding may occur.
+        width (`int`, *optional*): how many to keep of each row, by default `num_sentence_tokens`.
 
     Returns:
-        `torch.LongTensor` of shape `(batch_size, num_sentence_tokens)`: padded with -1 at the end; sentence tokens
-        past the `num_sentence_tokens`-th are left out.
+        `torch.LongTensor` of shape `(batch_size, width)`: padded with -1 at the end; sentence tokens past the
+        `width`-th are left out.
     """
-    return _in_front(ids, sentence_token_mask(ids, config), config.num_sentence_tokens)
+    return _in_front(ids, sentence_token_mask(ids, config), config.num_sentence_tokens if width is None else width)
 
 
 def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Tensor:
@@ -76,10 +77,11 @@ def _given_sequence(
 ) -> torch.Tensor:
     """
     [`sentence_sequence`] of ids; in examples whose labels go on with sentences that the input has not (prefix language
-    modelling), of the sentences that it has.
+    modelling), of the sentences that it has. Of other ids than the labels, all are kept: a model may write a sentence
+    token several times, so that others come late.
     """
     gold = sentence_sequence(labels, config)
-    sequence = gold if ids is labels else sentence_sequence(ids, config)
+    sequence = gold if ids is labels else sentence_sequence(ids, config, max(gold.shape[1], ids.shape[1]))
     goes_on = ((gold >= 0) & ~_is_given(gold, input_ids, config)).any(1, keepdim=True)  # (B, 1)
     left_out = goes_on & ~_is_given(sequence, input_ids, config)
     order = left_out.long().argsort(dim=1, stable=True)
@@ -243,14 +245,15 @@ def order_statistics(
         `torch.DoubleTensor` of shape `(B, len(ORDER_STATISTICS))`.
     """
     gold = _given_sequence(labels, input_ids, labels, config)  # (B, N)
-    generated = _given_sequence(generated_ids, input_ids, labels, config)  # (B, N)
+    generated = _given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
     num_sentences = (gold >= 0).sum(1)
     pairs = num_sentences.double() * (num_sentences - 1) / 2
     counts = (num_sentences >= 2).double()
-    exact = (gold == generated).all(1).double() * counts
+    width = gold.shape[1]
+    exact = ((gold == generated[:, :width]).all(1) & (generated[:, width:] < 0).all(1)).double() * counts
 
     # The place of each gold token in the generated order; tokens that were not generated have none.
-    same = (gold[:, :, None] == generated[:, None, :]) & (gold >= 0)[:, :, None]  # (B, N, N)
+    same = (gold[:, :, None] == generated[:, None, :]) & (gold >= 0)[:, :, None]  # (B, N, G)
     found = same.any(2)
     place = same.int().argmax(2)  # (B, N), the first occurrence
     in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
@@ -323,12 +326,13 @@ def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str,
 def is_without_order(name: str, value: float) -> bool:
     """
     Whether a metric of [`summarize_order`] is a Kendall's tau of -1, that of a model which wrote no order: a mean over
-    evaluation data in which every order is reversed has not been seen.
+    evaluation data in which every order is reversed has not been seen. Under the constraint, an order is always
+    written.
 
     >>> is_without_order("eval_order_kendall_tau", -1.0), is_without_order("eval_order_kendall_tau", 0.2)
     (True, False)
     """
-    return "kendall_tau" in name and value == -1
+    return "kendall_tau" in name and "constrained" not in name and value == -1
 
 
 def unshuffling_statistics(
@@ -347,7 +351,8 @@ def unshuffling_statistics(
     """
     gold = _given_sequence(labels, input_ids, labels, config)  # (B, N)
     is_sentence = gold >= 0
-    right = (gold == _given_sequence(generated_ids, input_ids, labels, config)) & is_sentence
+    generated = _given_sequence(generated_ids, input_ids, labels, config)[:, : gold.shape[1]]
+    right = (gold == generated) & is_sentence
     scores = order_statistics(generated_ids, input_ids, labels, config)  # (B, len(ORDER_STATISTICS))
     keys = torch.stack([is_shuffled(input_ids, labels, config), is_sentence.sum(1)], dim=1)
     return torch.cat([keys.double(), scores, scores[:, -1:] ** 2, right.double()], dim=1)

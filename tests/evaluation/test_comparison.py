@@ -114,6 +114,11 @@ class TablesTest(parameterized.TestCase):
         self.assertNotIn("±", text)
         self.assertNotIn("deviation", text)
 
+    def test_a_score_that_is_not_a_number_does_not_stop_the_others(self):
+        text = markdown(results("glue/rte", "t5", {10: [float("nan"), 0.5], 20: [0.5, 0.5]}))
+        self.assertIn("nan ± nan", text)
+        self.assertIn("0.5000 ± 0.0000", text)
+
     def test_probes_have_their_baselines_and_random_weights_as_step_0(self):
         probed = {"bag_of_words": 0.65, "random_weights": 0.55}
         entries = results("glue/rte", "depth", {10: [0.5, 0.6], 20: [0.7, 0.8]}, **probed)

@@ -54,6 +54,16 @@ class OrderSentencesTest(parameterized.TestCase):
             (score,) = score_sentence_orders(model, TOKENIZER, document, [result["order"]])
             self.assertAlmostEqual(result["log_probability"], score, delta=1e-4)
 
+    @parameterized.parameters({}, {"num_beams": 2}, {"num_arrangements": 3})
+    def test_a_model_with_weights_that_are_not_finite_has_no_order(self, **options):
+        model = random_model()
+        with torch.no_grad():
+            model.shared.weight.fill_(float("nan"))
+        with self.assertRaisesRegex(FloatingPointError, "not a number"):
+            order_sentences(model, TOKENIZER, SHORT[:3], **options)
+        with self.assertRaisesRegex(FloatingPointError, "not a number"):
+            score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]])
+
     @parameterized.parameters(2, 3, 4)
     def test_the_probabilities_of_all_orders_add_up_to_one(self, number):
         scores = score_sentence_orders(random_model(), TOKENIZER, SHORT[:number], all_orders(number), batch_size=7)

@@ -44,6 +44,12 @@ class LossesTest(parameterized.TestCase):
         self.assertEqual(scores.lines[0].get_xydata().tolist(), [[5, 0.7], [10, 0.6]])
         self.assertEqual(losses.lines[0].get_xydata().tolist(), [[5, 2.0], [10, 1.5]])
 
+    @parameterized.parameters(([float("nan"), 0.5], "best: 0.5000 at step 1"), ([float("nan")], None))
+    def test_nan_is_never_the_best_score(self, scores, label):
+        history = [{"step": step, "eval_score": score} for step, score in enumerate(scores)]
+        texts = [text.get_text() for text in losses_figure(history).axes[1].get_legend().get_texts()]
+        self.assertEqual([text for text in texts if text.startswith("best")], [label] if label else [])
+
     def test_a_run_without_logs_has_an_empty_picture(self):
         self.assertEmpty(losses_figure([]).axes[0].lines)
 

@@ -174,6 +174,19 @@ class FeaturesTest(parameterized.TestCase):
 
 
 class ProbeTest(parameterized.TestCase):
+    def test_unlabeled_examples_are_no_class_of_their_own(self):
+        rows = reviews(24)
+        unlabeled = rows.map(lambda row, index: {"label": row["label"] if index % 3 else -1}, with_indices=True)
+        probe = Probe(TONE, BagOfWords(tiny_tokenizer(True), TONE)).fit(unlabeled, rows)
+        self.assertEqual(probe.classifier.classes_.tolist(), [0, 1])
+
+    @parameterized.parameters(0, 6)
+    def test_without_labeled_validation_examples_training_examples_are_held_out(self, number):
+        rows = reviews(24)
+        unlabeled = rows.select(range(number)).map(lambda row: {"label": -1})
+        probes = [Probe(TONE, BagOfWords(tiny_tokenizer(True), TONE)).fit(rows, given) for given in (None, unlabeled)]
+        self.assertEqual(*[probe.classifier.coef_.tolist() for probe in probes])
+
     def rows(self, number, seed):
         random = np.random.default_rng(seed)
         labels = np.arange(number) % 2

@@ -112,6 +112,18 @@ class OrderTest(parameterized.TestCase):
         shuffled = accuracy["shuffled"]["by_number_of_sentences"]
         self.assertEqual([(e["sentences"], e["correct"], e["examples"]) for e in shuffled], [(2, 0, 1), (3, 1, 2)])
 
+    @parameterized.named_parameters(
+        ("surplus", [130, 131, 132, 133, 134, 135, 130], 1),
+        ("repeated_before_the_others", [130, 130, 131, 132, 133, 134, 135], 1),
+        ("last_one_late", [130, 131, 130, 131, 130, 131, 132, 133, 134, 135], 1),
+    )
+    def test_more_sentence_tokens_than_there_are_count_for_tau_and_are_not_exact(self, generated, tau):
+        gold = ids([130, 131, 132, 133, 134, 135])
+        scores = order_statistics(ids(generated), gold, gold, CONFIG)
+        self.assertEqual(scores.tolist(), [[1, 0, tau]])
+        places = unshuffling_statistics(ids(generated), gold, gold, CONFIG)[0, -6:].tolist()
+        self.assertEqual(places, [float(a == b) for a, b in zip(generated, gold[0].tolist(), strict=False)])
+
     def test_one_sentence_has_no_order(self):
         gold = ids([130, 5, 1], [130, 131, 1])
         scores = order_statistics(gold, gold, gold, CONFIG)
