@@ -319,10 +319,9 @@ def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, d
         is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
         if key == name or not is_measure:
             continue
-        values = {"before": first[key]} if first["step"] == 0 and first is not last and key in first else {}
-        values = {
-            when: number for when, number in (values | {"after": value}).items() if not is_without_order(key, number)
-        }
+        logs = {"before": first} if first["step"] == 0 and first is not last and key in first else {}
+        logs |= {"after": last}
+        values = {when: log[key] for when, log in logs.items() if not is_without_order(key, log)}
         chance = last.get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
         if values:
             results[name] = values | ({} if chance is None else {"chance": chance})

@@ -142,14 +142,15 @@ def unshuffle(
     def kendall_tau(ids: torch.Tensor) -> float:
         return float(order_statistics(ids, batch["input_ids"], labels, config)[0, -1])
 
-    free_tokens, true_tokens = (sentence_sequence(ids, config).sort().values for ids in (free, labels))
+    free_tokens = [token for token in sentence_sequence(free, config, free.shape[1])[0].tolist() if token >= 0]
+    true_tokens = [token for token in true_order if token >= 0]
     return {
         "given": in_order(batch["input_ids"]),
         "predicted": in_order(generated),
         "true": [sentence_of[i] for i in true_order if i in sentence_of and i in read],
         "kendall_tau": kendall_tau(generated),
         "generated": tokenizer.decode(free[0][free[0] != tokenizer.pad_token_id]),
-        "free_kendall_tau": kendall_tau(free) if free_tokens.equal(true_tokens) else None,
+        "free_kendall_tau": kendall_tau(free) if sorted(free_tokens) == sorted(true_tokens) else None,
     }
 
 
@@ -226,4 +227,4 @@ def before_and_after(state: TrainerState, after: Mapping[str, float], names: Seq
 def _cell(name: str, values: Mapping[str, float]) -> str:
     if name not in values:
         return "-"
-    return NO_ORDER if is_without_order(name, values[name]) else f"{values[name]:.4f}"
+    return NO_ORDER if is_without_order(name, values) else f"{values[name]:.4f}"

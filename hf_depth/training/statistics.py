@@ -6,6 +6,7 @@ memory does not grow with the number of examples.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -323,16 +324,21 @@ def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str,
     return metrics
 
 
-def is_without_order(name: str, value: float) -> bool:
+def is_without_order(name: str, metrics: Mapping[str, float]) -> bool:
     """
-    Whether a metric of [`summarize_order`] is a Kendall's tau of -1, that of a model which wrote no order: a mean over
-    evaluation data in which every order is reversed has not been seen. Under the constraint, an order is always
-    written.
+    Whether a metric of [`summarize_order`] is the Kendall's tau of a model that wrote no order: -1, of all examples. A
+    mean over evaluation data in which every order is reversed has not been seen; but a model that copies the order of
+    its input has -1 on shuffled pairs. Under the constraint, an order is always written.
 
-    >>> is_without_order("eval_order_kendall_tau", -1.0), is_without_order("eval_order_kendall_tau", 0.2)
-    (True, False)
+    >>> is_without_order("eval_order_kendall_tau", {"eval_order_kendall_tau": -1.0})
+    True
+    >>> copied = {"eval_order_kendall_tau": 0.2, "eval_order_kendall_tau_shuffled": -1.0}
+    >>> is_without_order("eval_order_kendall_tau_shuffled", copied)
+    False
     """
-    return "kendall_tau" in name and "constrained" not in name and value == -1
+    if "kendall_tau" not in name or "constrained" in name:
+        return False
+    return metrics[name] == -1 and metrics.get(name.removesuffix("_shuffled"), -1) == -1
 
 
 def unshuffling_statistics(

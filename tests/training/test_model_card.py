@@ -160,6 +160,11 @@ class FineTuningCardTest(parameterized.TestCase):
         self.assertEqual(results["order_kendall_tau_shuffled"], {"after": 0.1})
         self.assertEqual(results["order_exact_constrained"], {"after": 0.4, "chance": 0.3})
 
+    def test_a_model_that_copies_pairs_has_an_order_of_shuffled_ones(self):
+        tau = {"eval_order_kendall_tau": 0.1, "eval_order_kendall_tau_shuffled": -1.0}
+        results = pretraining_results([LOGS[2] | tau])
+        self.assertEqual(results["order_kendall_tau_shuffled"], {"after": -1.0})
+
     def test_card_without_results_is_valid(self):
         card = self.card("t5", [TaskResult(get_task("rte"), "test", {})])
         self.assertNotIn("model-index", metadata(card))

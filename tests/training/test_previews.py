@@ -6,10 +6,12 @@ import io
 from unittest import mock
 
 import torch
+from absl.testing import parameterized
+from transformers import TrainerState
 
 from helpers import WithoutFloat64, tiny_tokenizer
 from hf_depth import DataCollatorForDepth
-from hf_depth.training.previews import print_unshuffled
+from hf_depth.training.previews import before_and_after, print_unshuffled
 from hf_depth.training.statistics import is_shuffled
 from tiny_training import TrainingTestCase, rows, tiny_model
 
@@ -87,4 +89,16 @@ class UnshuffledTest(TrainingTestCase):
         written += batch["labels"][first].clamp(min=0).tolist()  # the target
         with mock.patch.object(model, "generate", write_an_order):
             text = self.printed(model)
+            written += [written[0]] * model.config.num_sentence_tokens
+            too_many = self.printed(model)
         self.assertIn("Generated without this constraint (Kendall's tau 1.00): ", text)
+        self.assertIn("Generated without this constraint (it does not name each sentence once): ", too_many)
+
+
+class BeforeAndAfterTest(parameterized.TestCase):
+    @parameterized.parameters((-1.0, ["none", "none"]), (0.1, ["0.1000", "-1.0000"]))
+    def test_a_model_that_copies_the_order_of_pairs_has_written_one(self, tau, expected):
+        metrics = {"eval_order_kendall_tau": tau, "eval_order_kendall_tau_shuffled": -1.0}
+        table = before_and_after(TrainerState(), metrics, list(metrics))
+        self.assertEqual([line.split()[1] for line in table.splitlines()[1:3]], expected)
+        self.assertEqual("no generated text orders" in table, tau == -1)
