@@ -104,11 +104,12 @@ def _read_config(path: Path) -> list[_Entry]:
     return entries
 
 
-def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
+def _typed(action: argparse.Action, is_optional: bool, may_be_empty: bool) -> Callable[[str], Any]:
     """The action's own conversion; takes `None` for an optional argument, and its errors say what is expected."""
     convert = action.type
     choices = action.choices
-    expected = {int: "an integer", float: "a number", string_to_bool: "true or false"}.get(convert, "another value")
+    texts = {int: "an integer", float: "a number", string_to_bool: "true or false", str: "text, or is left out"}
+    expected = texts.get(convert, "another value")
     if choices is not None:
         expected = "one of " + ", ".join(str(choice) for choice in choices)
         action.choices = [*choices, None] if is_optional else choices  # argparse checks the converted value again
@@ -118,7 +119,8 @@ def _typed(action: argparse.Action, is_optional: bool) -> Callable[[str], Any]:
             return None
         try:
             value = convert(text)
-            if choices is None or value in choices:
+            # What is not set is an empty text in a shell, and in Python as good as not given: something else is read.
+            if (choices is None or value in choices) and (value != "" or may_be_empty):
                 return value
         except (ValueError, TypeError, argparse.ArgumentTypeError):
             pass
@@ -199,6 +201,11 @@ class _Parser:
             exit_on_error=False,
         )
         self.hints = {name: hint for cls in dataclass_types for name, hint in get_type_hints(cls).items()}
+        # Of transformers, some arguments take an empty text.
+        stock = [
+            base for cls in dataclass_types for base in cls.__mro__ if base.__module__.startswith("transformers.")
+        ]
+        stock_names = {name for cls in stock for name in cls.__dict__.get("__annotations__", {})}
         self.alternatives = [one for cls in dataclass_types for one in getattr(cls, "alternatives", {}).items()]
         self.namespace = argparse.Namespace()
         self.required: list[str] = []
@@ -209,7 +216,8 @@ class _Parser:
                 action.required, action.default = False, argparse.SUPPRESS
                 self.required.append(action.dest)
             if action.type is not None and action.dest in self.hints:
-                action.type = _typed(action, is_optional=type(None) in get_args(self.hints[action.dest]))
+                is_optional = type(None) in get_args(self.hints[action.dest])
+                action.type = _typed(action, is_optional, may_be_empty=action.dest in stock_names)
                 self.actions[action.dest] = action
             elif isinstance(action, argparse._StoreFalseAction):
                 action.help = argparse.SUPPRESS  # `--no_flag` stands beside `--flag`

@@ -127,7 +127,8 @@ def load_corpus(
     """
     if not 0 <= validation_split_percentage < 100:
         raise ValueError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
-    check_files_named({"train_file": train_file, "validation_file": validation_file, "test_file": test_file})
+    named = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
+    check_files_named(named | {"dataset_name": dataset_name})
     files = {"train": train_file, "validation": validation_file, "test": test_file}
     files = {name: file_names(names) for name, names in files.items() if names}
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}

@@ -69,17 +69,22 @@ def file_names(files: Files) -> list[str]:
 
 def check_files_named(arguments: Mapping[str, Files]) -> None:
     """
-    Check that an argument which is given names some file: in place of an empty list, as of a glob that has found none,
-    something else would be read.
+    Check that an argument which is given names something: in place of an empty list, as of a glob that has found none,
+    or of an empty text, something else would be read.
 
     Args:
-        arguments (`Mapping[str, Files]`): by their names.
+        arguments (`Mapping[str, Files]`): by their names; a folder or a data set of the Hub is checked likewise.
 
     >>> check_files_named({"train_file": [], "test_file": None})
     Traceback (most recent call last):
     ValueError: `train_file` is empty: it names no file. (A glob that finds none is an empty list in Python.)
+    >>> check_files_named({"dataset_name": ""})
+    Traceback (most recent call last):
+    ValueError: `dataset_name` is an empty text: name what is to be read, or leave it out.
     """
     for name, files in arguments.items():
+        if files == "" or isinstance(files, Sequence) and "" in list(files):
+            raise ValueError(f"`{name}` is an empty text: name what is to be read, or leave it out.")
         if files is not None and not files:
             raise ValueError(
                 f"`{name}` is empty: it names no file. (A glob that finds none is an empty list in Python.)"

@@ -82,7 +82,7 @@ class MixtureSource:
             )
         with naming_source(self.name):
             self._check_types()
-            check_files_named({argument: getattr(self, argument) for argument in FILE_ARGUMENTS})
+            check_files_named({argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_name")})
             check_ranges(self, RANGES)
             if self.dataset_name is None and not self.train_file:
                 raise ValueError("it has neither `dataset_name` nor `train_file`: name the text to train on.")

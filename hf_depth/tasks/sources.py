@@ -59,7 +59,7 @@ class TaskFiles:
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
     Raises:
-        `ValueError`: if an argument is an empty list.
+        `ValueError`: if an argument is an empty list, or an empty text.
 
     >>> files = TaskFiles(train_file="train.jsonl", dataset_dir="glue")
     >>> files.are_named, TaskFiles(cache_dir="cache").are_named
@@ -75,7 +75,7 @@ class TaskFiles:
     cache_dir: str | None = None
 
     def __post_init__(self):
-        check_files_named({argument: getattr(self, argument) for argument in FILE_ARGUMENTS})
+        check_files_named({argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_dir")})
 
     @property
     def are_named(self) -> bool:

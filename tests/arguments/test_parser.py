@@ -282,6 +282,8 @@ class ErrorTest(ArgumentsTestCase):
         ("optional_boolean", ["--tie", "maybe"], "argument `--tie` takes true or false, got 'maybe'"),
         ("choice", ["--model_type", "bert"], "argument `--model_type` takes one of depth, t5, got 'bert'"),
         ("none", ["--max_steps=None"], "argument `--max_steps` takes an integer, got 'None'"),
+        ("empty", ["--train_file", ""], "argument `--train_file` takes text, or is left out, got ''"),
+        ("one_is_empty", ["--train_file", "a", ""], "argument `--train_file` takes text, or is left out, got ''"),
         ("repeated", ["--train_file", "a", "--train_file", "b"], "put all its values after one `--train_file`"),
         ("repeated_joined", ["--train_file=a", "--train_file=b"], "put all its values after one `--train_file`"),
         ("repeated_hyphen", ["--train_file", "a", "--train-file", "b"], "put all its values after one `--train_file`"),
@@ -295,6 +297,12 @@ class ErrorTest(ArgumentsTestCase):
     def test_a_wrong_flag_is_named_with_advice(self, args, expected):
         self.assertIn(expected, self.message(args))
 
+    def test_an_argument_of_transformers_may_be_empty(self):
+        (arguments,) = parse_arguments(
+            [Seq2SeqTrainingArguments], ["--output_dir", "a", "--run_name", "", "--use_cpu"]
+        )
+        self.assertEmpty(arguments.run_name)
+
     @parameterized.parameters("--hub_tokn", "--my_hub_token")
     def test_a_flag_that_is_refused_is_not_suggested(self, flag):
         message = self.message([flag, "hf_x"], [Seq2SeqTrainingArguments])
@@ -304,6 +312,11 @@ class ErrorTest(ArgumentsTestCase):
         ("misspelt", "max_steps: 1\nlerning_rate: 1\n", "`--lerning_rate` (in {}, line 2); did you mean `--learning_"),
         ("renamed", "total_steps: 1\n", "unknown argument `--total_steps` (in {}, line 1): use `--max_steps`"),
         ("section", "optim: {base_lr: 1}\n", "unknown argument `--optim` (in {}, line 1)"),
+        (
+            "empty_text",
+            "train_file: ''\n",
+            "argument `--train_file` (in {}, line 1) takes text, or is left out, got ''",
+        ),
         ("integer", "\nmax_steps: abc\n", "argument `--max_steps` (in {}, line 2) takes an integer, got 'abc'"),
         ("choice", "model_type: bert\n", "argument `--model_type` (in {}, line 1) takes one of depth, t5, got 'bert'"),
         ("list", "max_steps: [1, 2]\n", "argument `--max_steps` (in {}, line 1) takes one value, got a list"),

@@ -93,6 +93,20 @@ class SourceTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts', train split: 'utf-8'"):
             self.load(dataset_name=self.path("texts"), streaming=True)
 
+    @parameterized.parameters(("",), ([""],), (["a.txt", ""],))
+    def test_an_empty_text_names_no_file(self, names):
+        for read in (load_corpus, TaskFiles):
+            with self.subTest(read.__name__), self.assertRaisesRegex(ValueError, "`train_file` is an empty text"):
+                read(train_file=names)
+
+    def test_an_empty_name_is_not_that_of_the_default_data(self):
+        with self.assertRaisesRegex(ValueError, "`dataset_name` is an empty text: name what is to be read"):
+            self.load(dataset_name="")
+        with self.assertRaisesRegex(ValueError, "source 'a': `dataset_name` is an empty text"):
+            self.load(dataset_mixture=[{"name": "a", "dataset_name": ""}])
+        with self.assertRaisesRegex(ValueError, "`dataset_dir` is an empty text"):
+            TaskFiles(dataset_dir="")
+
     @parameterized.product(argument=("train_file", "validation_file", "test_file"), kind=("corpus", "mixture", "task"))
     def test_an_argument_that_names_no_file_is_no_missing_one(self, argument, kind):
         self.write("a.txt", "\n".join(SENTENCES[:4]))
