@@ -13,11 +13,11 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..data.base_objective import Documents, Objective
 from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents, described_commit
-from ..data.corruption import check_noise
 from ..data.denoisers import parse_denoisers
 from ..data.files import FILE_ARGUMENTS, describe_all_files, file_names
 from ..data.mixture import RANGES as MIXTURE_RANGES
 from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, naming_source, read_sources
+from ..data.noise_lengths import check_noise
 from ..data.objectives import OBJECTIVES, DepthObjective
 from ..data.records import ON_BAD_RECORD
 from ..data.shard_preparation import SHARD_SIZE

@@ -14,25 +14,26 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .corruption import (
-    MAX_UNIT_LENGTH,
-    ExampleRandom,
-    Ragged,
     SpecialIds,
-    check_noise,
     corrupt_depth,
     corrupt_t5,
-    depth_input_and_target_lengths,
-    depth_prefix_lengths,
-    example_keys,
     mask_spans,
     mask_units,
     split_depth_prefix,
     split_prefix,
-    t5_input_and_target_lengths,
 )
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_counts, denoiser_input_and_target_lengths, parse_denoisers
+from .example_random import ExampleRandom, example_keys
 from .metadata import METADATA_IDS, prepend_metadata
+from .noise_lengths import (
+    MAX_UNIT_LENGTH,
+    check_noise,
+    depth_input_and_target_lengths,
+    depth_prefix_lengths,
+    t5_input_and_target_lengths,
+)
 from .packing import unpack_rows
+from .ragged import Ragged, run_starts
 from .tokenization import (
     check_sentence_tokens,
     eosen_token_id,
@@ -160,7 +161,7 @@ class _CorruptionCollator:
             batch["num_cut_tokens"] = np.array([example["num_cut_tokens"] for example in examples], dtype=np.int64)
         if "source" in examples[0]:
             batch["num_examples"] = np.ones(len(examples), np.int64) if num_examples is None else num_examples
-            first = np.cumsum(batch["num_examples"]) - batch["num_examples"]  # (batch_size,)
+            first = run_starts(batch["num_examples"])  # (batch_size,)
             batch["num_tokens"] = np.add.reduceat(lengths, first, dtype=np.int64)
             for name in ("source", "num_documents"):
                 batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
@@ -182,7 +183,7 @@ class _CorruptionCollator:
 
     def _packed(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
-        first = np.cumsum(num_examples) - num_examples  # (num_rows,): of the examples of each row
+        first = run_starts(num_examples)  # (num_rows,): of the examples of each row
         numbers = np.arange(1, len(inputs[1]) + 1) - np.repeat(first, num_examples)  # (num_separate,)
         source_length = self.packed_source_length or self.max_source_length
         target_length = self.packed_target_length or self.max_target_length
@@ -194,7 +195,7 @@ class _CorruptionCollator:
                     f"but `packed_{name}_length` is {limit}. Prepare the data with the lengths and the noise of the "
                     "collator."
                 )
-        starts = np.cumsum(targets[1]) - targets[1]  # (num_separate,)
+        starts = run_starts(targets[1])  # (num_separate,)
         shifted = np.roll(targets[0], 1)  # (targets[1].sum(),)
         shifted[starts] = self.decoder_start_token_id
         pad_token_id = self.tokenizer.pad_token_id
@@ -272,7 +273,7 @@ class _CorruptionCollator:
         if not self.whole_units:
             return None
         unit_lengths, num_units = _flatten(examples, "unit_lengths")
-        totals = np.add.reduceat(unit_lengths, np.cumsum(num_units) - num_units)  # (batch_size,)
+        totals = np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
         is_wrong = not np.array_equal(totals, lengths)
         if len(lengths) > len(totals):  # sentences
             ends, borders = np.cumsum(unit_lengths), np.cumsum(lengths)
@@ -437,7 +438,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
         chosen, *counts = denoiser_counts(lengths, self.denoisers, random)
         (inputs, input_lengths), targets = mask_spans(token_ids, lengths, *counts, self._special_ids, random)
         modes = self._mode_ids[chosen]  # (batch_size,)
-        begins = (np.cumsum(input_lengths) - input_lengths)[modes >= 0]
+        begins = run_starts(input_lengths)[modes >= 0]
         return (np.insert(inputs, begins, modes[modes >= 0]), input_lengths + (modes >= 0)), targets
 
     def _check_arguments(self):
@@ -560,7 +561,7 @@ class DataCollatorForDepth(_CorruptionCollator):
                 f"{available} sentence tokens. Make windows of fewer sentences, or add more tokens "
                 "(`add_sentence_tokens`)."
             )
-        totals = np.add.reduceat(sentence_lengths, np.cumsum(num_sentences) - num_sentences)  # (batch_size,)
+        totals = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
         if sentence_lengths.min() < 1 or (totals != lengths).any():
             index = int((totals != lengths).argmax())
             raise ValueError(

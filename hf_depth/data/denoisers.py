@@ -14,12 +14,11 @@ import yaml
 
 from ..ranges import Range
 from ..suggestions import suggestion
-from .corruption import (
+from .example_random import Draw, ExampleRandom
+from .noise_lengths import (
     MAX_NOISE_DENSITY,
     MIN_NOISE_DENSITY,
     Count,
-    Draw,
-    ExampleRandom,
     noise_counts,
     t5_input_and_target_lengths,
 )

@@ -22,7 +22,8 @@ from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..suggestions import suggestion
-from .corruption import Draw, ExampleRandom, Ragged
+from .example_random import Draw, ExampleRandom
+from .ragged import Ragged, run_starts
 from .tokenization import TextEncoder
 
 logger = logging.getLogger(__name__)
@@ -264,5 +265,5 @@ def prepend_metadata(inputs: Ragged, metadata: Ragged, probability: float, rando
     is_chosen = random.uniform(Draw.METADATA) < probability  # (batch_size,)
     metadata_ids = metadata_ids[np.repeat(is_chosen, metadata_lengths)]
     metadata_lengths = metadata_lengths * is_chosen
-    places = np.repeat(np.cumsum(lengths) - lengths, metadata_lengths)  # (metadata_lengths.sum(),)
+    places = np.repeat(run_starts(lengths), metadata_lengths)  # (metadata_lengths.sum(),)
     return np.insert(values, places, metadata_ids), lengths + metadata_lengths

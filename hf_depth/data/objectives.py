@@ -17,9 +17,15 @@ import numpy as np
 from datasets import Dataset
 
 from .base_objective import Objective, Statistics
-from .corruption import MAX_UNIT_LENGTH, largest_raw_length, noise_counts, t5_input_and_target_lengths, t5_raw_length
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_lengths, most_spans, parse_denoisers
+from .noise_lengths import (
+    MAX_UNIT_LENGTH,
+    largest_raw_length,
+    noise_counts,
+    t5_input_and_target_lengths,
+    t5_raw_length,
+)
 from .packing import (
     LengthBounds,
     denoiser_length_bounds,

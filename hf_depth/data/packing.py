@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from datasets import Features, List, Value
 
-from .corruption import depth_input_and_target_lengths, t5_input_and_target_lengths
 from .denoisers import Denoiser, denoiser_input_and_target_lengths
 from .metadata import METADATA_IDS
+from .noise_lengths import depth_input_and_target_lengths, t5_input_and_target_lengths
 
 PER_EXAMPLE = "_per_example"
 # Part of the fingerprint of prepared data: raise it when the same examples may give other rows.

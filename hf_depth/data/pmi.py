@@ -20,7 +20,8 @@ import regex
 from transformers import PreTrainedTokenizerBase
 
 from ..manifests import replace_text
-from .corruption import MAX_UNIT_LENGTH, Ragged
+from .noise_lengths import MAX_UNIT_LENGTH
+from .ragged import Ragged
 
 logger = logging.getLogger(__name__)
 

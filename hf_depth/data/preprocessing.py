@@ -12,17 +12,18 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
-from .corruption import (
+from .files import check_text_column, column_texts, without_format
+from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_columns, column_values
+from .noise_lengths import (
     MAX_UNIT_LENGTH,
     check_noise,
     depth_input_and_target_lengths,
     depth_most_spans,
     depth_prefix_lengths,
 )
-from .files import check_text_column, column_texts, without_format
-from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_columns, column_values
 from .packing import PER_EXAMPLE
 from .pmi import UnitFinder
+from .ragged import run_starts
 from .sentences import get_sentence_splitter
 from .tokenization import TextEncoder, encode_sentences, sentinel_token_ids, text_parts
 
@@ -154,7 +155,7 @@ class SpanCorruptionPreprocessor:
         if not places:
             return [tokens[:0]], [0]
         lengths = np.array(list(map(len, parts)))  # (num_documents,)
-        begun = np.searchsorted(np.cumsum(lengths) - lengths, np.array(places))  # (num_windows, 2)
+        begun = np.searchsorted(run_starts(lengths), np.array(places))  # (num_windows, 2)
         return [tokens[start:end] for start, end in places], (begun[:, 1] - begun[:, 0]).tolist()
 
     def _windows(self, tokens: np.ndarray) -> list[np.ndarray]:

@@ -1,7 +1,6 @@
 """Laws of the noise functions: nothing is lost or repeated, noise is as requested, no example depends on another."""
 
 import functools
-import math
 from itertools import chain, permutations
 
 import numpy as np
@@ -10,27 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_depth.data.corruption import (
-    MAX_UNIT_LENGTH,
-    Draw,
-    ExampleRandom,
     SpecialIds,
-    check_noise,
     corrupt_depth,
     corrupt_t5,
+    mask_units,
+    split_depth_prefix,
+    split_prefix,
+)
+from hf_depth.data.example_random import ExampleRandom, example_keys
+from hf_depth.data.noise_lengths import (
+    MAX_UNIT_LENGTH,
     depth_input_and_target_lengths,
     depth_most_spans,
     depth_noise_counts,
     depth_prefix_lengths,
-    example_keys,
-    mask_units,
     noise_counts,
-    random_spans,
-    split_depth_prefix,
-    split_prefix,
     t5_input_and_target_lengths,
-    t5_raw_length,
-    unit_spans,
 )
+from hf_depth.data.noise_spans import unit_spans
 from rebuild import rebuild_depth, rebuild_t5, sentence_order
 
 # Ids as in a T5 vocabulary, but with as many sentinels as the longest example of these tests has spans.
@@ -254,36 +250,10 @@ class NoiseTest(parameterized.TestCase):
         self.assertAlmostEqual(spans.sum() / num_tokens, density, delta=0.01)
         self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)
 
-    def test_all_masks_are_equally_likely(self):
-        # 7 tokens, 3 of them masked in 2 spans: 3 ways to cut 4 kept tokens in two, 2 ways to cut 3 masked ones.
-        batch_size = 12_000
-        lengths, num_noise, num_spans = (np.full(batch_size, count) for count in (7, 3, 2))
-        keys = example_keys(np.arange(7 * batch_size), lengths, seed=0, epoch=0)
-        kept, noise = random_spans(lengths, num_noise, num_spans, ExampleRandom(keys))
-        masks, counts = np.unique(np.stack([kept, noise], 1).reshape(batch_size, 4), axis=0, return_counts=True)
-        self.assertLen(masks, 6)
-        np.testing.assert_allclose(counts / batch_size, 1 / 6, atol=0.015)
-
-    def test_equal_draws_at_the_threshold_change_no_number_of_spans(self):
-        class Constant(ExampleRandom):
-            def bits(self, purpose, width):
-                return np.full((len(self.keys), width), 2**32 - 1, np.uint32)
-
-        lengths, num_noise, num_spans = np.array([20, 9, 2]), np.array([6, 3, 1]), np.array([3, 2, 1])
-        kept, noise = random_spans(lengths, num_noise, num_spans, Constant(np.zeros(3, np.uint64)))
-        np.testing.assert_array_equal(np.add.reduceat(noise, [0, 3, 5]), num_noise)
-        np.testing.assert_array_equal(np.add.reduceat(kept, [0, 3, 5]), lengths - num_noise)
-        self.assertGreater(min(kept.min(), noise.min()), 0)
-
     def test_prefixes_end_everywhere_equally_often(self):
         batch = [[token, *range(10, 14)] for token in range(100, 8100)]
         (_, lengths), _ = split_prefix(np.concatenate(batch), np.full(8000, 5), SPECIAL, random_for(batch))
         np.testing.assert_allclose(np.bincount(lengths, minlength=6) / 8000, [0, 0, 0.25, 0.25, 0.25, 0.25], atol=0.02)
-
-    def test_masked_spans_never_outnumber_the_kept_tokens_before_them(self):
-        for density in (0.5, 0.7, 0.95):
-            num_noise, num_spans = noise_counts(np.arange(2, 600), density, 1.0)
-            self.assertTrue((num_spans <= np.arange(2, 600) - num_noise).all())
 
 
 def random_units(rng, length):
@@ -390,14 +360,6 @@ class UnitsTest(parameterized.TestCase):
         self.assertTrue(((counts == 0) | (counts == np.concatenate(units))).all())
         self.assertAlmostEqual(np.mean(masked), 0.3, delta=0.01)
 
-    def test_units_of_one_token_need_no_room(self):
-        lengths = np.arange(2, 700)
-        for density in DENSITIES:
-            noise, spans = noise_counts(lengths, density, 3.0)
-            inputs, targets = t5_input_and_target_lengths(lengths, density, 3.0)
-            np.testing.assert_array_equal(inputs, lengths - noise + spans + 1)
-            np.testing.assert_array_equal(targets, noise + spans + 1)
-
     def test_what_an_example_gets_does_not_depend_on_its_batch(self):
         rng = np.random.default_rng(0)
         documents = [random_document(rng, length) for length in rng.integers(2, 400, 12)]
@@ -415,43 +377,7 @@ class UnitsTest(parameterized.TestCase):
         self.assertEqual(masked(range(11, -1, -1)), together[::-1])
 
 
-class CheckNoiseTest(parameterized.TestCase):
-    @parameterized.parameters(-0.1, 0, 0.0009, 0.9991, 1, 15, math.inf, math.nan)
-    def test_a_density_out_of_range_is_named_with_the_range(self, density):
-        with self.assertRaisesRegex(ValueError, f"`mlm_probability` must be between 0.001 and 0.999, got {density}"):
-            check_noise(density, 3.0)
-
-    @parameterized.parameters(-3, 0, 0.99, math.inf, math.nan)
-    def test_a_span_length_out_of_range_is_named_with_the_range(self, length):
-        with self.assertRaisesRegex(ValueError, f"`mean_noise_span_length` must be at least 1 .* got {length}"):
-            check_noise(0.15, length)
-
-    @parameterized.product(density=(0.001, 0.15, 0.999), length=(1, 3.0, 1000))
-    def test_the_ends_of_the_ranges_are_allowed(self, density, length):
-        check_noise(density, length)
-
-
 class LengthsTest(parameterized.TestCase):
-    @parameterized.parameters((512, 0.15, 568, 114), (512, 0.3, 639, 257))
-    def test_t5_raw_text_fills_the_input(self, source, density, raw, target):
-        self.assertEqual(t5_raw_length(source, density, 3.0), raw)
-        self.assertEqual(t5_input_and_target_lengths(raw, density, 3.0), (source, target))
-
-    @parameterized.product(source=(3, 17, 128, 512), density=(0.05, 0.15, 0.5, 0.9), mean=(1.0, 3.0, 8.5))
-    def test_one_more_token_would_not_fit(self, source, density, mean):
-        raw = t5_raw_length(source, density, mean)
-        self.assertLessEqual(t5_input_and_target_lengths(raw, density, mean)[0], source)
-        self.assertGreater(t5_input_and_target_lengths(raw + 1, density, mean)[0], source)
-
-    def test_a_maximal_target_length_is_kept_too(self):
-        raw = t5_raw_length(512, 0.3, 3.0, max_target_length=100)
-        self.assertLessEqual(t5_input_and_target_lengths(raw, 0.3, 3.0)[1], 100)
-        self.assertGreater(t5_input_and_target_lengths(raw + 1, 0.3, 3.0)[1], 100)
-
-    def test_no_room_for_two_tokens_is_an_error(self):
-        with self.assertRaisesRegex(ValueError, "`max_source_length`=2 .* two tokens of text need 3"):
-            t5_raw_length(2, 0.15, 3.0)
-
     @given(any_documents, densities, means)
     @settings(max_examples=50, deadline=None)
     def test_t5_lengths_are_exact(self, batch, density, mean):
@@ -617,7 +543,7 @@ class DepthPrefixTest(parameterized.TestCase):
         self.assertAlmostEqual(np.mean(moved), probability, delta=0.04)
 
 
-class ExampleRandomTest(parameterized.TestCase):
+class IndependenceTest(parameterized.TestCase):
     def test_what_an_example_gets_does_not_depend_on_its_batch(self):
         rng = np.random.default_rng(0)
         texts = [random_document(rng, length) for length in rng.integers(2, 400, 12)]
@@ -627,42 +553,6 @@ class ExampleRandomTest(parameterized.TestCase):
             self.assertEqual([corrupt([example])[0] for example in batch], together)
             self.assertEqual(corrupt(batch[::-1]), together[::-1])
             self.assertEqual(corrupt(batch[:5]) + corrupt(batch[5:]), together)
-
-    def test_seed_epoch_and_every_token_and_place_change_the_key(self):
-        base = [5, 6, 7, 8]
-
-        def key(tokens, seed=0, epoch=0):
-            return int(example_keys(np.array(tokens), np.array([len(tokens)]), seed, epoch)[0])
-
-        others = [key([5, 6, 8, 7]), key([5, 6, 7]), key([5, 6, 7, 8, 0]), key([0, 5, 6, 7, 8]), key([5, 6, 7, 9])]
-        others += [key(base, seed=1), key(base, epoch=1), key(base, seed=-1), key(base, seed=2**70 + 3)]
-        self.assertLen({key(base), *others}, 10)
-        self.assertEqual(key(base), key(base))
-
-    def test_numbers_are_the_same_on_every_machine(self):
-        keys = example_keys(np.array([5, 6, 7, 8, 9]), np.array([2, 3]), seed=42, epoch=3)
-        self.assertEqual(keys.tolist(), [5706306480105317387, 3228250556422000546])
-        bits = [[1871042168, 2308416929, 4248859035], [1710300580, 970796855, 1195069731]]
-        self.assertEqual(ExampleRandom(keys).bits(Draw.PREFIX, 3).tolist(), bits)
-
-    def test_wider_draws_only_add_columns(self):
-        random = ExampleRandom(np.array([1, 2, 3], np.uint64))
-        for width in (1, 2, 7):
-            np.testing.assert_array_equal(random.bits(Draw.PREFIX, 8)[:, :width], random.bits(Draw.PREFIX, width))
-
-    def test_bits_are_balanced_and_streams_unrelated(self):
-        random = ExampleRandom(np.arange(64, dtype=np.uint64))
-        streams = [random.bits(purpose, 512) for purpose in Draw]
-        for stream in streams:
-            ones = np.unpackbits(stream.view(np.uint8)).reshape(-1, 32).mean(axis=0)
-            np.testing.assert_allclose(ones, 0.5, atol=0.015)
-        flat = np.stack([stream.ravel() for stream in streams]).astype(np.float64)
-        np.testing.assert_allclose(np.corrcoef(flat), np.eye(len(Draw)), atol=0.03)
-
-    @parameterized.parameters(1, 2, 3, 4, 20, 100)
-    def test_permutations_are_permutations(self, size):
-        orders = ExampleRandom(np.arange(50, dtype=np.uint64)).permutations(Draw.SENTINELS, size)
-        np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(size), (50, 1)))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from helpers import DOCUMENTS, SENTENCES, fork_server, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration
-from hf_depth.data.corruption import depth_input_and_target_lengths, t5_raw_length
 from hf_depth.data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from hf_depth.data.noise_lengths import depth_input_and_target_lengths, t5_raw_length
 from hf_depth.data.tokenization import (
     TextEncoder,
     add_mode_tokens,

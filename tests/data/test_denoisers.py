@@ -5,7 +5,7 @@ from absl.testing import absltest, parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_depth.data.corruption import ExampleRandom, SpecialIds, example_keys, largest_raw_length, mask_spans
+from hf_depth.data.corruption import SpecialIds, mask_spans
 from hf_depth.data.denoisers import (
     UL2_DENOISERS,
     Denoiser,
@@ -14,6 +14,8 @@ from hf_depth.data.denoisers import (
     most_spans,
     parse_denoisers,
 )
+from hf_depth.data.example_random import ExampleRandom, example_keys
+from hf_depth.data.noise_lengths import largest_raw_length
 from rebuild import rebuild_t5
 
 EOS = 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers import DOCUMENTS, SENTENCES, call_in_another_process, tiny_tokenizer
 from hf_depth.data import tokenization
-from hf_depth.data.corruption import depth_input_and_target_lengths
+from hf_depth.data.noise_lengths import depth_input_and_target_lengths
 from hf_depth.data.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,

@@ -1,0 +1,264 @@
+"""
+How much noise there is, and how long examples become by it: numbers of masked tokens and of masked spans, lengths of
+inputs and targets, and the longest texts that fit.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+# Lengths and counts: one number, or one per example.
+Count = int | np.ndarray
+
+# Beyond these, hardly any token would be masked, or hardly any left to go by.
+MIN_NOISE_DENSITY, MAX_NOISE_DENSITY = 0.001, 0.999
+# Most tokens of a unit that is masked as a whole. Windows leave room for one of them.
+MAX_UNIT_LENGTH = 12
+
+
+def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
+    """
+    Check the two parameters of span corruption.
+
+    Args:
+        mlm_probability (`float`): share of the tokens to mask, from 0.001 to 0.999.
+        mean_noise_span_length (`float`): mean length of a masked span in tokens; finite, at least 1.
+
+    Raises:
+        `ValueError`: if one of them is out of range. The message names the argument, its value and the range.
+
+    >>> check_noise(mlm_probability=0.15, mean_noise_span_length=3.0)
+    >>> check_noise(mlm_probability=15, mean_noise_span_length=3.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is the share of the tokens to mask: ...
+    """
+    if not MIN_NOISE_DENSITY <= mlm_probability <= MAX_NOISE_DENSITY:
+        raise ValueError(
+            f"`mlm_probability` must be between {MIN_NOISE_DENSITY} and {MAX_NOISE_DENSITY}, got {mlm_probability}. "
+            "It is the share of the tokens to mask: T5 uses 0.15, DEPTH 0.3."
+        )
+    if not 1 <= mean_noise_span_length < math.inf:
+        raise ValueError(
+            f"`mean_noise_span_length` must be at least 1 and finite, got {mean_noise_span_length}. It is counted in "
+            "tokens; the T5 default is 3.0."
+        )
+
+
+def noise_counts(
+    num_tokens: Count, noise_density: float | np.ndarray, mean_noise_span_length: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    How many tokens of a T5 example are masked, and in how many spans.
+
+    Args:
+        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 1. A lone token is not masked.
+        noise_density (`float` or an array of that shape): share of the tokens to mask, see [`check_noise`].
+        mean_noise_span_length (`float` or an array of that shape): mean length of a masked span in tokens, at least 1.
+
+    Returns:
+        Two arrays of the shape of `num_tokens`, int64: the number of masked tokens, and of masked spans (at least 1,
+        which is empty for a lone token).
+
+    Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code. Unlike there, spans never
+    outnumber the kept tokens that set them apart.
+    """
+    num_tokens = np.asarray(num_tokens)
+    num_noise = np.rint(num_tokens * noise_density).astype(np.int64)
+    num_noise = np.minimum(np.maximum(num_noise, 1), num_tokens - 1)
+    return num_noise, _whole_spans(num_noise / mean_noise_span_length, num_tokens, num_noise)
+
+
+def depth_noise_counts(
+    num_tokens: Count, num_sentences: Count, noise_density: float, mean_noise_span_length: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    How many tokens of a DEPTH example are masked, in how many spans, and how many of these can be cut.
+
+    A span that runs into the next sentence is cut in two there. `num_noise - num_spans` of the `num_tokens - 1` places
+    between two tokens are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
+    num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the requested mean length after cutting.
+
+    Args:
+        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 1. A lone token is not masked.
+        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
+        noise_density (`float`): share of the tokens to mask, see [`check_noise`].
+        mean_noise_span_length (`float`): mean length of a masked span after cutting, at least 1.
+
+    Returns:
+        Three arrays of the same shape, int64: the number of masked tokens, of spans before cutting, and of the most
+        cuts that can happen.
+    """
+    num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
+    num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
+    # Solves spans + cuts(spans) = num_noise / mean_noise_span_length.
+    spans = num_noise * ((num_tokens - 1) / mean_noise_span_length - (num_sentences - 1))
+    num_spans = _whole_spans(spans / np.maximum(num_tokens - num_sentences, 1), num_tokens, num_noise)
+    return num_noise, num_spans, np.minimum(num_sentences - 1, np.maximum(num_noise - num_spans, 0))
+
+
+def t5_input_and_target_lengths(
+    num_tokens: Count, noise_density: float, mean_noise_span_length: float, max_unit_length: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Lengths of a T5 example after corruption, `</s>` included in both: exact ones, or, where whole units are masked,
+    the largest possible.
+
+    Args:
+        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 2.
+        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
+        max_unit_length (`int`, defaults to 1): most tokens of a unit, see [`unit_spans`].
+
+    Returns:
+        Two arrays of the shape of `num_tokens`, int64: input length, target length.
+
+    >>> [int(length) for length in t5_input_and_target_lengths(568, 0.15, 3.0)]
+    [512, 114]
+    """
+    num_noise, num_spans = noise_counts(num_tokens, noise_density, mean_noise_span_length)
+    return _largest_lengths(np.asarray(num_tokens), num_noise, num_spans, max_unit_length)
+
+
+def _largest_lengths(num_tokens, num_noise, num_spans, max_unit_length):
+    """Of input and target with `</s>`, for numbers of tokens to mask that are kept but for a part of a unit."""
+    least = np.maximum(num_noise - max_unit_length + 1, np.minimum(num_noise, 1))
+    most = np.where(num_noise > 0, np.minimum(num_noise + max_unit_length - 1, num_tokens), 0)
+    # A span has at least one token: the fewer are masked, the longer is the input.
+    return num_tokens - least + np.minimum(num_spans, least) + 1, most + np.minimum(num_spans, most) + 1
+
+
+def t5_raw_length(
+    max_source_length: int,
+    noise_density: float,
+    mean_noise_span_length: float,
+    max_target_length: int | None = None,
+    max_unit_length: int = 1,
+) -> int:
+    """
+    The largest number of tokens before corruption whose input fits, and whose target fits if a maximum is given.
+
+    Args:
+        max_source_length (`int`): tokens of the input, `</s>` included.
+        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
+        max_target_length (`int`, *optional*): tokens of the target, `</s>` included.
+        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole.
+
+    Raises:
+        `ValueError`: if not even two tokens fit.
+
+    >>> t5_raw_length(512, 0.15, 3.0), t5_raw_length(512, 0.3, 3.0)
+    (568, 639)
+    """
+
+    def bounds(num_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return t5_input_and_target_lengths(num_tokens, noise_density, mean_noise_span_length, max_unit_length)
+
+    # The input keeps `1 - noise_density` of the tokens.
+    return largest_raw_length(bounds, max_source_length, max_target_length, max_source_length / (1 - noise_density))
+
+
+def largest_raw_length(
+    bounds: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    max_source_length: int,
+    max_target_length: int | None = None,
+    limit: float | None = None,
+) -> int:
+    """
+    The largest number of tokens before corruption whose input and target fit.
+
+    Args:
+        bounds (`Callable`): of numbers of tokens, the largest lengths of input and target; neither falls as they rise.
+        max_source_length (`int`): tokens of the input.
+        max_target_length (`int`, *optional*): tokens of the target.
+        limit (`float`, *optional*): no more tokens than that can fit; by default the length of the input.
+
+    Raises:
+        `ValueError`: if not even two tokens fit.
+    """
+    candidates = np.arange(2, int(max_source_length if limit is None else limit) + 3)
+    input_lengths, target_lengths = bounds(candidates)
+    fits = input_lengths <= max_source_length
+    if max_target_length is not None:
+        fits &= target_lengths <= max_target_length
+    if not fits.any():
+        raise ValueError(
+            f"No text fits into `max_source_length`={max_source_length} and `max_target_length`={max_target_length}: "
+            "two tokens of text need 3 in each. Raise them."
+        )
+    return int(candidates[fits][-1])
+
+
+def depth_input_and_target_lengths(
+    num_tokens: Count,
+    num_sentences: Count,
+    noise_density: float,
+    mean_noise_span_length: float,
+    max_unit_length: int = 1,
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    The largest lengths that a DEPTH example can have after corruption, special tokens included. How many spans are cut
+    at the end of a sentence is random; these bounds always hold.
+
+    An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
+    target is the same without the first `<eosen>` and with the masked tokens in place of the kept ones.
+
+    Args:
+        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 1.
+        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
+        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
+        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole, see [`unit_spans`].
+
+    Returns:
+        Two arrays of the same shape, int64: input length, target length.
+    """
+    num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
+    num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
+    # Each sentence but the last can end within a span.
+    lengths = _largest_lengths(num_tokens, num_noise, num_spans + num_sentences - 1, max_unit_length)
+    return 1 + 2 * num_sentences + lengths[0], 2 * num_sentences + lengths[1]
+
+
+def depth_most_spans(
+    num_tokens: Count,
+    num_sentences: Count,
+    noise_density: float,
+    mean_noise_span_length: float,
+    max_unit_length: int = 1,
+) -> np.ndarray:
+    """
+    The most masked spans that a DEPTH example can have, none of which reaches beyond the end of a sentence.
+
+    Args:
+        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 1.
+        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
+        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
+        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole, see [`unit_spans`].
+
+    Returns:
+        `np.ndarray` of the same shape, int64.
+    """
+    num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
+    most = np.where(num_noise > 0, np.minimum(num_noise + max_unit_length - 1, num_tokens), 0)
+    return np.minimum(num_spans + num_sentences - 1, most)
+
+
+def depth_prefix_lengths(num_tokens: Count, num_sentences: Count) -> tuple[np.ndarray, np.ndarray]:
+    """
+    The largest lengths that an example of [`split_depth_prefix`] can have, special tokens included: of an input with
+    all sentences but one, and of a target that continues after the first sentence.
+
+    Args:
+        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example.
+        num_sentences (`int` or `np.ndarray` of the same shape): from 2 to `num_tokens`.
+
+    Returns:
+        Two arrays of the same shape, int64: input length, target length.
+    """
+    num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
+    return num_tokens + 2 * num_sentences - 1, num_tokens + 2 * num_sentences
+
+
+def _whole_spans(num_spans, num_tokens, num_noise):
+    """Round to whole spans: at least one, and each with a masked token and a kept token before it."""
+    most_spans = np.minimum(num_noise, num_tokens - num_noise)
+    return np.maximum(np.minimum(np.rint(num_spans).astype(np.int64), most_spans), 1)

@@ -1,0 +1,168 @@
+"""Which tokens are masked: random spans of tokens, or of whole units such as words and collocations."""
+
+import numpy as np
+
+from .example_random import Draw, ExampleRandom
+from .ragged import run_positions, run_starts
+
+_LARGEST_DRAW = np.uint32(2**32 - 1)
+# The length of a unit within its key, see `_unit_keys`.
+_SIZE_SHIFT, _LARGEST_SIZE = np.uint64(24), np.uint64(255)
+
+
+def random_spans(
+    lengths: np.ndarray, num_noise: np.ndarray, num_spans: np.ndarray, random: ExampleRandom
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Choose which tokens are masked: kept and masked spans alternate in every example, beginning with a kept one. All
+    ways to do so with the given numbers are equally likely.
+
+    Args:
+        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example.
+        num_noise (`np.ndarray` of shape `(batch_size,)`, int64): masked tokens per example.
+        num_spans (`np.ndarray` of shape `(batch_size,)`, int64): masked spans per example, at least 1.
+        random ([`ExampleRandom`]): of these examples.
+
+    Returns:
+        Two `np.ndarray` of shape `(num_spans.sum(),)`, int64: the length of each kept span, and of the masked span
+        after it.
+
+    Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code.
+    """
+    kept = _random_segmentation(lengths - num_noise, num_spans, random, Draw.KEPT_SPANS)
+    return kept, _random_segmentation(num_noise, num_spans, random, Draw.NOISE_SPANS)
+
+
+def unit_spans(
+    unit_lengths: np.ndarray,
+    num_units: np.ndarray,
+    num_noise: np.ndarray,
+    num_spans: np.ndarray,
+    random: ExampleRandom,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """
+    Choose which units (words, collocations) are masked, each as a whole.
+
+    Spans grow from units that are drawn, no two of them neighbours and all such choices equally likely: unit by unit,
+    at random speeds, until `num_noise` tokens are masked. The unit that would exceed the number is masked with the
+    probability that gives it on average; so an example has less than one unit more or less than `num_noise`. A span
+    begins to touch the next one only when nothing else is left, so that there are `num_spans` of them as long as there
+    are enough units, and never more. With as many spans as tokens to mask, units are drawn one by one.
+
+    Args:
+        unit_lengths (`np.ndarray` of shape `(num_units.sum(),)`, int64): tokens per unit, at least 1.
+        num_units (`np.ndarray` of shape `(batch_size,)`, int64): units per example, at least 1.
+        num_noise (`np.ndarray` of shape `(batch_size,)`, int64): tokens to mask, fewer than the example has. At least
+            one unit is masked if it is above 0, and one is kept if there are two.
+        num_spans (`np.ndarray` of shape `(batch_size,)`, int64): the most masked spans per example, at least 1.
+        random ([`ExampleRandom`]): of these examples.
+
+    Returns:
+        Three `np.ndarray` of int64. Two counts for each piece, which is some kept tokens followed by a masked span,
+        either of them possibly none, of shape `(num_pieces.sum(),)`; and `num_pieces` of shape `(batch_size,)`.
+    """
+    batch, width = np.arange(len(num_units)), int(num_units.max())
+    is_unit = np.arange(width) < num_units[:, None]  # (batch_size, width)
+    lengths = np.zeros(is_unit.shape, np.int32)  # likewise
+    lengths[is_unit] = unit_lengths
+
+    # Of larger units, fewer reach the number of tokens to mask.
+    average = num_noise * num_units / np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
+    num_spans = np.minimum(num_spans, np.maximum(np.rint(average).astype(np.int64), 1))
+    keys = _unit_keys(is_unit, lengths, num_units, num_spans, random)
+    # Each unit has a token at least: no more units than tokens to mask, and the next one, are looked at.
+    order = np.sort(keys, axis=1)[:, : int(num_noise.max()) + 1]
+    sizes = ((order >> _SIZE_SHIFT) & _LARGEST_SIZE).astype(np.int32)
+    ends = np.cumsum(sizes, axis=1, dtype=np.int32)
+    whole = np.count_nonzero(ends <= num_noise.astype(np.int32)[:, None], axis=1)  # (batch_size,): surely masked
+    size = sizes[batch, whole]  # (batch_size,): of the next one
+    rest = num_noise - (ends[batch, whole] - size)  # (batch_size,)
+    count = whole + (random.uniform(Draw.LAST_UNIT) * size < rest)  # (batch_size,)
+    count = np.clip(count, 1, np.maximum(num_units - 1, 1))
+    last = np.where(num_noise > 0, order[batch, count - 1], np.uint64(0))  # (batch_size,)
+    is_masked = keys <= last[:, None]
+    return _unit_pieces(is_masked[is_unit], unit_lengths, num_units)
+
+
+def _random_segmentation(num_items, num_segments, random, purpose):
+    """
+    Cut the items of every example into non-empty segments; all segmentations of an example are equally likely.
+
+    Returns the lengths of the segments, shape `(num_segments.sum(),)`. An example without items has one empty segment.
+    """
+    batch = np.arange(len(num_items))  # (batch_size,)
+    places = np.arange(num_items.max() + 1, dtype=np.int32)  # place j is behind item j, counted from 1
+    is_inner = places < num_items.astype(np.int32)[:, None]  # (batch_size, len(places)): between two items
+    is_inner[:, 0] = False
+    draws = random.bits(purpose, len(places))  # (batch_size, len(places))
+    np.copyto(draws, _LARGEST_DRAW, where=~is_inner)
+
+    # An example is cut at those of its inner places that drew the `num_segments - 1` smallest numbers.
+    is_end = draws < np.sort(draws, axis=1)[batch, num_segments - 1][:, None]
+    if np.count_nonzero(is_end) != num_segments.sum() - len(batch):
+        # At a threshold two places drew the same number, as in one example of ten million: the first one is taken.
+        order = np.lexsort((draws, ~is_inner), axis=1)
+        is_end = np.argsort(order, axis=1) < num_segments[:, None] - 1
+    is_end[batch, num_items] = True
+
+    ends = np.flatnonzero(is_end)  # (num_segments.sum(),), counted through the whole batch
+    first_segments = run_starts(num_segments)  # (batch_size,)
+    lengths = ends.copy()
+    lengths[1:] -= ends[:-1]
+    lengths[first_segments] = ends[first_segments] - batch * len(places)
+    return lengths
+
+
+def _unit_keys(is_unit, lengths, num_units, num_spans, random):
+    """
+    A number for each unit that rises along the order in which spans grow, see `unit_spans`, and differs from those of
+    the other units of its example. In between it holds the length of the unit. Arrays of two dimensions have the shape
+    `(batch_size, width)`.
+    """
+    width = is_unit.shape[1]
+    num_starts = np.minimum(num_spans, (num_units + 1) // 2)  # (batch_size,)
+    # Of `n - k + 1` places, `k` without neighbours among them once the i-th is moved by i.
+    gaps = _random_segmentation(num_units - num_starts + 2, num_starts + 1, random, Draw.UNIT_STARTS)
+    is_start = np.ones(len(gaps), bool)
+    is_start[np.cumsum(num_starts + 1) - 1] = False
+    begins = np.arange(len(num_units)) * width  # (batch_size,), of the examples
+    ends = np.cumsum(gaps) - np.repeat(run_starts(num_units - num_starts + 2), num_starts + 1)
+    numbers = run_positions(num_starts)  # (num_starts.sum(),)
+    starts = ends[is_start] - 1 + numbers + np.repeat(begins, num_starts)  # likewise, of the spans
+    # From each start to the next one, for the first of an example from its beginning.
+    runs = np.where(numbers > 0, starts, np.repeat(begins, num_starts))
+    runs = np.diff(runs, append=is_unit.size)
+    is_used = np.arange(num_starts.max()) < num_starts[:, None]
+    draws = random.bits(Draw.UNIT_SPEEDS, is_used.shape[1])[is_used]  # (num_starts.sum(),)
+    times = (-1 / np.log((draws + 0.5) * 2.0**-32)).astype(np.float32)  # to grow by a unit
+    steps = np.arange(is_unit.size, dtype=np.int32) - np.repeat(starts.astype(np.int32), runs)
+    steps = np.abs(steps, out=steps).astype(np.float32)
+    steps *= np.repeat(times, runs)
+    # Last the units that would join two spans, which are those before a start; first the starts in random order. (A
+    # step is less than 2^50. Adding a number as large would round all of them to the same one.)
+    steps[starts[numbers > 0] - 1] *= np.float32(2.0**60)
+    steps[starts] = random.bits(Draw.UNIT_ORDER, is_used.shape[1])[is_used] * 2.0**-60
+    steps = steps.reshape(is_unit.shape)
+    steps[~is_unit] = np.inf
+    # The bits of floats that are not negative are in the order of the floats.
+    keys = steps.view(np.uint32).astype(np.uint64)
+    keys <<= np.uint64(32)
+    keys |= lengths.astype(np.uint64) << _SIZE_SHIFT
+    keys |= np.arange(width, dtype=np.uint64)
+    return keys
+
+
+def _unit_pieces(is_masked, unit_lengths, num_units):
+    """Kept and masked tokens of every piece, and the number of pieces of every example; see `unit_spans`."""
+    last_units = np.cumsum(num_units) - 1  # (batch_size,)
+    begins, ends = is_masked.copy(), is_masked.copy()  # (num_units.sum(),) each
+    begins[1:] &= ~is_masked[:-1]
+    begins[run_starts(num_units)] = is_masked[run_starts(num_units)]
+    ends[:-1] &= ~is_masked[1:]
+    ends[last_units] = True
+    begins, ends = np.flatnonzero(begins), np.flatnonzero(ends)  # of masked spans and of pieces
+    places = np.cumsum(unit_lengths)  # (num_units.sum(),): where units end
+    noise = np.zeros(len(ends), np.int64)
+    noise[is_masked[ends]] = places[ends[is_masked[ends]]] - places[begins] + unit_lengths[begins]
+    kept = np.diff(places[ends], prepend=0) - noise
+    return kept, noise, np.diff(np.searchsorted(ends, last_units, side="right"), prepend=0)
