@@ -15,6 +15,7 @@ from datasets.exceptions import DatasetsError
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
 
 from ..credentials import without_credentials
+from .printing import lasting_output
 
 EXIT_STATUS = 2  # that of argparse
 SHOW_TRACEBACK = "HF_DEPTH_TRACEBACK"  # environment variable
@@ -51,7 +52,8 @@ def run_script(main: Callable[[], Any]) -> None:
 
     A mistake is what [`user_message`] takes for one. With the environment variable HF_DEPTH_TRACEBACK=1 it keeps its
     traceback as well. Of several processes on a machine, one prints the message; others that only lose their
-    connection to that one end with the same status and print nothing.
+    connection to that one end with the same status and print nothing. What cannot be printed ends no script, see
+    [`lasting_output`].
 
     Args:
         main: the script's main function.
@@ -61,6 +63,11 @@ def run_script(main: Callable[[], Any]) -> None:
 
     >>> run_script(lambda: None)
     """
+    with lasting_output():
+        _run(main)
+
+
+def _run(main):
     try:
         main()
         return

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass
@@ -119,6 +120,8 @@ def _typed(action: argparse.Action, is_optional: bool, may_be_empty: bool) -> Ca
             return None
         try:
             value = convert(text)
+            if convert is str and value.startswith("~/"):  # which no shell replaces in a configuration file
+                value = os.path.expanduser(value)
             # What is not set is an empty text in a shell, and in Python as good as not given: something else is read.
             if (choices is None or value in choices) and (value != "" or may_be_empty):
                 return value

@@ -139,15 +139,31 @@ def load_files(
             reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options
         )
     except Exception as error:  # each reader raises exceptions of its own
+        _check_cache(argument, error, files)
         place = _first_bad_json_line(local_files) if reader == "json" else None
         is_empty = has_no_rows(error)
         reason = "it has no rows" if is_empty else error.__cause__ or error
         if is_empty and reader == "parquet":
             plain = (file for file in local_files if not file.endswith(".gz"))
             place = next((file for file in plain if not pq.read_metadata(file).num_rows), None)
-        elif not (place or is_empty) and (reader == "json" or isinstance(reason, CastError)):
+        elif (
+            isinstance(reason, CastError)
+            or not (place or is_empty or isinstance(reason, OSError))
+            and reader == "json"
+        ):
             reason = f"{reason}{MIXED_COLUMNS}"
         raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
+
+
+def _check_cache(argument: str, error: Exception, files: list[str]) -> None:
+    """Tell a cache that cannot be written from files that cannot be read."""
+    cause = error.__cause__ or error
+    if not isinstance(cause, OSError) or cause.errno is None or cause.filename in files:
+        return
+    raise ValueError(
+        f"`{argument}`: what is read cannot be kept in the cache of `datasets`: {cause}. Name a folder that can be "
+        "written, and has room, by `cache_dir` or the environment variable HF_HOME."
+    ) from error
 
 
 def has_no_rows(error: Exception) -> bool:
@@ -286,16 +302,22 @@ def find_files(argument: str, name: str) -> list[str]:
 
     Args:
         argument (`str`): what an error calls the files, such as `"train_file"`.
-        name (`str`): a file or a glob, or an address with a protocol, which is returned as it is.
+        name (`str`): a file or a glob, `~` being the home folder; or an address with a protocol, which is returned as
+            it is.
 
     Raises:
-        `ValueError`: if it is a folder.
+        `ValueError`: if it is a folder, or a pipe.
         `FileNotFoundError`: if there is no such file. The message names similar ones.
     """
+    name = name if "://" in name else os.path.expanduser(name)
     if "://" in name or Path(name).is_file():
         return [name]
     if Path(name).is_dir():
         raise ValueError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
+    if Path(name).exists():
+        raise ValueError(
+            f"`{argument}`: {name} is a pipe or a device, which can be read only once. Write what it gives to a file."
+        )
     files = sorted(file for file in glob.glob(name, recursive=True) if Path(file).is_file())
     if not files:
         folder = Path(name).parent

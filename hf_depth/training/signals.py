@@ -26,6 +26,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ..arguments.printing import lasting_output
+
 logger = logging.getLogger(__name__)
 
 REQUEUE_STATUS = 85  # exit status of a run to be started again; neither of sysexits.h (64-78) nor of a shell (126-165)
@@ -69,7 +71,7 @@ def end_on_signals() -> Iterator[None]:
       others wait for it, which can hang (see [`DepthTrainer.end`]), and the launcher would not end the others.
     """
     _end_with_launcher()
-    with _handlers(_interrupt_now):
+    with lasting_output(), _handlers(_interrupt_now):
         try:
             yield
         except KeyboardInterrupt as interrupt:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import textwrap
 from dataclasses import MISSING, dataclass, field, fields
@@ -104,6 +105,12 @@ class ParseArgumentsTest(ArgumentsTestCase):
     def test_flags_fill_the_dataclass(self, args, expected):
         (arguments,) = parse_arguments([Arguments], args)
         self.assertEqual(arguments, Arguments(**expected))
+
+    def test_a_tilde_is_the_home_folder(self):
+        path = self.config("train_file: [~/a.txt, b~/c.txt]\noutput_dir: ~/runs\n")
+        (arguments,) = parse_arguments([Arguments], [path])
+        home = os.path.expanduser("~")
+        self.assertEqual(arguments, Arguments(output_dir=f"{home}/runs", train_file=[f"{home}/a.txt", "b~/c.txt"]))
 
     def test_a_mapping_in_a_list_arrives_as_json(self):
         path = self.config("columns:\n  - {density: 0.5, mode: '[X]', length: null}\n  - plain\n")

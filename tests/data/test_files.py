@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +15,7 @@ from datasets import Dataset, DatasetDict, IterableDatasetDict
 
 from helpers import DOCUMENTS, SENTENCES, CorpusTestCase
 from hf_depth.data import readers
-from hf_depth.data.files import check_text_column, column_texts, file_names, load_files, shard_problem
+from hf_depth.data.files import check_text_column, column_texts, file_names, find_files, load_files, shard_problem
 
 TEXTS = [*DOCUMENTS, "None", "1984", "Two, with a comma.", "naïve “café”"]
 LONG = "A line. " * 100_000  # more than any buffer
@@ -267,6 +268,24 @@ class LoadFilesTest(CorpusTestCase):
             self.load(train_file="no folder/x.txt")
         with self.assertRaisesRegex(ValueError, "is a folder. Name its files"):
             self.load(train_file="")
+
+    @unittest.skipUnless(hasattr(os, "mkfifo"), "this system has no named pipes")
+    def test_a_pipe_is_refused_since_it_can_be_read_only_once(self):
+        os.mkfifo(self.path("pipe.jsonl"))
+        with self.assertRaisesRegex(
+            ValueError, "`train_file`: .*pipe.jsonl is a pipe .* Write what it gives to a file"
+        ):
+            self.load(train_file="pipe.jsonl")
+
+    def test_a_tilde_is_the_home_folder(self):
+        self.write("home.txt", "A dog barked.\n")
+        with mock.patch.dict(os.environ, HOME=self.path(""), USERPROFILE=self.path("")):
+            self.assertEqual(find_files("train_file", "~/ho*.txt"), [os.path.join(self.path(""), "home.txt")])
+
+    def test_a_cache_that_cannot_be_written_is_not_taken_for_a_file_that_cannot_be_read(self):
+        self.write("train.jsonl", CONTENTS["jsonl"])
+        with self.assertRaisesRegex(ValueError, "cannot be kept in the cache .*Not a directory.* by `cache_dir`"):
+            load_files("train_file", [self.path("train.jsonl")], cache_dir=self.path("train.jsonl/cache"))
 
     @parameterized.parameters(False, True)
     def test_a_file_that_is_named_twice_is_refused(self, streaming):
