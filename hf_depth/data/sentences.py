@@ -35,6 +35,12 @@ FIRST_WORD = re.compile(rf"\s*({WIDE.pattern}{{1,3}}|\S{{0,20}})")
 # Read as a space, it would part a word.
 WIDE_LINE_BREAK = re.compile(rf"(?<={WIDE.pattern})[^\S\n]*\n\s*(?={WIDE.pattern})")
 
+# In scripts without spaces, the time of sentencex (1.0.32) grows with the square of the length: 30 seconds for 750,000
+# characters of Chinese on one line. It gets this many at once, and those that a quotation may need to close are read
+# once more with what follows.
+WITHOUT_SPACES = frozenset(("ja", "my", "zh"))
+PART_LENGTH, OVERLAP = 4000, 1000
+
 LINE_RULES_VERSION = 2  # raise it when the same text may have other sentences
 MIN_PAGE_WIDTH = 40  # in columns; shorter lines of about the same length are those of a list
 
@@ -100,7 +106,8 @@ class SentenceSplitter:
 
     def __post_init__(self):
         library = "nupunkt" if self.language == "en" else "sentencex"
-        object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}")
+        parts = ", in parts" if self.language in WITHOUT_SPACES else ""
+        object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}{parts}")
 
     def __call__(self, text: str) -> list[str]:
         """
@@ -116,8 +123,21 @@ class SentenceSplitter:
             texts = nupunkt.load("default").texts
             return [sentence for block in blocks for sentence in texts(block, paragraph_breaks=False)]
         paragraphs = (paragraph for block in blocks for paragraph in CLOSED_LINE.split(block))
-        sentences = (sentence for paragraph in paragraphs for sentence in self._segment(paragraph))
+        segment = self._segment_in_parts if self.language in WITHOUT_SPACES else self._segment
+        sentences = (sentence for paragraph in paragraphs for sentence in segment(paragraph))
         return [stripped for sentence in sentences if (stripped := WIDE_LINE_BREAK.sub("", sentence.strip()))]
+
+    def _segment_in_parts(self, paragraph: str) -> list[str]:
+        """[`_segment`], in time that grows with the length."""
+        sentences, start, length = [], 0, PART_LENGTH
+        while start + length < len(paragraph):
+            found = self._segment(paragraph[start : start + length])
+            ends = accumulate(map(len, found))
+            sure = [sentence for sentence, end in zip(found, ends, strict=True) if end <= length - OVERLAP]
+            sentences += sure
+            start += sum(map(len, sure))
+            length = PART_LENGTH if sure else 2 * length
+        return sentences + self._segment(paragraph[start:])
 
     def _segment(self, paragraph: str) -> list[str]:
         """The sentences by sentencex, with the white space between them."""

@@ -1,4 +1,5 @@
 import pickle
+import random
 import textwrap
 from unittest import mock
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers import SENTENCES
 from hf_depth.data import sentences as splitting
-from hf_depth.data.sentences import SENTENCEX_LANGUAGES, get_sentence_splitter
+from hf_depth.data.sentences import SENTENCEX_LANGUAGES, SentenceSplitter, get_sentence_splitter
 from hf_depth.data.tokenization import SENTENCE_TOKENS
 
 GERMAN = (
@@ -97,6 +98,28 @@ class SentenceSplitterTest(parameterized.TestCase):
             split = get_sentence_splitter("en")(f"{wrapped}\n" + "\n" * 20_000 + "The end.")
         self.assertEqual([sentence.replace("\n", " ") for sentence in split], [*SENTENCES, "The end."])
         self.assertLess(iter_blocks.call_args[0][0].count("\n"), 50)
+
+    @parameterized.parameters(("zh", "。", "“”"), ("ja", "。", "「」"), ("my", "။", "“”"))
+    def test_long_lines_without_spaces_are_read_in_parts_with_the_same_sentences(self, language, stop, quotes):
+        rng = random.Random(0)
+        splitter = get_sentence_splitter(language)
+        for length in (0, 1, 5, 3000):
+            sentences = [rng.choice("日本語中文字母") * rng.randint(1, 40) + stop for _ in range(length)]
+            sentences = [s if rng.random() < 0.8 else s.join(quotes) for s in sentences]
+            sentences[5:6] = [("日" * 3000 + stop) * 3]
+            text = "".join(sentences)
+            with mock.patch.object(SentenceSplitter, "_segment_in_parts", SentenceSplitter._segment):
+                expected = splitter(text)
+            self.assertEqual(splitter(text), expected)
+        with mock.patch.object(splitting.sentencex, "segment", wraps=splitting.sentencex.segment) as segment:
+            splitter(text)
+        lengths = [len(call.args[1]) for call in segment.call_args_list]
+        self.assertLess(max(lengths), 20_000)
+        self.assertLess(sum(lengths), 2 * len(text))
+
+    def test_a_sentence_longer_than_any_part_stays_whole(self):
+        text = "日本" * 50_000
+        self.assertEqual(get_sentence_splitter("ja")(f"{text}。{text}。"), [f"{text}。"] * 2)
 
     def test_a_stray_quotation_mark_spoils_no_more_than_its_paragraph(self):
         text = '"Eins ist offen. Und so fort.\nZwei kam. Drei ging.\nVier blieb. "Fünf."'
