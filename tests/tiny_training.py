@@ -218,3 +218,30 @@ def main(kind: str, output_dir: str, arguments: str):
     trained.end()
     wrapped = [one for one in gc.get_objects() if isinstance(one, torch.nn.parallel.DistributedDataParallel)]
     assert not wrapped, "a model that outlives its process group can hang at exit"
+
+
+class ForgetfulWrapper:
+    """A collator of one's own around that of an objective."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def __call__(self, examples):
+        return self.collator(examples)
+
+
+class Wrapper(ForgetfulWrapper):
+    """As docs/how_to/extend.md has it."""
+
+    def set_epoch(self, epoch):
+        self.collator.set_epoch(epoch)
+
+
+WRAPPERS = {
+    "none": lambda collator: collator,
+    "wrapper": Wrapper,
+    "two": lambda collator: Wrapper(Wrapper(collator)),
+    "forgetful": ForgetfulWrapper,
+    "method": lambda collator: collator.__call__,
+    "partial": lambda collator: functools.partial(collator),
+}

@@ -263,6 +263,16 @@ def order_statistics(
     return torch.stack([counts, exact, tau], dim=1)
 
 
+def added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
+    """
+    The sum of what was added up so far, `None` of nothing, and one more part.
+
+    >>> added(added(None, torch.tensor([1, 2])), torch.tensor([3, 4])).tolist()
+    [4, 6]
+    """
+    return part if total is None else total + part
+
+
 def summarize(sums: torch.Tensor) -> dict[str, float]:
     """
     Metrics from summed [`example_statistics`]; a measure without any label to measure it on is left out.
