@@ -71,6 +71,7 @@ def sentence_embeddings(
         `ValueError`: if model and tokenizer do not fit each other; if a document has no sentence, more sentences than
             the model has sentence tokens, or a sentence without a token; if an argument is out of its range.
         `TypeError`: if `texts` are no texts.
+        `FloatingPointError`: if an embedding is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer
     >>> text = "It rains. The street is wet."
@@ -96,6 +97,11 @@ def sentence_embeddings(
             for place, document, rows in zip(places, batch, embeddings, strict=True):
                 # A copy, or a short document would keep the memory of the whole batch.
                 found[place] = rows[: document.num_sentences].clone()
+                if not found[place].isfinite().all():
+                    raise FloatingPointError(
+                        f"The embeddings of document {place} are not finite: the model has weights that are not "
+                        "finite, or overflows. T5 overflows in float16: take float32 or bfloat16."
+                    )
     finally:
         model.train(was_training)
     return found[0] if is_one else found

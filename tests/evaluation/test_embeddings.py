@@ -101,6 +101,14 @@ class EmbeddingsTest(parameterized.TestCase):
             with self.subTest(texts=texts), self.assertRaisesRegex(TypeError, "list of documents"):
                 embed("t5", texts)
 
+    @parameterized.product(kind=KINDS, value=(float("nan"), float("inf")))
+    def test_of_a_model_with_weights_that_are_not_finite_there_are_none(self, kind, value):
+        model = tiny_model(kind)
+        with torch.no_grad():
+            model.encoder.block[0].layer[0].SelfAttention.v.weight[0, 0] = value
+        with self.assertRaisesRegex(FloatingPointError, "document 0 are not finite"):
+            embed(kind, DOCUMENTS, model=model)
+
     def test_the_tokenizer_must_fit(self):
         with self.assertRaisesRegex(ValueError, "needs sentence tokens"):
             sentence_embeddings(tiny_model("depth"), tiny_tokenizer(), DOCUMENTS[0])
