@@ -20,11 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset, Value, load_dataset
 from datasets.table import CastError
 
+from ..manifests import is_full_disk
 from ..suggestions import listed, suggestion
 from .readers import ROW_READERS, open_file, plain_copy, read_documents, separator_advice
 
@@ -139,31 +141,34 @@ def load_files(
             reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options
         )
     except Exception as error:  # each reader raises exceptions of its own
-        _check_cache(argument, error, files)
+        _check_cache(argument, error, local_files, cache_dir)
         place = _first_bad_json_line(local_files) if reader == "json" else None
         is_empty = has_no_rows(error)
         reason = "it has no rows" if is_empty else error.__cause__ or error
         if is_empty and reader == "parquet":
             plain = (file for file in local_files if not file.endswith(".gz"))
             place = next((file for file in plain if not pq.read_metadata(file).num_rows), None)
-        elif (
-            isinstance(reason, CastError)
-            or not (place or is_empty or isinstance(reason, OSError))
-            and reader == "json"
-        ):
+        elif not (place or is_empty) and _may_be_mixed(reader, reason):
             reason = f"{reason}{MIXED_COLUMNS}"
         raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
 
 
-def _check_cache(argument: str, error: Exception, files: list[str]) -> None:
+def _may_be_mixed(reader: str, reason: Exception) -> bool:
+    """Whether files are perhaps not read for their other columns. (An address that is not there is an `OSError`.)"""
+    return isinstance(reason, CastError) or reader == "json" and not isinstance(reason, OSError)
+
+
+def _check_cache(argument: str, error: Exception, local_files: list[str], cache_dir: str | None) -> None:
     """Tell a cache that cannot be written from files that cannot be read."""
     cause = error.__cause__ or error
-    if not isinstance(cause, OSError) or cause.errno is None or cause.filename in files:
-        return
-    raise ValueError(
-        f"`{argument}`: what is read cannot be kept in the cache of `datasets`: {cause}. Name a folder that can be "
-        "written, and has room, by `cache_dir` or the environment variable HF_HOME."
-    ) from error
+    cache = os.path.abspath(cache_dir or datasets.config.HF_DATASETS_CACHE)
+    name = os.path.abspath(cause.filename) if isinstance(getattr(cause, "filename", None), str) else None
+    is_there = name is not None and os.path.commonpath([name, cache]) in (name, cache)  # or a folder that it is in
+    if is_full_disk(cause) or (is_there and name not in map(os.path.abspath, local_files)):
+        raise ValueError(
+            f"`{argument}`: what is read cannot be kept in the cache of `datasets`: {cause}. Name a folder that can "
+            "be written, and has room, by `cache_dir` or the environment variable HF_HOME."
+        ) from error
 
 
 def has_no_rows(error: Exception) -> bool:
@@ -309,8 +314,10 @@ def find_files(argument: str, name: str) -> list[str]:
         `ValueError`: if it is a folder, or a pipe.
         `FileNotFoundError`: if there is no such file. The message names similar ones.
     """
-    name = name if "://" in name else os.path.expanduser(name)
-    if "://" in name or Path(name).is_file():
+    if "://" in name:
+        return [name]
+    name = os.path.expanduser(name)
+    if Path(name).is_file():
         return [name]
     if Path(name).is_dir():
         raise ValueError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")

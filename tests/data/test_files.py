@@ -1,5 +1,6 @@
 import contextlib
 import csv
+import errno
 import gzip
 import io
 import json
@@ -286,6 +287,21 @@ class LoadFilesTest(CorpusTestCase):
         self.write("train.jsonl", CONTENTS["jsonl"])
         with self.assertRaisesRegex(ValueError, "cannot be kept in the cache .*Not a directory.* by `cache_dir`"):
             load_files("train_file", [self.path("train.jsonl")], cache_dir=self.path("train.jsonl/cache"))
+
+    @parameterized.parameters(
+        (OSError(errno.ENOSPC, "No space left on device"), "cannot be kept in the cache"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "cannot read .*refused$"),
+        (PermissionError(errno.EACCES, "Permission denied", "texts[1].jsonl"), "cannot read .*denied: '.*jsonl'$"),
+    )
+    def test_a_cache_is_not_blamed_for_files_and_networks(self, cause, message):
+        self.write("texts[1].jsonl", CONTENTS["jsonl"])
+        if cause.filename:
+            cause.filename = self.path(cause.filename)
+        with (
+            mock.patch("hf_depth.data.files.load_dataset", side_effect=cause),
+            self.assertRaisesRegex(ValueError, message),
+        ):
+            load_files("train_file", [self.path("texts[1].jsonl")], cache_dir=self.path("."))
 
     @parameterized.parameters(False, True)
     def test_a_file_that_is_named_twice_is_refused(self, streaming):
