@@ -140,7 +140,8 @@ class EmbeddingFeatures:
     def fit_transform(self, rows: Dataset) -> np.ndarray:
         """Features of the training examples, float32 of shape `(num_examples, num_features)`."""
         embeddings = self.embed(rows)
-        self.normalizer = _normalizer(self.options.normalization).fit(embeddings[_is_embedded(embeddings)])
+        embedded = embeddings[_is_embedded(embeddings)]
+        self.normalizer = _normalizer(self.options.normalization).fit(embedded.astype(np.float64))
         return self._features(embeddings)
 
     def transform(self, rows: Dataset) -> np.ndarray:
@@ -182,7 +183,8 @@ class EmbeddingFeatures:
         return torch.cat([torch.empty(0, self.model.config.d_model), *embeddings]).numpy()
 
     def _features(self, embeddings: np.ndarray) -> np.ndarray:
-        flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]))
+        # In float64: whitening magnifies a direction, and the rounding in it, up to a thousand times.
+        flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]).astype(np.float64))
         embeddings = flat.reshape(*embeddings.shape[:2], -1) * _is_embedded(embeddings)[..., None]
         return np.concatenate(FEATURES[self.spec.probe_features](embeddings), axis=-1, dtype=np.float32)
 

@@ -70,5 +70,7 @@ class DefaultCorpusTest(parameterized.TestCase):
         for document in documents:
             self.assertNotRegex(document["text"], '"|>>>|::=|[*=~-]{4}|  ')
             self.assertRegex(document["title"], '^[^"`]+$')
-        for document in docstrings[::40]:
-            self.assertGreaterEqual(len(get_sentence_splitter()(document["text"])), MIN_DOCSTRING_SENTENCES)
+        numbers = [len(get_sentence_splitter()(document["text"])) for document in docstrings]
+        # Where a paragraph ends with what is an abbreviation too ("code.", "call."), nupunkt sees no end.
+        num_short = sum(number < MIN_DOCSTRING_SENTENCES for number in numbers)
+        self.assertLess(num_short, 0.01 * len(docstrings))

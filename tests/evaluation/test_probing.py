@@ -128,7 +128,7 @@ class FeaturesTest(parameterized.TestCase):
         if normalization == "none":
             np.testing.assert_allclose(first, features.embed(rows)[:, 0], atol=1e-6)
         else:
-            np.testing.assert_allclose(single.mean(0), 0, atol=1e-4)
+            np.testing.assert_allclose(single.mean(0), 0, atol=1e-6)
             np.testing.assert_allclose(single.var(0), 1, rtol=0.02)
         if normalization == "whiten":
             np.testing.assert_allclose(np.cov(single.T), np.eye(single.shape[1]), atol=0.02)

@@ -73,13 +73,22 @@ GERMAN_ROWS.append({"frage": "\u200b\n\nWer kam?", "antworten": ["ja"]})  # a se
 QUESTION_ROWS = [
     {"question": " ".join(SENTENCES[i : i + 3]), "answers": ["yes"], "instance": SENTENCES[i + 2]} for i in range(6)
 ]
+# So many labels that an untrained model does not choose one of them for every example.
+LABELS = ("wife", "daughters", "Bennet", "a book", "Ishmael", "world", "November", "sea", "ball", "ship", "hat", "let")
+LAST_WORDS = TaskSpec("tests", "last_words", "sentence", "", labels=LABELS)
+LAST_WORDS_ROWS = [{"sentence": SENTENCES[i], "label": i} for i in range(12)]
 # Kind -> task, its examples, kind of model, arguments of the trainer.
 FINE_TUNED = {
     "classifier": (RTE, rte_rows(12), "depth", {}),
     "free-form": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {"generation_num_beams": 2}),
     "t5": (RTE, rte_rows(12), "t5", {"prediction_mode": "score_labels", "length_normalize_scores": True}),
     "t5 'instance'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
-    "umt5": (RTE, rte_rows(12), "umt5", {"prediction_mode": "score_labels", "learning_rate": 1e-4}),
+    "umt5": (
+        LAST_WORDS,
+        Dataset.from_list(LAST_WORDS_ROWS),
+        "umt5",
+        {"prediction_mode": "score_labels", "learning_rate": 1e-4},
+    ),
 }
 COLLATORS = {"depth": DataCollatorForDepth, "t5": DataCollatorForT5SpanCorruption}
 PRETRAINED = {"pre-trained": "depth", "pre-trained t5": "t5"}
