@@ -69,7 +69,8 @@ def linear_cross_entropy(
             beside the loss in a compiled graph.
     """
     device = hidden.device
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else weight.dtype
+    has_autocast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)  # not meta
+    dtype = torch.get_autocast_dtype(device.type) if has_autocast else weight.dtype
     exact = torch.promote_types(dtype, torch.float32)
     with_gradients = torch.is_grad_enabled()
     loss, token_losses, predictions, *_ = _linear_cross_entropy(

@@ -524,6 +524,16 @@ class SeveralDevicesTest(parameterized.TestCase):
             outputs = model(**batch, skip_logits=skip_logits, **more)
             self.assertEqual((outputs.token_losses.shape, outputs.loss.device.type), ((2, 6), "meta"))
 
+    @parameterized.product(config=(tiny_config(), tiny_t5_config()), attn_implementation=("eager", "depth_sdpa"))
+    def test_a_step_of_a_model_without_values_has_shapes(self, config, attn_implementation):
+        model_class = {"depth": DepthForConditionalGeneration, "t5": T5ForConditionalGeneration}[config.model_type]
+        with torch.device("meta"):
+            model = model_class(copy.deepcopy(config))
+            batch = {name: torch.ones(2, 6, dtype=torch.long) for name in ("input_ids", "labels")}
+        model.set_attn_implementation(attn_implementation)
+        model(**batch).loss.backward()
+        self.assertEqual({parameter.grad.device.type for parameter in model.parameters()}, {"meta"})
+
 
 class SignatureTest(parameterized.TestCase):
     """`generate()`, the Trainer and PEFT go by names and order of the arguments."""
