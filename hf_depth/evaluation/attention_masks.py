@@ -11,6 +11,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..models.masking_depth import expand_mask, is_compact
+from .figures import import_matplotlib, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,12 +113,13 @@ def plot_attention_masks(
         decoder_input_ids (`torch.LongTensor` of shape `(target_length,)`): decoder input: the labels, shifted to the
             right.
     """
-    from matplotlib import rc_context
-
     masks = attention_masks(model, input_ids[None], decoder_input_ids[None])
     masks = {kind: mask[0] for kind, mask in masks.items()}
     source, target = (tokenizer.convert_ids_to_tokens(ids.tolist()) for ids in (input_ids, decoder_input_ids))
     metadata = {"Description": describe_masks(masks)} | ({"Date": None} if Path(path).suffix == ".svg" else {})
+    import_matplotlib()
+    from matplotlib import rc_context
+
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "hf_depth"}):  # text stays text: a small, constant file
         masks_figure(masks, source, target).savefig(path, dpi=90, metadata=metadata)
 
@@ -140,13 +142,13 @@ def masks_figure(
         masks (`dict[str, torch.BoolTensor]`): of [`attention_masks`], of a single example: `(queries, keys)`.
         source_tokens, target_tokens (`Sequence[str]`): what the tokens of encoder and decoder input are called.
     """
+    import_matplotlib()
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
 
+    colors = ListedColormap(COLORS)
     source, target = len(source_tokens), len(target_tokens)
     cell = 0.23  # inches
-    figure = Figure(figsize=(cell * (2 * source + target) + 4, cell * max(source, target) + 2), layout="constrained")
-    colors = ListedColormap(COLORS)
+    figure = new_figure(cell * (2 * source + target) + 4, cell * max(source, target) + 2)
     panels = figure.subplots(1, 3, width_ratios=[source, target, source])
     tokens = {
         "encoder": (source_tokens, source_tokens),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..tables import markdown_table
 from ..tasks.spec import TaskSpec
+from .figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -239,14 +240,12 @@ def score_figure(results: Sequence[Result]) -> "Figure":
     Returns:
         `matplotlib.figure.Figure`
     """
-    from matplotlib.figure import Figure
-
     groups = grouped(results)
     steps = sorted({result.step for result in results if result.step})
     colors = {model: f"C{index}" for index, model in enumerate(dict.fromkeys(result.model for result in results))}
     width = min(3, len(groups))
     height = -(-len(groups) // width)
-    figure = Figure(figsize=(4.2 * width, 3.4 * height + 0.4), layout="constrained")
+    figure = new_figure(4.2 * width, 3.4 * height + 0.4)
     panels = list(figure.subplots(height, width, squeeze=False).flat)
     handles = {}
     for panel, (task, models) in zip(panels, groups.items(), strict=False):

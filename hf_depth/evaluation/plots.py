@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
+from .figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,10 +33,8 @@ def plot_losses(
 
 def losses_figure(log_history: Sequence[Mapping], baselines: Mapping[str, float] | None = None) -> "Figure":
     """The picture of [`plot_losses`] as a matplotlib figure."""
-    from matplotlib.figure import Figure
-
     has_scores = any("eval_score" in log for log in log_history)
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    figure = new_figure(10, 4.5)
     panels = figure.subplots(1, 2) if has_scores else [figure.subplots()]
     _plot_loss_panel(panels[0], log_history)
     if has_scores:
@@ -98,10 +97,8 @@ def plot_unshuffling(
 
 def unshuffling_figure(accuracies: Mapping[str, Mapping]) -> "Figure":
     """The picture of [`plot_unshuffling`] as a matplotlib figure."""
-    from matplotlib.figure import Figure
-
     most = max(len(accuracy["all"]["by_position"]) for accuracy in accuracies.values())
-    figure = Figure(figsize=(max(9, most + 2), 6.5), layout="constrained")  # inches
+    figure = new_figure(max(9, most + 2), 6.5)
     for row, examples in zip(figure.subplots(2, 2, sharey=True), ("all", "shuffled"), strict=True):
         for axes, kind, key, measure in (
             (row[0], "by_number_of_sentences", "sentences", "exact order"),
@@ -180,13 +177,11 @@ def plot_confusion_matrix(
 
 def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str) -> "Figure":
     """The picture of [`plot_confusion_matrix`] as a matplotlib figure, from the counts of [`confusion_matrix`]."""
-    from matplotlib.figure import Figure
-
     cell = 0.6 if spec.num_labels <= 12 else 0.34  # inches; counts of three digits must fit
     longest = max(len(text) for text in spec.labels.values())
     margin = 1.2 + 0.08 * longest
     side = margin + cell * (spec.num_labels + 1)
-    figure = Figure(figsize=(max(4.0, side + 1), max(3.4, side)), layout="constrained")
+    figure = new_figure(max(4.0, side + 1), max(3.4, side))
     axes = figure.subplots()
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1)

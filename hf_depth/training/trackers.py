@@ -17,6 +17,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 from transformers.trainer_callback import ExportableState
 
+from ..evaluation.figures import import_matplotlib
 from ..tables import markdown_table
 from .saving import ALL_RESULTS_FILE
 
@@ -245,6 +246,7 @@ class DepthTensorBoardCallback(RunTracker, TensorBoardCallback):
             self.tb_writer.add_text("run", markdown_table(rows, num_text_columns=2))
 
     def log_outputs(self, trainer: Trainer, outputs: Outputs) -> None:
+        import_matplotlib()
         from matplotlib.image import imread
 
         if self.tb_writer is None:  # closed at the end of training
