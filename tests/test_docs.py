@@ -57,14 +57,14 @@ BATCH_SCRIPTS = {
 }
 FILES = re.compile(r"(?<![\w/])(?:examples|sweeps|benchmarks)/[\w./-]+")
 
-# A fenced block, with the comment that marks it right before it: `test: name` (it is run), `needs: GPU` or
-# `needs: Hub`, `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked). A block of
+# A fenced block, with the comment that marks it right before it: `test: name` (it is run), `needs: GPU` (or Hub, or
+# PEFT), `ci: name` (.ci/run runs it), `shown: why` (it is no code, or none that can be checked). A block of
 # `text` is what a program prints.
 BLOCK = re.compile(
     r"(?:^ *<!-- (?P<marker>[^\n]*?) -->\n+)?^(?P<fence> *`{3,})(?P<language>[^\n`]*)\n(?P<code>.*?)^(?P=fence)$",
     re.DOTALL | re.MULTILINE,
 )
-MARKER = re.compile(r"test: \w+|ci: \w+|needs: (?:GPU|Hub)|shown(?:: \S.*)?")
+MARKER = re.compile(r"test: \w+|ci: \w+|needs: (?:GPU|Hub|PEFT)|shown(?:: \S.*)?")
 
 # What a snippet needs that those before it have not made: here the model of a command, with less training.
 BEFORE = {
