@@ -21,8 +21,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
-from .layers_depth import is_transformed
 from .masking_depth import COMPACT_IMPLEMENTATIONS, depth_mask, expand_mask, is_compact
+from .operators_depth import is_transformed
 
 logger = logging.get_logger(__name__)
 
@@ -114,17 +114,6 @@ def expand_bias(bias: torch.Tensor, query_length: int, key_length: int) -> torch
     if bias.dim() == 1:
         return None
     return bias.unfold(-1, key_length, 1).flip(1)[None]  # row i of the unfolded has the biases of query Q - 1 - i
-
-
-def operator_name(name: str, module_name: str) -> str:
-    """
-    The name of a custom operator of torch, `hf_depth::<name>` with the module that defines it. A Hub repository has a
-    copy of these files: both may be loaded in one process, and torch allows no name twice.
-
-    >>> operator_name("attend", "hf_depth.models.sdpa_depth")
-    'hf_depth::attend_hf_depth_models_sdpa_depth'
-    """
-    return f"hf_depth::{name}_" + "".join(letter if letter.isalnum() else "_" for letter in module_name)
 
 
 class DepthAttention(T5Attention):

@@ -7,7 +7,8 @@ Imports only torch and the files beside it: the Hub ships it with the model's co
 import torch
 from torch import nn
 
-from .attention_depth import operator_name
+from .matmul_depth import MULTIPLE, onednn, suits_onednn
+from .operators_depth import is_traced, operator_name
 
 IGNORED = -100
 # What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
@@ -111,17 +112,30 @@ def _linear_cross_entropy(
     rows, part = None, by_row
     if labels.device.type == "cpu" and not is_label.all():  # elsewhere, to count them would wait for the device
         rows = is_label.nonzero()[:, 0]
-        hidden, labels, loss_weights, is_label = (each[rows] for each in (hidden, labels, loss_weights, is_label))
-        part = [output.new_empty(min(len(output), len(rows)), *output.shape[1:]) for output in by_row]
-    with torch.autocast(hidden.device.type, enabled=False):
+    number = len(labels) if rows is None else len(rows)
+    is_by_onednn = _chunk_size(number, len(weight), weight.device.type) % MULTIPLE == 0
+    is_by_onednn = is_by_onednn and suits_onednn(weight.device, dtype, MULTIPLE, *weight.shape)
+    padding = -number % MULTIPLE if is_by_onednn else 0
+    if rows is None and padding:
+        rows = torch.arange(number)
+    if rows is not None:
+        hidden, loss_weights = (_rows_and_padding(each, rows, padding, 0) for each in (hidden, loss_weights))
+        labels = _rows_and_padding(labels, rows, padding, IGNORED)
+        is_label = labels != IGNORED
+        part = [output.new_empty(len(labels) if len(output) else 0, *output.shape[1:]) for output in by_row]
+    with torch.autocast(hidden.device.type, enabled=False), onednn(is_by_onednn):
         coefficients = loss_weights * is_label
         _fill(*part, weight_gradient, hidden.to(dtype), weight.to(dtype), labels, is_label, coefficients)
         torch.sum(part[0] * coefficients, dim=0, out=loss)
     if rows is not None:
         for output, values, nothing in zip(by_row, part, (0, IGNORED, 0), strict=True):
             if len(output):
-                output.fill_(nothing).index_copy_(0, rows, values)
+                output.fill_(nothing).index_copy_(0, rows, values[:number])
     return outputs
+
+
+def _rows_and_padding(tensor, rows, padding, value):
+    return torch.cat([tensor[rows], tensor.new_full((padding, *tensor.shape[1:]), value)])
 
 
 @_linear_cross_entropy.register_fake
@@ -196,9 +210,12 @@ def _softmax(logits, targets, values):
 
 def _chunk_size(num_rows: int, vocab_size: int, device_type: str) -> int:
     """Rows of a chunk: all about equally many, a multiple of what matrix products are made of."""
-    most, multiple = (CPU_CHUNK_BYTES, 8) if device_type == "cpu" else (CHUNK_BYTES, 128)
-    num_chunks = -(-num_rows * vocab_size * 4 // most)
-    return -(-num_rows // max(1, num_chunks) // multiple) * multiple or multiple
+    most, multiple = (CPU_CHUNK_BYTES, MULTIPLE) if device_type == "cpu" else (CHUNK_BYTES, 128)
+    num_chunks = max(1, -(-num_rows * vocab_size * 4 // most))
+    size = -(-num_rows // num_chunks)
+    if device_type == "cpu" and size < multiple:
+        multiple = 8
+    return -(-size // multiple) * multiple or multiple
 
 
 def _keep_gradients(ctx, inputs, output):
@@ -216,7 +233,7 @@ def _backward(ctx, loss_gradient, token_gradient, *_):
             '`model.set_attn_implementation("eager")`, as only that attention has any.'
         )
     hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient = ctx.saved_tensors
-    if loss_gradient is not None and token_gradient is not None and _is_traced(loss_gradient):
+    if loss_gradient is not None and token_gradient is not None and is_traced(loss_gradient):
         loss_gradient, token_gradient = _refuse(token_gradient, loss_gradient), None
     row_gradient = 0.0 if loss_gradient is None else loss_gradient * loss_weights
     if token_gradient is not None:
@@ -260,11 +277,6 @@ _linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients
 
 def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Their product; on a CPU, where another matrix of this size costs as much as a chunk, nothing is done for 1."""
-    if factor.device.type == "cpu" and not _is_traced(factor) and factor.item() == 1:
+    if factor.device.type == "cpu" and not is_traced(factor) and factor.item() == 1:
         return gradient
     return gradient * factor
-
-
-def _is_traced(tensor: torch.Tensor) -> bool:
-    """Whether a graph is made of what happens to it. Before 2.13, torch traces a backward pass without saying so."""
-    return torch.compiler.is_compiling() or type(tensor) is not torch.Tensor

@@ -24,7 +24,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from .attention_depth import DepthAttention, register_attention
 from .configuration_depth import DepthConfig
 from .flex_depth import depth_flex
-from .layers_depth import is_plain_layer, is_transformed, speed_up_layers
+from .layers_depth import is_plain_layer, speed_up_layers
 from .loss_depth import cross_entropy_per_token, linear_cross_entropy
 from .masking_depth import (
     check_segment_ids,
@@ -36,6 +36,7 @@ from .masking_depth import (
     pad_to,
     sentence_to_sentence_groups,
 )
+from .operators_depth import is_transformed
 from .sdpa_depth import depth_sdpa
 from .triton_depth import INTERPRETED, check_triton_attention, depth_triton
 
@@ -462,12 +463,17 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         loss_weights = None if loss_weights is None else loss_weights.to(device)
         if isinstance(num_items_in_batch, torch.Tensor):
             num_items_in_batch = num_items_in_batch.to(device)
+        divisor = num_items_in_batch
+        if divisor is None and loss_weights is None:
+            divisor = (labels != -100).sum().clamp(min=1)
         if is_fused:
+            # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
+            weights = torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights
             loss, *by_label = linear_cross_entropy(
                 hidden_states.flatten(0, 1),
                 self.lm_head.weight,
                 labels.flatten(),
-                None if loss_weights is None else loss_weights.flatten(),
+                (weights if divisor is None else weights / divisor).flatten(),
                 with_predictions=not self.training,
             )
             token_losses, *others = (values.view(labels.shape) for values in by_label)
@@ -475,13 +481,10 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         else:
             token_losses = cross_entropy_per_token(logits, labels)
             loss = (token_losses if loss_weights is None else loss_weights * token_losses).sum()
+            loss = loss if divisor is None else loss / divisor
             if skip_logits:
                 predictions = None if self.training else logits.argmax(-1).where(labels != -100, -100)
                 logits = None
-        if num_items_in_batch is not None:
-            loss = loss / num_items_in_batch
-        elif loss_weights is None:
-            loss = loss / (labels != -100).sum().clamp(min=1)
         # Beside weights, the loss is all that is differentiated.
         token_losses = token_losses if loss_weights is None else token_losses.detach()
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}

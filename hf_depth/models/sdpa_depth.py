@@ -15,8 +15,10 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from .attention_depth import expand_bias, operator_name
+from .attention_depth import expand_bias
 from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, expand_mask
+from .matmul_depth import onednn, suits_onednn
+from .operators_depth import operator_name
 
 # Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
 MAX_SCORES = 2**26
@@ -37,14 +39,11 @@ def _attend(
 ) -> torch.Tensor:
     output = _empty_like(query)
     for part, rows, columns, added, has_no_key in _parts(query, key, bias, mask, is_causal):
-        attended = nn.functional.scaled_dot_product_attention(
-            query[part, :, rows],
-            key[part, :, columns],
-            value[part, :, columns],
-            # Kernels for GPUs take a bias of the dtype of the queries; those for CPUs also one that is not rounded.
-            attn_mask=added if added is None or _on_cpu(query) else added.to(query.dtype),
-            scale=1.0,
-        )
+        vectors = query[part, :, rows], key[part, :, columns], value[part, :, columns]
+        if added is not None and not _on_cpu(query):
+            added = added.to(query.dtype)  # kernels for CPUs also take one that is not rounded
+        with _fastest_products(query, rows, columns, query.dtype):
+            attended = nn.functional.scaled_dot_product_attention(*vectors, attn_mask=added, scale=1.0)
         output[part, :, rows] = attended if has_no_key is None else attended.masked_fill(has_no_key, 0)
     return output
 
@@ -76,24 +75,25 @@ def _attend_backward(
     grad_value.zero_()
     buffers = {}
     for part, rows, columns, added, has_no_key in _parts(query, key, bias, mask, is_causal):
-        parts = [query[part, :, rows], key[part, :, columns], value[part, :, columns], grad[part, :, rows]]
-        shape = (*parts[0].shape[:3], parts[1].shape[2])
-        if has_no_key is not None:
-            parts[3] = parts[3].masked_fill(has_no_key, 0)
-        q, k, v, g = (tensor.to(operands).flatten(0, 1) for tensor in parts)
-        weights = _product("weights", q, k.mT, buffers, accumulated)
-        if added is not None:
-            weights.view(shape).add_(added)
-        torch.softmax(weights, dim=-1, out=weights)
-        grad_value[part, :, columns] += (weights.to(operands).mT @ g).view(parts[2].shape)
-        scores = _product("scores", g, v.mT, buffers, accumulated)
-        torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
-        if bias_sums is not None:
-            sums = scores if shape[0] == 1 else scores.view(shape).sum(0)
-            _diagonals(bias_sums, key.shape[2])[:, rows, columns].add_(sums)
-        scores = scores.to(operands)
-        grad_query[part, :, rows] = (scores @ k).view(parts[0].shape)
-        grad_key[part, :, columns] += (scores.mT @ q).view(parts[1].shape)
+        with _fastest_products(query, rows, columns, operands):
+            parts = [query[part, :, rows], key[part, :, columns], value[part, :, columns], grad[part, :, rows]]
+            shape = (*parts[0].shape[:3], parts[1].shape[2])
+            if has_no_key is not None:
+                parts[3] = parts[3].masked_fill(has_no_key, 0)
+            q, k, v, g = (tensor.to(operands).flatten(0, 1) for tensor in parts)
+            weights = _product("weights", q, k.mT, buffers, accumulated)
+            if added is not None:
+                weights.view(shape).add_(added)
+            torch.softmax(weights, dim=-1, out=weights)
+            grad_value[part, :, columns] += (weights.to(operands).mT @ g).view(parts[2].shape)
+            scores = _product("scores", g, v.mT, buffers, accumulated)
+            torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
+            if bias_sums is not None:
+                sums = scores if shape[0] == 1 else scores.view(shape).sum(0)
+                _diagonals(bias_sums, key.shape[2])[:, rows, columns].add_(sums)
+            scores = scores.to(operands)
+            grad_query[part, :, rows] = (scores @ k).view(parts[0].shape)
+            grad_key[part, :, columns] += (scores.mT @ q).view(parts[1].shape)
     if bias_sums is not None:
         grad_bias.copy_(bias_sums.sum(dim=1))
     return grads
@@ -114,6 +114,12 @@ def _backward(ctx, grad):
 
 
 _attend.register_autograd(_backward, setup_context=_save_for_backward)
+
+
+def _fastest_products(query, rows, columns, dtype):
+    """Within it, queries and keys of a part are multiplied, in `dtype`, by the fastest library."""
+    sizes = rows.stop - rows.start, columns.stop - columns.start, query.shape[3]
+    return onednn(suits_onednn(query.device, dtype, *sizes))
 
 
 def _on_cpu(tensor):

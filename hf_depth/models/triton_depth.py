@@ -20,8 +20,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .attention_depth import expand_bias, operator_name
+from .attention_depth import expand_bias
 from .masking_depth import compact_mask, expand_mask
+from .operators_depth import operator_name
 
 try:
     import triton

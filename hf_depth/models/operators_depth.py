@@ -1,0 +1,29 @@
+"""
+What operators of our own need to know of torch.
+
+Imports only torch: the Hub ships it with the model's code.
+"""
+
+import torch
+
+
+def operator_name(name: str, module_name: str) -> str:
+    """
+    The name of a custom operator of torch, `hf_depth::<name>` with the module that defines it. A Hub repository has a
+    copy of these files: both may be loaded in one process, and torch allows no name twice.
+
+    >>> operator_name("attend", "hf_depth.models.sdpa_depth")
+    'hf_depth::attend_hf_depth_models_sdpa_depth'
+    """
+    return f"hf_depth::{name}_" + "".join(letter if letter.isalnum() else "_" for letter in module_name)
+
+
+def is_transformed() -> bool:
+    """Whether this runs within `torch.func.grad`, `vmap` and so on, which know torch's own operations alone."""
+    # Torch has no public function for it, and compilation does not know this one.
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a graph is made of what happens to it. Before 2.13, torch traces a backward pass without saying so."""
+    return torch.compiler.is_compiling() or type(tensor) is not torch.Tensor
