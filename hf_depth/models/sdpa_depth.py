@@ -10,7 +10,8 @@ padding at its ends is left out.
 Imports only torch and the files beside it: the Hub ships it with the model's code.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -26,6 +27,11 @@ MAX_SCORES = 2**26
 MAX_CPU_SCORES = 2**19
 # On a CPU, queries are taken segment by segment, unless there are more of them in a row.
 MAX_BLOCKS = 16
+# On a CPU, what follows from so many masks is kept (a step has three), of masks of so many pairs of tokens at most.
+MAX_PLANS, MAX_KEPT = 4, 2**22
+
+# By the shape of the queries and the number of keys: the mask, and what follows from it.
+_plans: dict[tuple[torch.Size, int], tuple[torch.Tensor, tuple[bool, bool, tuple["_Part", ...]]]] = {}
 
 
 @torch.library.custom_op(operator_name("attend", __name__), mutates_args=())
@@ -38,13 +44,15 @@ def _attend(
     is_causal: bool,
 ) -> torch.Tensor:
     output = _empty_like(query)
-    for part, rows, columns, added, has_no_key in _parts(query, key, bias, mask, is_causal):
-        vectors = query[part, :, rows], key[part, :, columns], value[part, :, columns]
+    for part, added in _parts(query, key, bias, mask, is_causal):
+        of_queries, of_keys = (part.examples, slice(None), part.queries), (part.examples, slice(None), part.keys)
         if added is not None and not _on_cpu(query):
             added = added.to(query.dtype)  # kernels for CPUs also take one that is not rounded
-        with _fastest_products(query, rows, columns, query.dtype):
-            attended = nn.functional.scaled_dot_product_attention(*vectors, attn_mask=added, scale=1.0)
-        output[part, :, rows] = attended if has_no_key is None else attended.masked_fill(has_no_key, 0)
+        with _fastest_products(query, part, query.dtype):
+            attended = nn.functional.scaled_dot_product_attention(
+                query[of_queries], key[of_keys], value[of_keys], attn_mask=added, scale=1.0
+            )
+        output[of_queries] = attended if part.has_no_key is None else attended.masked_fill(part.has_no_key, 0)
     return output
 
 
@@ -74,26 +82,27 @@ def _attend_backward(
     grad_key.zero_()
     grad_value.zero_()
     buffers = {}
-    for part, rows, columns, added, has_no_key in _parts(query, key, bias, mask, is_causal):
-        with _fastest_products(query, rows, columns, operands):
-            parts = [query[part, :, rows], key[part, :, columns], value[part, :, columns], grad[part, :, rows]]
-            shape = (*parts[0].shape[:3], parts[1].shape[2])
-            if has_no_key is not None:
-                parts[3] = parts[3].masked_fill(has_no_key, 0)
-            q, k, v, g = (tensor.to(operands).flatten(0, 1) for tensor in parts)
+    for part, added in _parts(query, key, bias, mask, is_causal):
+        of_queries, of_keys = (part.examples, slice(None), part.queries), (part.examples, slice(None), part.keys)
+        parts = [query[of_queries], key[of_keys], value[of_keys], grad[of_queries]]
+        shape = (*parts[0].shape[:3], parts[1].shape[2])
+        if part.has_no_key is not None:
+            parts[3] = parts[3].masked_fill(part.has_no_key, 0)
+        q, k, v, g = (tensor.to(operands).flatten(0, 1) for tensor in parts)
+        with _fastest_products(query, part, operands):
             weights = _product("weights", q, k.mT, buffers, accumulated)
             if added is not None:
                 weights.view(shape).add_(added)
             torch.softmax(weights, dim=-1, out=weights)
-            grad_value[part, :, columns] += (weights.to(operands).mT @ g).view(parts[2].shape)
+            grad_value[of_keys] += (weights.to(operands).mT @ g).view(parts[2].shape)
             scores = _product("scores", g, v.mT, buffers, accumulated)
             torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
             if bias_sums is not None:
                 sums = scores if shape[0] == 1 else scores.view(shape).sum(0)
-                _diagonals(bias_sums, key.shape[2])[:, rows, columns].add_(sums)
+                _diagonals(bias_sums, key.shape[2])[:, part.queries, part.keys].add_(sums)
             scores = scores.to(operands)
-            grad_query[part, :, rows] = (scores @ k).view(parts[0].shape)
-            grad_key[part, :, columns] += (scores.mT @ q).view(parts[1].shape)
+            grad_query[of_queries] = (scores @ k).view(parts[0].shape)
+            grad_key[of_keys] += (scores.mT @ q).view(parts[1].shape)
     if bias_sums is not None:
         grad_bias.copy_(bias_sums.sum(dim=1))
     return grads
@@ -116,10 +125,10 @@ def _backward(ctx, grad):
 _attend.register_autograd(_backward, setup_context=_save_for_backward)
 
 
-def _fastest_products(query, rows, columns, dtype):
+def _fastest_products(query, part, dtype):
     """Within it, queries and keys of a part are multiplied, in `dtype`, by the fastest library."""
-    sizes = rows.stop - rows.start, columns.stop - columns.start, query.shape[3]
-    return onednn(suits_onednn(query.device, dtype, *sizes))
+    lengths = (each.stop - each.start for each in (part.queries, part.keys))
+    return onednn(suits_onednn(query.device, dtype, *lengths, query.shape[3]))
 
 
 def _on_cpu(tensor):
@@ -151,41 +160,102 @@ def _diagonals(sums, key_length):
     return sums.as_strided((heads, queries, key_length), (queries * distances, distances - 1, 1), queries - 1)
 
 
-def _parts(
-    query, key, bias, mask, is_causal
-) -> Iterator[tuple[slice, slice, slice, torch.Tensor | None, torch.BoolTensor | None]]:
+@dataclass(frozen=True)
+class _Part:
     """
-    Yields parts of the scores: examples, queries, keys, what to add to the scores (examples or 1, heads or 1, queries,
-    keys), and which of the queries have no key at all (examples, 1, queries, 1). Such a query gets all keys, so that
-    its weights are finite; its output does not count. What is added may be overwritten for the next part.
+    Of which examples, queries and keys the scores are computed at a time. `restricted` are those of the queries that
+    may not attend to all of the keys, `None` for all queries; `penalty` (examples, 1, restricted, keys) is -inf where
+    they may not, and else 0, `None` if there are none; `has_no_key` (examples, 1, queries, 1) says which queries have
+    no key at all, `None` if each is known to have one. The penalty of a query without keys is 0: its weights are
+    finite, and its output does not count.
     """
-    batch_size, heads, queries, _ = query.shape
-    keys = key.shape[2]
+
+    examples: slice
+    queries: slice
+    keys: slice
+    restricted: torch.Tensor | None = None
+    penalty: torch.Tensor | None = None
+    has_no_key: torch.Tensor | None = None
+
+
+def _parts(query, key, bias, mask, is_causal) -> Iterator[tuple[_Part, torch.Tensor | None]]:
+    """
+    Yields the parts of the scores, and what is added to each: (examples or 1, heads or 1, queries, keys), which may be
+    overwritten for the next part.
+    """
+    queries, keys = query.shape[2], key.shape[2]
     added = expand_bias(bias, queries, keys)
-    on_cpu = _on_cpu(query)
-    if mask is not None and on_cpu:  # to look at values is free there
-        places = torch.arange(queries + keys, dtype=mask.dtype)
-        places[queries:] -= queries
-        is_causal = torch.equal(mask[:, 0, 2], places.expand(batch_size, -1))
-    channels = () if mask is None or query.numel() == 0 else _channels(mask, queries)
-    if is_causal and channels == (2,):
-        channels = ()  # what is added has causality
-    if added is None and (is_causal or channels):
+    mask = None if query.numel() == 0 else mask
+    is_causal, is_masked, parts = _planned(mask, query.shape[:3], keys, is_causal, _on_cpu(query))
+    if added is None and (is_causal or is_masked):
         added = query.new_zeros(1, 1, queries, keys)
     if added is not None:  # always new memory, which may be changed: `expand_bias` copies
         added = added.to(torch.promote_types(query.dtype, torch.float32))
     if is_causal:
         behind = torch.ones(queries, keys, dtype=torch.bool, device=query.device).triu_(1)
         added = added.masked_fill(behind, -torch.inf)
+    for part in parts:
+        block = added if added is None else added[..., part.queries, part.keys]
+        if part.penalty is None:
+            yield part, block
+        elif part.restricted is None:
+            # A mask of one head, added to the biases of all: to fill those takes much longer.
+            yield part, _without_infinities(block + part.penalty, part)
+        else:
+            before = block.index_select(2, part.restricted)
+            block.index_copy_(2, part.restricted, _without_infinities(before + part.penalty, part))
+            yield part, block
+            block.index_copy_(2, part.restricted, before)
+
+
+def _without_infinities(added, part):
+    """`added`, 0 for queries without a key, which causality may have kept from all of them."""
+    if part.has_no_key is None:
+        return added
+    has_no_key = part.has_no_key if part.restricted is None else part.has_no_key.index_select(2, part.restricted)
+    return added.masked_fill_(has_no_key, 0)
+
+
+def _planned(mask, shape, keys, is_causal, on_cpu):
+    """
+    Whether attention is causal, whether more is forbidden, and the parts. All layers have the same mask: on a CPU,
+    what follows from it is kept until there are other ones. (Compiled graphs write several masks into one memory.)
+    """
+    if mask is None or not on_cpu:
+        return _plan(mask, shape, keys, is_causal, on_cpu)
+    name = (shape, keys)
+    kept = _plans.get(name)
+    if kept is not None and torch.equal(kept[0], mask):
+        return kept[1]
+    is_causal, is_masked, parts = _plan(mask, shape, keys, is_causal, on_cpu)
+    if shape[0] * shape[2] * keys > MAX_KEPT:
+        return is_causal, is_masked, parts
+    plan = is_causal, is_masked, tuple(parts)
+    if len(_plans) == MAX_PLANS:
+        _plans.clear()
+    _plans[name] = mask.clone(), plan
+    return plan
+
+
+def _plan(mask, shape, keys, is_causal, on_cpu) -> tuple[bool, bool, Iterable[_Part]]:
+    batch_size, heads, queries = shape
+    if mask is not None and on_cpu:  # to look at values is free there
+        places = torch.arange(queries + keys, dtype=mask.dtype)
+        places[queries:] -= queries
+        is_causal = torch.equal(mask[:, 0, 2], places.expand(batch_size, -1))
+    channels = () if mask is None else _channels(mask, queries)
+    if is_causal and channels == (2,):
+        channels = ()  # what is added has causality
     size = (MAX_CPU_SCORES if on_cpu else MAX_SCORES) // max(1, heads * queries * keys)
     if on_cpu and channels and size < 2:
-        yield from _blocks_of_examples(queries, added, mask, channels, is_causal)
-        return
-    size = max(1, size)
-    for start in range(0, batch_size, size):
-        part = slice(start, start + size)
-        masked = _masked(added, mask[part], queries, channels) if channels else (added, None)
-        yield part, slice(0, queries), slice(0, keys), *masked
+        return is_causal, True, _parts_of_examples(mask, queries, channels, is_causal)
+    starts = range(0, batch_size, max(1, size))
+    examples = [slice(start, start + starts.step) for start in starts]
+    everything = slice(0, queries), slice(0, keys)
+    if not channels:
+        return is_causal, False, [_Part(each, *everything) for each in examples]
+    parts = (_Part(each, *everything, None, *_penalty(mask[each], queries, channels)) for each in examples)
+    return is_causal, True, parts
 
 
 def _channels(mask, queries):
@@ -201,46 +271,43 @@ def _channels(mask, queries):
     return tuple(channel for channel, does_forbid in enumerate(forbids) if does_forbid)
 
 
-def _masked(added, mask, queries, channels):
-    """`added` with -inf where a compact mask forbids, and which queries have no key, `None` if each is known to."""
+def _penalty(mask, queries, channels):
+    """-inf where a compact mask forbids, else 0; and which queries have no key, `None` if each is known to."""
     allowed = expand_mask(mask, queries, channels)
     has_no_key = ~allowed.any(dim=-1, keepdim=True)
-    # A mask of one head, added to the biases of all: to fill those takes much longer.
-    masked = added + torch.where(allowed, 0.0, added.new_full((), -torch.inf))
     if _on_cpu(mask) and not has_no_key.any():
-        return masked, None
-    return masked.masked_fill_(has_no_key, 0), has_no_key
+        has_no_key = None
+    else:
+        allowed = allowed | has_no_key
+    penalty = torch.zeros_like(allowed, dtype=torch.float32).masked_fill_(~allowed, -torch.inf)
+    return penalty, has_no_key
 
 
-def _blocks_of_examples(queries, added, mask, channels, is_causal):
+def _parts_of_examples(mask, queries, channels, is_causal) -> Iterator[_Part]:
     """
     The parts of long examples on a CPU: the queries of one segment, and its keys. Padding at either end is left out,
-    and of `added`, which has causality already, only the queries that the mask restricts further are changed, and
-    changed back.
+    and only the queries that are restricted further than by causality have a penalty.
     """
     for index in range(len(mask)):
-        part, of_queries, of_keys = slice(index, index + 1), mask[index, 0, :, :queries], mask[index, 0, :, queries:]
+        example, of_queries, of_keys = (
+            slice(index, index + 1),
+            mask[index, 0, :, :queries],
+            mask[index, 0, :, queries:],
+        )
         for rows, columns, is_restricted in _blocks(of_queries, of_keys, is_causal):
-            chosen = is_restricted.nonzero()[:, 0]
-            block, of_rows = added[..., rows, columns], of_queries[:, rows]
-            if len(chosen) == 0:
-                yield part, rows, columns, block, None
+            restricted, of_rows = is_restricted.nonzero()[:, 0], of_queries[:, rows]
+            if len(restricted) == 0:
+                yield _Part(example, rows, columns)
                 continue
-            is_few = 2 * len(chosen) < len(is_restricted)
-            before = block
+            is_few = 2 * len(restricted) < len(is_restricted)
             if is_few:
-                before, of_rows = block.index_select(2, chosen), of_rows[:, chosen]
+                of_rows = of_rows[:, restricted]
             block_mask = torch.cat((of_rows, of_keys[:, columns]), dim=1)[None, None]
-            after, has_no_key = _masked(before, block_mask, before.shape[2], channels)
-            if not is_few:
-                yield part, rows, columns, after, has_no_key
-                continue
-            if has_no_key is not None:
+            penalty, has_no_key = _penalty(block_mask, of_rows.shape[1], channels)
+            if is_few and has_no_key is not None:
                 everywhere = has_no_key.new_zeros(1, 1, len(is_restricted), 1)
-                has_no_key = everywhere.index_copy_(2, chosen, has_no_key)
-            block.index_copy_(2, chosen, after)
-            yield part, rows, columns, block, has_no_key
-            block.index_copy_(2, chosen, before)
+                has_no_key = everywhere.index_copy_(2, restricted, has_no_key)
+            yield _Part(example, rows, columns, restricted if is_few else None, penalty, has_no_key)
 
 
 def _blocks(of_queries, of_keys, is_causal):

@@ -86,6 +86,10 @@ KINDS = (
 
 
 class FormulaTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.enterContext(mock.patch.dict(sdpa_depth._plans, clear=True))
+
     @parameterized.product(kind=KINDS, on_cpu=(True, False), has_bias=(True, False))
     def test_output_and_gradients_equal_the_formula(self, kind, on_cpu, has_bias):
         self.check_formula(kind, on_cpu, has_bias, examples_at_once=2)
@@ -156,6 +160,35 @@ class FormulaTest(parameterized.TestCase):
             )
         self.assertEqual(output.shape, inputs[0].shape)
         self.assertEqual(grads[-1].abs().sum().item(), 0)
+
+    @parameterized.parameters(1, 2)
+    def test_what_is_kept_of_a_mask_is_not_taken_for_another_one(self, examples_at_once):
+        generator = torch.Generator().manual_seed(0)
+        limit = mock.patch.object(sdpa_depth, "MAX_CPU_SCORES", examples_at_once * HEADS * 9 * 9)
+        memory = torch.empty(BATCH_SIZE, 1, 3, 18, dtype=torch.int32)  # of all masks, as in a compiled graph
+        with limit:
+            for kind in (*KINDS[2:], *KINDS[2:]):
+                memory.copy_(random_mask(kind, generator, 9, 9)[0])
+                inputs = random_inputs(generator, 9, 9)
+                grad = torch.randn(inputs[0].shape, generator=generator)
+                expected = outputs_and_gradients(formula, inputs, memory, False, grad)
+                with torch.inference_mode(), self.subTest(kind):
+                    torch.testing.assert_close(sdpa_depth.depth_sdpa(*inputs, memory, False).double(), expected[0])
+                for _ in range(2):
+                    found = outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, memory, False, grad)
+                    for value, right in zip(found, expected, strict=True):
+                        torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-9)
+
+    def test_little_is_kept(self):
+        generator = torch.Generator().manual_seed(0)
+        for length in range(1, 20):
+            mask, _ = random_mask("groups", generator, length, length)
+            sdpa_depth.depth_sdpa(*random_inputs(generator, length, length), mask, False)
+            self.assertLessEqual(len(sdpa_depth._plans), sdpa_depth.MAX_PLANS)
+        with mock.patch.object(sdpa_depth, "MAX_KEPT", BATCH_SIZE * 20 * 20 - 1):
+            mask, _ = random_mask("groups", generator, 20, 20)
+            sdpa_depth.depth_sdpa(*random_inputs(generator, 20, 20), mask, False)
+        self.assertNotIn(20, [keys for _, keys in sdpa_depth._plans])
 
     def test_torch_accepts_the_operator(self):
         inputs = random_inputs(torch.Generator().manual_seed(0), 6, 6, dtype=torch.float32)
