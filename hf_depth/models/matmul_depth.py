@@ -21,8 +21,8 @@ from torch import nn
 
 from .operators_depth import is_traced, is_transformed, operator_name
 
-BLOCKS = (2048, 1024, 512, 256, 128, 64, 32)  # rows that are multiplied at a time; fewer than the last are MKL's
-MULTIPLE = 32  # of the lengths of other matrices, so that there are few of them
+BLOCKS = (2048, 1024, 512)  # rows that are multiplied at a time; of what is left, all multiples of the next number
+MULTIPLE = 32
 # Below so many multiplications, a call of oneDNN takes longer than MKL does.
 MIN_MULTIPLICATIONS = 2**21
 
@@ -109,7 +109,7 @@ def _is_by_blocks(states, weight):
         weight, "ds_id"
     ):  # which multiply in their own ways
         return False
-    return states.numel() >= BLOCKS[-1] * states.shape[-1] and states.numel() * len(weight) >= MIN_MULTIPLICATIONS
+    return states.numel() >= MULTIPLE * states.shape[-1] and states.numel() * len(weight) >= MIN_MULTIPLICATIONS
 
 
 class _Linear(torch.autograd.Function):
@@ -167,6 +167,9 @@ def _blocks(number: int) -> Iterator[tuple[slice, bool]]:
         while start + size <= number:
             yield slice(start, start + size), True
             start += size
+    if rest := (number - start) // MULTIPLE * MULTIPLE:
+        yield slice(start, start + rest), True
+        start += rest
     if start < number:
         yield slice(start, number), False
 

@@ -469,6 +469,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         if is_fused:
             # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
             weights = torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights
+            weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
             loss, *by_label = linear_cross_entropy(
                 hidden_states.flatten(0, 1),
                 self.lm_head.weight,

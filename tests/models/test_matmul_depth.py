@@ -9,7 +9,7 @@ from torch import nn
 
 from hf_depth.models import layers_depth, loss_depth, matmul_depth, sdpa_depth
 from hf_depth.models.layers_depth import DepthLinear
-from hf_depth.models.matmul_depth import BLOCKS, is_onednn_faster, linear, onednn
+from hf_depth.models.matmul_depth import BLOCKS, MULTIPLE, is_onednn_faster, linear, onednn
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from tiny_models import outputs_and_gradients, random_batch, tiny_config, tiny_model, tiny_t5_config
 
@@ -113,9 +113,9 @@ class BlocksTest(parameterized.TestCase):
             self.assertEqual(rows, list(range(number)))
             for block, is_by_onednn in blocks:
                 size = block.stop - block.start
-                self.assertEqual(is_by_onednn, size >= BLOCKS[-1])
+                self.assertEqual(is_by_onednn, size >= MULTIPLE)
                 if is_by_onednn:
-                    self.assertIn(size, BLOCKS)
+                    self.assertIn(size, (*range(MULTIPLE, BLOCKS[-1], MULTIPLE), *BLOCKS))
 
 
 class LinearTest(ProductsTestCase):
