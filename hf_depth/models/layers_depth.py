@@ -12,7 +12,7 @@ from torch import nn
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.models.t5.modeling_t5 import T5DenseActDense, T5DenseGatedActDense, T5LayerNorm
 
-from .matmul_depth import is_onednn_faster, linear
+from .matmul_depth import ONEDNN_IS_FASTER, linear
 from .operators_depth import is_transformed
 
 
@@ -28,12 +28,12 @@ def speed_up_layers(model: nn.Module) -> None:
             module.__class__ = DepthLayerNorm
         elif type(module) in (T5DenseActDense, T5DenseGatedActDense) and type(module.act) is NewGELUActivation:
             module.act = GELUTanh()  # the same formula, in one kernel instead of eight
-        elif type(module) is nn.Linear and name != "lm_head" and is_onednn_faster():
+        elif type(module) is nn.Linear and name != "lm_head" and ONEDNN_IS_FASTER:
             module.__class__ = DepthLinear
 
 
 class DepthLinear(nn.Linear):
-    """An [`nn.Linear`] by the library that is the fastest on the CPU."""
+    """An [`nn.Linear`] by the library that is the fastest on the CPU, see `matmul_depth.py`."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         return super().forward(states) if self.bias is not None else linear(states, self.weight)

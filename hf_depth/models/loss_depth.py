@@ -14,6 +14,7 @@ IGNORED = -100
 # What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
 # softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
 CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
+MAX_ONEDNN_ROWS = 512
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -113,11 +114,14 @@ def _linear_cross_entropy(
     if labels.device.type == "cpu" and not is_label.all():  # elsewhere, to count them would wait for the device
         rows = is_label.nonzero()[:, 0]
     number = len(labels) if rows is None else len(rows)
-    is_by_onednn = _chunk_size(number, len(weight), weight.device.type) % MULTIPLE == 0
-    is_by_onednn = is_by_onednn and suits_onednn(weight.device, dtype, MULTIPLE, *weight.shape)
+    # For oneDNN, chunks of one size whatever the number of labels, and one of what is left: few sizes.
+    size = min(CPU_CHUNK_BYTES // 4 // len(weight), MAX_ONEDNN_ROWS) // MULTIPLE * MULTIPLE
+    is_by_onednn = size > 0 and suits_onednn(weight.device, dtype, MULTIPLE, *weight.shape)
+    if not is_by_onednn:
+        size = _chunk_size(number, len(weight), weight.device.type)
     padding = -number % MULTIPLE if is_by_onednn else 0
     if rows is None and padding:
-        rows = torch.arange(number)
+        rows = torch.arange(number, device=labels.device)
     if rows is not None:
         hidden, loss_weights = (_rows_and_padding(each, rows, padding, 0) for each in (hidden, loss_weights))
         labels = _rows_and_padding(labels, rows, padding, IGNORED)
@@ -125,7 +129,7 @@ def _linear_cross_entropy(
         part = [output.new_empty(len(labels) if len(output) else 0, *output.shape[1:]) for output in by_row]
     with torch.autocast(hidden.device.type, enabled=False), onednn(is_by_onednn):
         coefficients = loss_weights * is_label
-        _fill(*part, weight_gradient, hidden.to(dtype), weight.to(dtype), labels, is_label, coefficients)
+        _fill(*part, weight_gradient, hidden.to(dtype), weight.to(dtype), labels, is_label, coefficients, size)
         torch.sum(part[0] * coefficients, dim=0, out=loss)
     if rows is not None:
         for output, values, nothing in zip(by_row, part, (0, IGNORED, 0), strict=True):
@@ -153,15 +157,14 @@ def _empty_outputs(
 
 
 def _fill(
-    token_losses, predictions, hidden_gradient, weight_gradient, hidden, weight, labels, is_label, coefficients
+    token_losses, predictions, hidden_gradient, weight_gradient, hidden, weight, labels, is_label, coefficients, size
 ) -> None:
-    """Compute the first four, a chunk of rows at a time. Hidden states and weight have the dtype of the products."""
+    """Compute the first four, `size` rows at a time. Hidden states and weight have the dtype of the products."""
     targets = labels.masked_fill(~is_label, 0)[:, None]  # any other that is no id is an error
     scale = None
     if hidden.dtype == torch.float16 and len(coefficients):  # in which 1 / (number of labels) loses its last bits
         scale = coefficients.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
         coefficients = coefficients / scale
-    size = _chunk_size(len(hidden), len(weight), hidden.device.type)
     memory = hidden.new_empty(min(size, len(hidden)), len(weight))
     exact_memory = memory
     if hidden.dtype != token_losses.dtype:
@@ -210,12 +213,9 @@ def _softmax(logits, targets, values):
 
 def _chunk_size(num_rows: int, vocab_size: int, device_type: str) -> int:
     """Rows of a chunk: all about equally many, a multiple of what matrix products are made of."""
-    most, multiple = (CPU_CHUNK_BYTES, MULTIPLE) if device_type == "cpu" else (CHUNK_BYTES, 128)
-    num_chunks = max(1, -(-num_rows * vocab_size * 4 // most))
-    size = -(-num_rows // num_chunks)
-    if device_type == "cpu" and size < multiple:
-        multiple = 8
-    return -(-size // multiple) * multiple or multiple
+    most, multiple = (CPU_CHUNK_BYTES, 8) if device_type == "cpu" else (CHUNK_BYTES, 128)
+    num_chunks = -(-num_rows * vocab_size * 4 // most)
+    return -(-num_rows // max(1, num_chunks) // multiple) * multiple or multiple
 
 
 def _keep_gradients(ctx, inputs, output):

@@ -12,23 +12,52 @@ Imports only torch and the files beside it: the Hub ships it with the model's co
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .operators_depth import is_traced, is_transformed, operator_name
 
-BLOCKS = (2048, 1024, 512)  # rows that are multiplied at a time; of what is left, all multiples of the next number
-MULTIPLE = 32
+MULTIPLE = 32  # of the lengths that oneDNN gets, so that they are few
+BLOCKS = (2048, 1024, 512)  # rows that are multiplied at a time, and at last the largest multiple that is left
 # Below so many multiplications, a call of oneDNN takes longer than MKL does.
 MIN_MULTIPLICATIONS = 2**21
 
+_lock = threading.Lock()
+_users = 0  # of the setting of torch, in all threads
 
-@lru_cache
-def is_onednn_faster() -> bool:
+
+@contextlib.contextmanager
+def onednn(is_chosen: bool = True) -> Iterator[None]:
+    """
+    Within it, float32 matrices are multiplied by oneDNN, unless the user has set what torch may round, or may not. The
+    setting is that of the process: other threads multiply by oneDNN meanwhile, too.
+
+    Args:
+        is_chosen (`bool`, *optional*, defaults to `True`): whether it changes anything.
+    """
+    global _users
+    settings = torch.backends.mkldnn.matmul
+    with _lock:
+        is_chosen = is_chosen and (_users > 0 or settings.fp32_precision == "none")
+        if is_chosen:
+            settings.fp32_precision = "bf16"
+            _users += 1
+    try:
+        yield
+    finally:
+        if is_chosen:
+            with _lock:
+                _users -= 1
+                if _users == 0:
+                    settings.fp32_precision = "none"
+
+
+def _find_out() -> bool:
     """Whether oneDNN is known to be faster on this processor than what torch multiplies by, and as precise."""
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
         return False
@@ -39,35 +68,16 @@ def is_onednn_faster() -> bool:
 
 
 def _is_precise() -> bool:
-    """Whether what may be rounded is not."""
+    """Whether oneDNN keeps the precision of float32 where torch lets it round to bfloat16."""
     generator = torch.Generator().manual_seed(0)
-    left, right = torch.randn(2, 128, 128, generator=generator, dtype=torch.float64, device="cpu")
-    with torch.no_grad(), torch.autocast("cpu", enabled=False), onednn():
+    # This file may be imported within modes in which nothing is multiplied.
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), _disable_current_modes(), onednn():
+        left, right = torch.randn(2, 128, 128, generator=generator, dtype=torch.float64, device="cpu")
         error = torch.mm(left.float(), right.float()) - left @ right
-    return (error.norm() / (left @ right).norm()).item() < 1e-5  # 3e-7; of bfloat16, 2e-3
+        return (error.norm() / (left @ right).norm()).item() < 1e-5  # 3e-7; of bfloat16, 2e-3
 
 
-@contextlib.contextmanager
-def onednn(is_chosen: bool = True) -> Iterator[None]:
-    """
-    Within it, float32 matrices are multiplied by oneDNN, unless the user has set what torch may round, or may not.
-
-    Args:
-        is_chosen (`bool`, *optional*, defaults to `True`): whether it changes anything.
-    """
-    settings = torch.backends.mkldnn.matmul
-    before = settings.fp32_precision
-    if not is_chosen or before != "none":
-        yield
-        return
-    settings.fp32_precision = "bf16"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
-
-
-is_onednn_faster()  # now: a model may be built within a mode of torch in which nothing is multiplied
+ONEDNN_IS_FASTER = _find_out()
 
 
 def suits_onednn(device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:
@@ -81,7 +91,7 @@ def suits_onednn(device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:
     """
     is_large = sizes[0] * sizes[1] * sizes[2] >= MIN_MULTIPLICATIONS
     is_common = not any(size % MULTIPLE for size in sizes)
-    return is_large and is_common and device.type == "cpu" and dtype == torch.float32 and is_onednn_faster()
+    return is_large and is_common and device.type == "cpu" and dtype == torch.float32 and ONEDNN_IS_FASTER
 
 
 def linear(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -99,33 +109,42 @@ def linear(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _is_by_blocks(states, weight):
-    if torch.compiler.is_exporting() or torch.jit.is_tracing() or is_transformed():
+    # A model that another machine has pickled comes with layers of that.
+    if not ONEDNN_IS_FASTER or torch.compiler.is_exporting() or torch.jit.is_tracing() or is_transformed():
         return False
     if states.device.type != "cpu" or not states.dtype == weight.dtype == torch.float32:
         return False
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cpu") or _has_setting():
         return False
-    if type(weight) not in (nn.Parameter, torch.Tensor) or hasattr(
-        weight, "ds_id"
-    ):  # which multiply in their own ways
+    if type(weight) not in (nn.Parameter, torch.Tensor) or hasattr(weight, "ds_id"):  # sharded, quantized, ...
         return False
     return states.numel() >= MULTIPLE * states.shape[-1] and states.numel() * len(weight) >= MIN_MULTIPLICATIONS
+
+
+def _has_setting():
+    """Whether the user has chosen; a compiled graph does not ask."""
+    return not torch.compiler.is_compiling() and torch.backends.mkldnn.matmul.fp32_precision != "none"
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(states, weight)
+        needs_states, needs_weight = ctx.needs_input_grad
+        ctx.save_for_backward(states if needs_weight else None, weight if needs_states else None)
+        ctx.shape = states.shape
         return _product(_rows(states), weight.t()).view(*states.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         states, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative is asked for
-            return gradient @ weight, _rows(gradient).t() @ _rows(states)
         needs_states, needs_weight = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # a second derivative is asked for
+            return (
+                gradient @ weight if needs_states else None,
+                _rows(gradient).t() @ _rows(states) if needs_weight else None,
+            )
         return (
-            _product(_rows(gradient), weight).view(states.shape) if needs_states else None,
+            _product(_rows(gradient), weight).view(ctx.shape) if needs_states else None,
             _sum_of_products(_rows(gradient), _rows(states)) if needs_weight else None,
         )
 
@@ -147,7 +166,7 @@ def _sum_of_products(left, right):
 def _product_by_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     output = left.new_empty(len(left), right.shape[1])
     for rows, is_by_onednn in _blocks(len(left)):
-        with onednn(is_by_onednn):
+        with onednn(is_by_onednn and ONEDNN_IS_FASTER):
             torch.mm(left[rows], right, out=output[rows])
     return output
 
@@ -155,7 +174,7 @@ def _product_by_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 def _sum_by_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     output = left.new_empty(left.shape[1], right.shape[1])
     for rows, is_by_onednn in _blocks(len(left)):
-        with onednn(is_by_onednn):
+        with onednn(is_by_onednn and ONEDNN_IS_FASTER):
             torch.addmm(output, left[rows].t(), right[rows], beta=1 if rows.start else 0, out=output)
     return output
 

@@ -465,11 +465,14 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             num_items_in_batch = num_items_in_batch.to(device)
         divisor = num_items_in_batch
         if divisor is None and loss_weights is None:
-            divisor = (labels != -100).sum().clamp(min=1)
+            divisor = (labels != -100).sum()
+        if divisor is not None:  # of no labels at all, the loss is 0
+            divisor = divisor.clamp(min=1) if isinstance(divisor, torch.Tensor) else max(1, divisor)
         if is_fused:
             # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
             weights = torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights
-            weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+            exact = torch.promote_types(self.lm_head.weight.dtype, torch.float32)
+            weights = weights.to(torch.promote_types(weights.dtype, exact))
             loss, *by_label = linear_cross_entropy(
                 hidden_states.flatten(0, 1),
                 self.lm_head.weight,

@@ -231,7 +231,7 @@ def _planned(mask, shape, keys, is_causal, on_cpu):
     if shape[0] * shape[2] * keys > MAX_KEPT:
         return is_causal, is_masked, parts
     plan = is_causal, is_masked, tuple(parts)
-    if len(_plans) == MAX_PLANS:
+    if len(_plans) >= MAX_PLANS:
         _plans.clear()
     _plans[name] = mask.clone(), plan
     return plan

@@ -292,6 +292,20 @@ class ModelLossTest(parameterized.TestCase):
             tiny_model()(**batch, decoder_input_ids=decoder_ids, **arguments)
 
     @parameterized.named_parameters(*MODELS)
+    @parameterized.parameters((None,), (7,), (torch.tensor(49),))
+    def test_a_model_in_float64_has_a_loss_of_that_precision(self, num_items):
+        model, batch = tiny_model().double(), random_batch(5)
+        losses = [model(**batch, skip_logits=skip, num_items_in_batch=num_items).loss for skip in (True, False)]
+        torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
+
+    @parameterized.parameters((0,), (torch.tensor(0),))
+    def test_the_loss_of_no_labels_is_zero(self, num_items):
+        model, batch = tiny_model(), random_batch(5)
+        batch["labels"] = torch.full_like(batch["labels"], -100)
+        for skip in (True, False):
+            loss = model(**batch, skip_logits=skip, num_items_in_batch=num_items).loss
+            self.assertEqual(loss.item(), 0)
+
     def test_no_tensor_of_a_step_grows_with_labels_times_vocabulary(self, model_class, config, shape):
         for vocab_size in (2048, 4096):
             changes = {**shape, "vocab_size": vocab_size}

@@ -1,15 +1,19 @@
 """Products by oneDNN are those of torch, in values and gradients; they are chosen only where they are as precise."""
 
 import contextlib
+import math
+import pickle
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_depth.models import layers_depth, loss_depth, matmul_depth, sdpa_depth
 from hf_depth.models.layers_depth import DepthLinear
-from hf_depth.models.matmul_depth import BLOCKS, MULTIPLE, is_onednn_faster, linear, onednn
+from hf_depth.models.loss_depth import linear_cross_entropy
+from hf_depth.models.matmul_depth import BLOCKS, MULTIPLE, ONEDNN_IS_FASTER, linear, onednn, suits_onednn
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from tiny_models import outputs_and_gradients, random_batch, tiny_config, tiny_model, tiny_t5_config
 
@@ -22,14 +26,24 @@ def precision() -> str:
 
 
 class ProductsTestCase(parameterized.TestCase):
-    """Products of any size take the way of those by oneDNN; where that is less precise, MKL is at its end."""
+    """
+    Products of any size take the way of those by oneDNN, as on a processor on which it is faster. On others MKL is at
+    the end of it, which is as precise.
+    """
 
     def setUp(self):
         super().setUp()
         self.enterContext(mock.patch.object(matmul_depth, "MIN_MULTIPLICATIONS", 1))
-        if not is_onednn_faster():
-            for module in (matmul_depth, loss_depth, sdpa_depth):
-                self.enterContext(mock.patch.object(module, "onednn", lambda *_: contextlib.nullcontext()))
+        self.enterContext(mock.patch.object(matmul_depth, "ONEDNN_IS_FASTER", True))
+        self.chosen = []  # of each product, whether it is by oneDNN
+        for module in (matmul_depth, loss_depth, sdpa_depth):
+            self.enterContext(mock.patch.object(module, "onednn", self.recorded))
+
+    @contextlib.contextmanager
+    def recorded(self, is_chosen=True):
+        self.chosen.append(bool(is_chosen))
+        with onednn(is_chosen and ONEDNN_IS_FASTER):
+            yield
 
 
 class OnednnTest(parameterized.TestCase):
@@ -51,6 +65,15 @@ class OnednnTest(parameterized.TestCase):
         with onednn(False):
             self.assertEqual(precision(), "none")
 
+    def test_it_lasts_until_the_last_of_several_threads_has_left_it(self):
+        first, second = onednn(), onednn()  # entered and left as by two threads
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        self.assertEqual(precision(), "bf16")
+        second.__exit__(None, None, None)
+        self.assertEqual(precision(), "none")
+
     @parameterized.parameters("ieee", "tf32", "bf16")
     def test_what_the_user_has_set_is_left_alone(self, setting):
         torch.backends.mkldnn.matmul.fp32_precision = setting
@@ -60,11 +83,6 @@ class OnednnTest(parameterized.TestCase):
 
 
 class ChoiceTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.addCleanup(is_onednn_faster.cache_clear)
-        is_onednn_faster.cache_clear()
-
     @parameterized.named_parameters(
         ("zen_5", ZEN_5, True, True),
         ("zen_4", ZEN_5 | {"avx512_vp2intersect": False}, True, False),
@@ -81,7 +99,7 @@ class ChoiceTest(parameterized.TestCase):
             mock.patch.object(torch.backends.mkldnn, "is_available", lambda: True),
             mock.patch.object(matmul_depth, "_is_precise", lambda: is_precise),
         ):
-            self.assertEqual(is_onednn_faster(), expected)
+            self.assertEqual(matmul_depth._find_out(), expected)
 
     @parameterized.parameters(torch.backends.mkl, torch.backends.mkldnn)
     def test_torch_must_have_both_libraries(self, library):
@@ -89,7 +107,7 @@ class ChoiceTest(parameterized.TestCase):
             mock.patch.object(torch.cpu, "get_capabilities", lambda: ZEN_5),
             mock.patch.object(library, "is_available", lambda: False),
         ):
-            self.assertFalse(is_onednn_faster())
+            self.assertFalse(matmul_depth._find_out())
 
     @parameterized.parameters((torch.bfloat16, False), (torch.float32, True))
     def test_rounded_products_are_not_precise(self, dtype, expected):
@@ -99,10 +117,25 @@ class ChoiceTest(parameterized.TestCase):
         with mock.patch.object(torch, "mm", product):
             self.assertEqual(matmul_depth._is_precise(), expected)
 
-    def test_the_precision_does_not_depend_on_autocast(self):
+    def test_it_can_be_found_out_within_any_mode_of_torch(self):
         before = matmul_depth._is_precise()
-        with torch.autocast("cpu", torch.bfloat16):
-            self.assertEqual(matmul_depth._is_precise(), before)
+        modes = (torch.autocast("cpu", torch.bfloat16), torch.device("meta"), torch.inference_mode(), FakeTensorMode())
+        for mode in modes:
+            with mode, self.subTest(str(mode)):
+                self.assertEqual(matmul_depth._is_precise(), before)
+
+    @parameterized.parameters(
+        ((64, 128, 256), {}, True),
+        ((64, 128, 250), {}, False),  # of any length there would be too many kernels
+        ((32, 32, 32), {}, False),  # slower than MKL
+        ((64, 128, 256), {"dtype": torch.bfloat16}, False),
+        ((64, 128, 256), {"device": torch.device("cuda")}, False),
+        ((64, 128, 256), {"is_faster": False}, False),
+    )
+    def test_products_that_suit(self, sizes, changes, expected):
+        options = {"dtype": torch.float32, "device": torch.device("cpu"), "is_faster": True} | changes
+        with mock.patch.object(matmul_depth, "ONEDNN_IS_FASTER", options["is_faster"]):
+            self.assertEqual(suits_onednn(options["device"], options["dtype"], *sizes), expected)
 
 
 class BlocksTest(parameterized.TestCase):
@@ -136,6 +169,8 @@ class LinearTest(ProductsTestCase):
         states, weight = self.inputs(*shape)
         with mock.patch.object(nn.functional, "linear", side_effect=AssertionError("MKL")):
             found = self.results(linear, states, weight)
+        self.assertEqual(self.chosen[0], True)
+        self.assertEqual(self.chosen.count(False), 0 if math.prod(shape) % MULTIPLE == 0 else 3)
         for result, expected in zip(found, self.results(nn.functional.linear, states, weight), strict=True):
             torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-6 * expected.abs().max().item())
 
@@ -146,6 +181,27 @@ class LinearTest(ProductsTestCase):
         self.assertFalse(states.is_contiguous() or weight.is_contiguous())
         found = self.results(linear, states, weight)
         torch.testing.assert_close(found, self.results(nn.functional.linear, states, weight), rtol=1e-5, atol=1e-3)
+
+    @parameterized.parameters((True, False), (False, True))
+    def test_only_what_a_gradient_needs_is_kept(self, states_are, weight_is):
+        states, weight = self.inputs(64)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each.shape), lambda each: each):
+            linear(states.requires_grad_(states_are), weight.requires_grad_(weight_is))
+        self.assertEqual(kept, [weight.shape if states_are else states.shape])
+
+    @parameterized.parameters("ieee", "bf16")
+    def test_nothing_is_done_in_blocks_where_the_user_has_chosen(self, setting):
+        self.addCleanup(setattr, torch.backends.mkldnn.matmul, "fp32_precision", precision())
+        torch.backends.mkldnn.matmul.fp32_precision = setting
+        linear(*self.inputs(64))
+        self.assertEmpty(self.chosen)
+
+    def test_a_pickled_layer_is_a_plain_one_on_another_processor(self):
+        layer = pickle.loads(pickle.dumps(DepthLinear(IN_FEATURES, OUT_FEATURES, bias=False)))
+        with mock.patch.object(matmul_depth, "ONEDNN_IS_FASTER", False):
+            layer(self.inputs(64)[0]).sum().backward()
+        self.assertEmpty(self.chosen)
 
     def test_equal_inputs_give_equal_bits(self):
         for _ in range(3):
@@ -200,7 +256,7 @@ class ModelTest(ProductsTestCase):
     """Models on a processor on which oneDNN is faster."""
 
     def model(self, config, is_faster=True, **options):
-        with mock.patch.object(layers_depth, "is_onednn_faster", lambda: is_faster):
+        with mock.patch.object(layers_depth, "ONEDNN_IS_FASTER", is_faster):
             return tiny_model(config, **options)
 
     @parameterized.parameters(True, False)
@@ -226,11 +282,10 @@ class ModelTest(ProductsTestCase):
         plain = self.model(config(**changes), is_faster=False, model_class=model_class, attn_implementation="eager")
         expected = outputs_and_gradients(plain.train(), batch, skip_logits=False)
         fast = self.model(config(**changes), model_class=model_class, attn_implementation=attention).train()
-        with (
-            mock.patch.object(matmul_depth, "is_onednn_faster", lambda: True),
-            mock.patch.object(nn.functional, "linear", side_effect=AssertionError("MKL")),
-        ):
+        self.chosen.clear()
+        with mock.patch.object(nn.functional, "linear", side_effect=AssertionError("MKL")):
             found = outputs_and_gradients(fast, batch)
+        self.assertIn(True, self.chosen)
         torch.testing.assert_close(found[0].token_losses, expected[0].token_losses, rtol=1e-5, atol=1e-5)
         self.assertCountEqual(found[1], expected[1])
         for name, gradient in expected[1].items():
@@ -239,11 +294,38 @@ class ModelTest(ProductsTestCase):
     def test_evaluation_has_the_losses_and_predictions_of_training(self):
         model = self.model(tiny_config(vocab_size=64))
         batch = random_batch(2, batch_size=2, source_length=64, target_length=50)
-        with torch.no_grad(), mock.patch.object(matmul_depth, "is_onednn_faster", lambda: True):
+        with torch.no_grad():
             fused, plain = (model(**batch, skip_logits=skip) for skip in (True, False))
         torch.testing.assert_close(fused.token_losses, plain.token_losses, rtol=1e-5, atol=1e-5)
         is_label = batch["labels"] != -100
         self.assertTrue(torch.equal(fused.predictions[is_label], plain.logits.argmax(-1)[is_label]))
+
+    def test_attention_and_loss_are_by_onednn(self):
+        vectors = [torch.randn(1, 2, 64, 32, requires_grad=True) for _ in range(3)]
+        for length, expected in ((64, True), (63, False)):
+            parts = [vector[:, :, :length] for vector in vectors]
+            self.chosen.clear()
+            sdpa_depth.depth_sdpa(*parts, torch.zeros(2, 2 * length - 1), None, False).sum().backward()
+            self.assertEqual(set(self.chosen), {expected})
+        weight = torch.randn(96, 32, requires_grad=True)
+        for dtype, expected in ((torch.float32, True), (torch.float64, False)):
+            self.chosen.clear()
+            linear_cross_entropy(torch.randn(50, 32, dtype=dtype), weight.to(dtype), torch.arange(50))
+            self.assertEqual(self.chosen, [expected])
+
+    @parameterized.parameters(32, 384, 2048)
+    def test_any_number_of_labels_is_multiplied_in_few_sizes(self, vocab_size):
+        sizes = set()
+
+        def mm(left, right, **options):
+            sizes.add(len(left))
+            return torch.matmul(left, right, **options)
+
+        weight = torch.randn(vocab_size, 32)
+        with mock.patch.object(torch, "mm", mm):
+            for number in (*range(1, 40), *range(40, 4000, 111)):
+                linear_cross_entropy(torch.randn(number, 32), weight, torch.zeros(number, dtype=torch.long))
+        self.assertContainsSubset(sizes, range(MULTIPLE, loss_depth.MAX_ONEDNN_ROWS + 1, MULTIPLE))
 
     def test_a_model_that_is_moved_between_dtypes_and_devices_goes_on(self):
         model = self.model(tiny_config())

@@ -179,6 +179,15 @@ class FormulaTest(parameterized.TestCase):
                     for value, right in zip(found, expected, strict=True):
                         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-9)
 
+    def test_a_mask_is_looked_at_once_for_all_layers(self):
+        generator = torch.Generator().manual_seed(0)
+        inputs = random_inputs(generator, 9, 9)
+        masks = [random_mask(kind, generator, 9, 9)[0] for kind in ("groups", "packed")]
+        with mock.patch.object(sdpa_depth, "_plan", side_effect=sdpa_depth._plan) as plan:
+            for mask in (masks[0], masks[0], masks[0].clone(), masks[1], masks[1]):
+                outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, mask, False, inputs[0])
+        self.assertEqual(plan.call_count, 2)
+
     def test_little_is_kept(self):
         generator = torch.Generator().manual_seed(0)
         for length in range(1, 20):
