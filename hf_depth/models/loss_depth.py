@@ -14,7 +14,7 @@ IGNORED = -100
 # What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
 # softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
 CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
-MAX_ONEDNN_ROWS = 512
+MAX_ONEDNN_ROWS = 512  # of a chunk: of small vocabularies, more rows would be of too many sizes
 
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -122,8 +122,11 @@ def _is_by_blocks(states, weight):
 
 
 def _has_setting():
-    """Whether the user has chosen; a compiled graph does not ask."""
-    return not torch.compiler.is_compiling() and torch.backends.mkldnn.matmul.fp32_precision != "none"
+    """Whether the user has chosen, not a product in another thread; a compiled graph does not ask."""
+    if torch.compiler.is_compiling():
+        return False
+    with _lock:
+        return _users == 0 and torch.backends.mkldnn.matmul.fp32_precision != "none"
 
 
 class _Linear(torch.autograd.Function):

@@ -197,6 +197,11 @@ class LinearTest(ProductsTestCase):
         linear(*self.inputs(64))
         self.assertEmpty(self.chosen)
 
+    def test_a_product_of_another_thread_is_no_choice_of_the_user(self):
+        with onednn():
+            linear(*self.inputs(64))
+        self.assertEqual(self.chosen, [True])
+
     def test_a_pickled_layer_is_a_plain_one_on_another_processor(self):
         layer = pickle.loads(pickle.dumps(DepthLinear(IN_FEATURES, OUT_FEATURES, bias=False)))
         with mock.patch.object(matmul_depth, "ONEDNN_IS_FASTER", False):
