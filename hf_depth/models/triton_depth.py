@@ -393,7 +393,7 @@ def _forward_kernel(
     tl.store(logsumexp + row, tl.where(total == 0, float("inf"), largest + tl.log2(total)), mask=row < query_length)
 
 
-@tuned((128, 64, 8, 2), (64, 64, 4, 3), (64, 64, 4, 2), (64, 32, 4, 2))
+@tuned((128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 3), (64, 32, 4, 2))
 def _query_gradient_kernel(
     query,
     key,
@@ -443,9 +443,12 @@ def _query_gradient_kernel(
 ):
     """
     Also stores `delta`, the product of each output with its gradient, for the kernels that run after it: as the sum of
-    the products of weights and their gradients, which are not rounded. The error of rounded outputs would be the same
-    for all keys of a query, and double the error of the gradient of the bias.
+    the products of weights and their gradients, which are not rounded. The error of rounded outputs is the same for
+    all keys of a query: it would double the error of the gradient of the bias. This kernel has that sum at its end
+    only. What it subtracts is the product with rounded outputs; in half precision, the difference times the mean key
+    is added at the end.
     """
+    IS_ROUNDED: tl.constexpr = out.dtype.element_ty != tl.float32
     num_blocks = tl.cdiv(query_length, BLOCK_Q)
     start = tl.program_id(0) % num_blocks * BLOCK_Q
     example = tl.cast(tl.program_id(0) // num_blocks // num_heads, tl.int64)
@@ -471,6 +474,7 @@ def _query_gradient_kernel(
     q = _load_rows(query, start, query_length, query_stride, HEAD_DIM, BLOCK_Q, BLOCK_D, EVEN_QUERIES)
     query_codes = _query_codes(mask, queries, query_length, key_length, HAS_MASK)
     dq = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    mean_key = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
 
     first, last = _key_range(mask, start, query_length, key_length, HAS_MASK, IS_CAUSAL, BLOCK_Q, BLOCK_K)
     for key_start in range(first, last, BLOCK_K):
@@ -497,7 +501,11 @@ def _query_gradient_kernel(
         exact_deltas += tl.sum(weights * weight_gradient, 1)
         score_gradient = weights * (weight_gradient - deltas[:, None])
         dq = tl.dot(score_gradient.to(k.dtype), k, dq, input_precision=PRECISION)
+        if IS_ROUNDED:
+            mean_key = tl.dot(weights.to(k.dtype), k, mean_key, input_precision=PRECISION)
 
+    if IS_ROUNDED:
+        dq += (deltas - exact_deltas)[:, None] * mean_key
     tl.store(delta + row, exact_deltas, mask=row < query_length)
     _store_rows(query_gradient, dq, start, query_length, query_gradient_stride, HEAD_DIM, BLOCK_Q, BLOCK_D)
 

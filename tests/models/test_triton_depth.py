@@ -53,15 +53,15 @@ class InterpretedKernelsTest(parameterized.TestCase):
             with self.subTest(name):
                 self.assertLess(error, 2e-6)
 
-    @parameterized.product(dtype=[torch.bfloat16, torch.float16], case=["packed_sentences", "cross"])
+    @parameterized.product(dtype=[torch.bfloat16, torch.float16], case=list(CASES))
     def test_half_precision_is_as_close_to_the_formula_as_eager(self, dtype, case):
         kind, queries, keys, head_dim, has_bias = CASES[case]
         errors, of_eager = self.run_there(
             interpreted_attention.errors_of_kernels, kind, queries, keys, head_dim, dtype, has_bias
         )
         for name, error in errors.items():
-            # The kernel of the gradient of the queries takes the products of rounded outputs and their gradients.
-            bound = {"query": 1.3, "key": 0.9, "bias": 0.01}.get(name, 1.1)
+            # The gradient of the values is a product with rounded weights in both: more or less by chance.
+            bound = {"output": 0.85, "value": 1.1, "bias": 0.01}.get(name, 0.95)
             with self.subTest(name):
                 self.assertLessEqual(error, bound * of_eager[name])
 
