@@ -83,7 +83,9 @@ def mask_spans(
     """
     _check_enough_sentinels(num_spans, special_ids)
     # Before a single span there would be the `</s>` of all documents that it holds, and these would be one text.
-    is_separator = (token_ids == special_ids.eos) & np.repeat(num_spans > 1, lengths)  # (lengths.sum(),)
+    is_separator = token_ids == special_ids.eos  # (lengths.sum(),)
+    if is_separator.any():
+        is_separator &= np.repeat(num_spans > 1, lengths)
     if is_separator.any():
         text_lengths = np.add.reduceat(~is_separator, run_starts(lengths), dtype=np.int64)  # (batch_size,)
         num_noise = np.minimum(num_noise, text_lengths - 1)

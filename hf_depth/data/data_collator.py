@@ -87,7 +87,12 @@ class _CorruptionCollator:
         self._special_ids = self._get_special_ids()
         # Ids that no token of a text can have, as a table over the vocabulary; the last entry is for all larger ids.
         self._is_special = np.zeros(len(self.tokenizer) + 1, dtype=bool)  # (vocab_size + 1,)
-        self._is_special[np.hstack([self.tokenizer.pad_token_id, *self._special_ids, -1])] = True
+        special = np.unique(np.hstack([self.tokenizer.pad_token_id, *self._special_ids, len(self.tokenizer)]))
+        special = special[special >= 0]  # -1 is the id of a token that there is not
+        self._is_special[special] = True
+        # Nearly all texts have only ids between the two of these that lie furthest apart.
+        gap = int(np.diff(special).argmax())
+        self._first_plain, self._last_plain = int(special[gap]) + 1, int(special[gap + 1]) - 1
 
     def __setstate__(self, state: dict):
         self.__dict__.update(state)
@@ -212,10 +217,10 @@ class _CorruptionCollator:
     def _check_columns(self, examples: Sequence[Mapping]):
         if len(examples) == 0:
             raise ValueError("There is no example in the batch.")
-        has_metadata = any(METADATA_IDS in example for example in examples)
-        columns = (*self._columns, METADATA_IDS) if has_metadata else self._columns
         if all(issubclass(kind, Mapping) for kind in set(map(type, examples))) and len(set(map(tuple, examples))) == 1:
             examples = examples[:1]  # the others have the same columns
+        has_metadata = any(METADATA_IDS in example for example in examples)
+        columns = (*self._columns, METADATA_IDS) if has_metadata else self._columns
         for index, example in enumerate(examples):
             is_mapping = isinstance(example, Mapping)
             missing = [name for name in columns if not (is_mapping and name in example)]
@@ -246,6 +251,9 @@ class _CorruptionCollator:
 
     def _get_token_ids(self, examples: Sequence[Mapping], column: str) -> Ragged:
         token_ids, lengths = _flatten(examples, column)  # (lengths.sum(),), (batch_size,)
+        first, last = self._first_plain, self._last_plain
+        if token_ids.min(initial=first) == first and token_ids.max(initial=last) == last:
+            return token_ids, lengths
         is_wrong = self._is_special.take(token_ids, mode="clip") | (token_ids < 0)
         if column == "input_ids" and is_wrong.any():
             is_wrong &= ~self._is_separator(token_ids, lengths)
@@ -303,9 +311,9 @@ class _CorruptionCollator:
         width = int(max_length if self.padding == "max_length" else lengths.max())
         if self.pad_to_multiple_of is not None:
             width += -width % self.pad_to_multiple_of
+        if len(values) == len(lengths) * width:
+            return values.reshape(-1, width), np.ones((len(lengths), width), bool)
         mask = np.arange(width) < lengths[:, None]  # (batch_size, width)
-        if len(values) == mask.size:
-            return values.reshape(mask.shape), mask
         padded = np.full(mask.shape, padding_value)  # (batch_size, width)
         padded[mask] = values
         return padded, mask

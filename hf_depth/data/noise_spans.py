@@ -91,17 +91,19 @@ def _random_segmentation(num_items, num_segments, random, purpose):
     Returns the lengths of the segments, shape `(num_segments.sum(),)`. An example without items has one empty segment.
     """
     batch = np.arange(len(num_items))  # (batch_size,)
-    places = np.arange(num_items.max() + 1, dtype=np.int32)  # place j is behind item j, counted from 1
-    is_inner = places < num_items.astype(np.int32)[:, None]  # (batch_size, len(places)): between two items
-    is_inner[:, 0] = False
-    draws = random.bits(purpose, len(places))  # (batch_size, len(places))
-    np.copyto(draws, _LARGEST_DRAW, where=~is_inner)
+    width, shortest = int(num_items.max()) + 1, int(num_items.min())
+    draws = random.bits(purpose, width)  # (batch_size, width): place j is behind item j, counted from 1
+    # No cut before the first item of an example, and none from its end on: all ends are among the last columns.
+    places = np.arange(shortest, width)
+    draws[:, 0] = _LARGEST_DRAW
+    np.copyto(draws[:, shortest:], _LARGEST_DRAW, where=places >= num_items[:, None])
 
     # An example is cut at those of its inner places that drew the `num_segments - 1` smallest numbers.
-    is_end = draws < np.sort(draws, axis=1)[batch, num_segments - 1][:, None]
+    is_end = draws < np.sort(draws, axis=1)[batch, num_segments - 1][:, None]  # (batch_size, width)
     if np.count_nonzero(is_end) != num_segments.sum() - len(batch):
         # At a threshold two places drew the same number, as in one example of ten million: the first one is taken.
-        order = np.lexsort((draws, ~is_inner), axis=1)
+        is_outer = (np.arange(width) == 0) | (np.arange(width) >= num_items[:, None])  # (batch_size, width)
+        order = np.lexsort((draws, is_outer), axis=1)
         is_end = np.argsort(order, axis=1) < num_segments[:, None] - 1
     is_end[batch, num_items] = True
 
@@ -109,7 +111,7 @@ def _random_segmentation(num_items, num_segments, random, purpose):
     first_segments = run_starts(num_segments)  # (batch_size,)
     lengths = ends.copy()
     lengths[1:] -= ends[:-1]
-    lengths[first_segments] = ends[first_segments] - batch * len(places)
+    lengths[first_segments] = ends[first_segments] - batch * width
     return lengths
 
 
