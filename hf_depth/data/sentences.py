@@ -52,7 +52,7 @@ def without_wraps(text: str) -> str:
     The text with a space for each line break that is due to the width of the page, before which the next word would
     not have fit: such a line is no heading. Characters have the places that they had.
     """
-    if "\n" not in text:
+    if text.count("\n") < 2:  # no page is told from two lines, and no blank line is one of several
         return text
     lines = text.split("\n")
     widths = [_columns(line.rstrip()) for line in lines]
@@ -84,7 +84,7 @@ def _page_width(lines: list[str], widths: list[int], extended: list[int], paragr
 
 
 def _columns(text: str) -> int:
-    return len(text) + len(WIDE.findall(text))
+    return len(text) if text.isascii() else len(text) + len(WIDE.findall(text))
 
 
 @dataclass(frozen=True)
