@@ -71,7 +71,7 @@ def linear_cross_entropy(
             beside the loss in a compiled graph.
     """
     device = hidden.device
-    has_autocast = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)  # not meta
+    has_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
     dtype = torch.get_autocast_dtype(device.type) if has_autocast else weight.dtype
     exact = torch.promote_types(dtype, torch.float32)
     with_gradients = torch.is_grad_enabled()
