@@ -147,12 +147,13 @@ def _empty_outputs(
     hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions
 ):
     exact = torch.promote_types(dtype, torch.float32)
+    rows, vocab_size = hidden.shape[0], weight.shape[0]  # `len` would fix the sizes of a compiled graph
     return (
         hidden.new_empty((), dtype=exact),
-        hidden.new_empty(len(hidden), dtype=exact),
-        labels.new_empty(len(hidden) if with_predictions else 0),
-        hidden.new_empty((len(hidden) if needs_hidden_gradient else 0, hidden.shape[1])),
-        weight.new_empty((len(weight) if needs_weight_gradient else 0, weight.shape[1]), dtype=exact),
+        hidden.new_empty(rows, dtype=exact),
+        labels.new_empty(rows if with_predictions else 0),
+        hidden.new_empty((rows if needs_hidden_gradient else 0, hidden.shape[1])),
+        weight.new_empty((vocab_size if needs_weight_gradient else 0, weight.shape[1]), dtype=exact),
     )
 
 

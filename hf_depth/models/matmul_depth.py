@@ -203,7 +203,7 @@ _sum_operator = torch.library.custom_op(operator_name("sum_of_products", __name_
 
 @_product_operator.register_fake
 def _(left, right):
-    return left.new_empty(len(left), right.shape[1])
+    return left.new_empty(left.shape[0], right.shape[1])  # `len` would fix the size of a graph
 
 
 @_sum_operator.register_fake
