@@ -64,6 +64,19 @@ class CompiledStepTest(TrainingTestCase):
         self.assertEqual(counter.frame_count, 1)
         self.assert_close(found, gradients_of(trainer, trainer.model, batches))
 
+    @parameterized.parameters("depth", "t5")
+    def test_batches_of_other_lengths_share_a_graph(self, kind):
+        from torch._dynamo.testing import CompileCounterWithBackend
+
+        model = tiny_model(kind).train()
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter)
+        for lengths in ((24, 12), (31, 9), (40, 17), (22, 21), (28, 14), (35, 11)):
+            source, labels = (torch.randint(3, 60, (4, length)) for length in lengths)
+            compiled(input_ids=source, attention_mask=torch.ones_like(source), labels=labels).loss.backward()
+        self.assertEqual(counter.frame_count, 2)  # that of the first lengths, and one of any lengths
+
     def test_a_subclass_adds_terms_of_token_losses_with_their_gradients(self):
         trainer = static_trainer("depth", self.folder, 8)
         batch = next(iter(trainer.get_train_dataloader()))
