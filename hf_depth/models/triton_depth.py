@@ -36,6 +36,9 @@ MAX_MASKED_LENGTH = 2**15 - 1  # a token's segment and group share 32 bits: see 
 # Programs that fill a large GPU twice: the gradient of a small bias is summed over parts of the batch until there are.
 BIAS_GRADIENT_PROGRAMS = 512
 MAX_SCORE_GRADIENTS = 2**28  # float32 numbers, the most that the gradient of a bias takes at a time for several heads
+# Of kernels in float32: queries, keys, warps, stages. It takes twice the registers, which more warps have together.
+FLOAT32_CONFIGS = ((64, 32, 8, 2), (32, 32, 8, 2))
+WIDE_FLOAT32_CONFIG = (32, 32, 8, 1)  # for heads of more than 64 numbers
 # Of so few scores (of a batch and its heads), all configurations take some microseconds: not worth measuring any.
 MAX_UNTUNED_SCORES = 2**18
 
@@ -75,10 +78,7 @@ def tuned(*configs: tuple[int, int, int, int]) -> Callable[[Callable], Callable]
             }
         )(jit(function))
         return triton.autotune(
-            configs=[
-                triton.Config({"BLOCK_Q": queries, "BLOCK_K": keys}, num_warps=warps, num_stages=stages)
-                for queries, keys, warps, stages in choices
-            ],
+            configs=[_config(*choice) for choice in choices],
             key=["rows_class", "query_class", "key_class", "BLOCK_D", "HAS_BIAS", "HAS_MASK", "IS_CAUSAL"],
             prune_configs_by={"early_config_prune": _fitting_configs},
             cache_results=True,
@@ -87,14 +87,20 @@ def tuned(*configs: tuple[int, int, int, int]) -> Callable[[Callable], Callable]
     return decorate
 
 
+def _config(queries: int, keys: int, warps: int, stages: int):
+    return triton.Config({"BLOCK_Q": queries, "BLOCK_K": keys}, num_warps=warps, num_stages=stages)
+
+
 def _fitting_configs(configs, named_args, **kwargs):
-    """Of wide heads or float32, the smaller tiles: large ones would not stay in registers and shared memory."""
-    row_bytes = kwargs["BLOCK_D"] * named_args["query"].element_size()
+    """Of wide heads or float32, small tiles: large ones would not stay in registers and shared memory."""
+    element_size = named_args["query"].element_size()
+    if element_size == 4 and not INTERPRETED:
+        configs = [_config(*choice) for choice in FLOAT32_CONFIGS]
+    row_bytes = kwargs["BLOCK_D"] * element_size
     sizes = [(config.kwargs["BLOCK_Q"] + config.kwargs["BLOCK_K"]) * row_bytes for config in configs]
     limit = (128 + 64) * 64 * 2  # 128 queries and 64 keys, or the reverse, of 64 bfloat16 numbers
     fitting = [config for config, size in zip(configs, sizes, strict=True) if size <= limit]
-    # Wide heads in float32: what any GPU has memory for.
-    return fitting or [triton.Config({"BLOCK_Q": 32, "BLOCK_K": 32}, num_warps=4, num_stages=1)]
+    return fitting or [_config(*WIDE_FLOAT32_CONFIG)]
 
 
 # Helpers of the kernels. `queries` and `keys` are the indices of a tile's rows and columns, of shapes that broadcast.
@@ -393,7 +399,7 @@ def _forward_kernel(
     tl.store(logsumexp + row, tl.where(total == 0, float("inf"), largest + tl.log2(total)), mask=row < query_length)
 
 
-@tuned((128, 64, 8, 2), (128, 32, 8, 2), (64, 64, 4, 3), (64, 32, 4, 2))
+@tuned((128, 64, 8, 2), (128, 32, 8, 3), (64, 64, 4, 3), (64, 32, 4, 2))
 def _query_gradient_kernel(
     query,
     key,
