@@ -21,8 +21,8 @@ pages of memory that the allocator of the C library had returned, which large te
 allocators, and `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000` in the environment, keep the pages. Peak
 memory is everything that a side has on the device, parameters and states of the optimizer included: what CUDA's
 allocator counts, or, on a CPU, what torch's profiler sees being allocated. A side that fails, as when memory does not
-suffice, has its error in the table, and the others go on. The files are written after each round, so that a run that
-is ended early leaves what it has.
+suffice, has its error in the table, and the others go on. The files are written after
+each side that is built and after each round, so that a run that is ended early leaves what it has.
 
 The FLOPs of a step are those of its matrix products (see `benchmarks/run_cost.py`), whatever a side computes again or
 leaves out. The matmul rate is that of products of two large square matrices in the same precision, in the same run, by
@@ -439,25 +439,33 @@ def with_dense_masks(batch: Mapping[str, torch.Tensor], args: argparse.Namespace
 def run(
     args: argparse.Namespace, after_round: Callable[[Sequence[Side], float], None] = lambda sides, rate: None
 ) -> tuple[list[Side], float]:
-    """Build all sides, let them take turns, and return them with the matmul rate; `after_round` gets both as well."""
-    torch.set_num_threads(args.num_threads)
-    if torch.device(args.device).type == "cuda":
+    """
+    Build all sides, let them take turns, and return them with the matmul rate; `after_round` gets both as well. The
+    first turn of a side comes as soon as it is built: to compile all of them takes minutes.
+    """
+    on_gpu = torch.device(args.device).type == "cuda"
+    if on_gpu:
         torch.cuda.set_device(torch.device(args.device).index or 0)  # whose clock and memory are read
+    else:
+        torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
     torch._dynamo.config.recompile_limit = 64  # several models share the code of their classes
     weights = make_ours(T5ForConditionalGeneration, T5Config, args, "eager").state_dict()
     sides, began = make_sides(args), time.perf_counter()
-    for side in sides:
+    rates = [matmul_rate(args)]
+    for number, side in enumerate(sides, start=1):
         if args.build_minutes is not None and time.perf_counter() - began > 60 * args.build_minutes:
             side.error = f"not built within {args.build_minutes:g} minutes"
             continue
         attempt(side, partial(side.build, weights, args))
         attempt(side, partial(side.leave_device, args))
-        if torch.device(args.device).type != "cuda":
+        if not on_gpu:
             attempt(side, side.measure_memory)
-        print(f"{side.name}: ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    rates = []
-    for _ in range(-(-args.steps // args.steps_per_turn)):
+        attempt(side, partial(side.take_turn, args))
+        seconds = f"{time.perf_counter() - began:.0f} s, {side.median:.4g} s a step"
+        print(f"{side.name}: ready after {seconds}", file=sys.stderr, flush=True)
+        after_round(sides[:number], rates[0])
+    for _ in range(-(-args.steps // args.steps_per_turn) - 1):
         rates.append(matmul_rate(args))
         for side in sides:
             attempt(side, partial(side.take_turn, args))

@@ -3,8 +3,8 @@ What a trainer costs beside the step itself: the time of a step of `DepthTrainer
 `Seq2SeqTrainer.train()` beside a bare loop around the same step.
 
     python benchmarks/trainer_overhead.py
-    python benchmarks/trainer_overhead.py --d_model 768 --d_ff 2048 --num_layers 12 --num_heads 12 --batch_size 128 \
-        --max_source_length 512 --device cuda --bf16 --torch_compile
+    python benchmarks/trainer_overhead.py --d_model 768 --d_ff 2048 --num_layers 12 --num_heads 12 --batch_size 64 \
+        --max_source_length 512 --bf16 --torch_compile
 
 All of them have the same model, collator, data loader, optimizer, schedule and clipping. At the end of each step of a
 trainer the bare loop makes one of its own, so that other load on the machine affects both; logs are included. On a CPU
@@ -207,7 +207,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--tiny_steps", type=int, default=200)
     parser.add_argument("--warmup_steps", type=int, default=3)
     parser.add_argument("--logging_steps", type=int, default=20)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--torch_compile", action="store_true")
     parser.add_argument("--num_threads", type=int, default=1)

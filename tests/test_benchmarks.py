@@ -207,16 +207,28 @@ class TrainStepTest(parameterized.TestCase):
         row = self.script.rows_of([stock], args, 1e12)[0]
         self.assertNotIn("seconds", row)
 
-    def test_a_run_that_ends_early_leaves_what_it_has(self):
+    @parameterized.parameters("take_turn", "matmul_rate")
+    def test_a_run_that_ends_early_leaves_what_it_has(self, function):
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        flags = ["--device", "cpu", "--quick", "--only", "our T5, sdpa", "--output_dir", str(folder)]
-        ended = mock.patch.object(self.script, "matmul_rate", side_effect=[1e12, KeyboardInterrupt])
+        flags = ["--device", "cpu", "--quick", "--only", "sdpa, uncompiled", "--output_dir", str(folder)]
+        place = self.script.Side if function == "take_turn" else self.script
+        real, calls = getattr(place, function), []
+
+        def ended(*arguments):
+            calls.append(arguments)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return real(*arguments)
+
+        flags += ["--attn_implementation", "sdpa", "--modes", "uncompiled"]
         with mock.patch.object(sys, "argv", ["train_step.py", *flags]), contextlib.redirect_stderr(io.StringIO()):
-            with ended, self.assertRaises(KeyboardInterrupt):
+            with mock.patch.object(place, function, ended), self.assertRaises(KeyboardInterrupt):
                 self.script.main()
-        (row,) = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))["sides"]
-        self.assertGreater(row["seconds"], 0)
-        self.assertEqual(row["steps"], 1)
+        rows = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))["sides"]
+        self.assertEqual(len(rows) == 1, function == "take_turn")  # or all sides after the first round
+        for row in rows:
+            self.assertGreater(row["seconds"], 0)
+            self.assertEqual(row["steps"], 1)
         self.assertIn("medians of 1 steps", (folder / "train_step.md").read_text(encoding="utf-8"))
 
     @parameterized.parameters((0.8, "met"), (0.9, "not met"))
