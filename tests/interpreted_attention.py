@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import triton
 
+from helpers import load_script
 from hf_depth.models import triton_depth
 from hf_depth.models.attention_depth import expand_bias
 from hf_depth.models.masking_depth import compact_mask, expand_mask
@@ -261,6 +262,14 @@ def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
             patches.enter_context(mock.patch.dict(vars(kernel), configs=configs, do_bench=measure, cache={}))
         found = results(triton_depth.depth_triton, *arguments, None, True)
     return relative_errors(right, found), measured
+
+
+def attention_check(masked: str, has_bias: bool, factor: float = 1.0) -> tuple[bool, str]:
+    """What `benchmarks/attention_check.py` says of the kernels, whose outputs are multiplied by `factor`."""
+    script = load_script("benchmarks/attention_check.py")
+    script.depth_triton = lambda *arguments: triton_depth.depth_triton(*arguments) * factor
+    with mock.patch.dict(script.SIZE, d_kv=16):
+        return script.compare_kernels(torch.device("cpu"), "fp32", 2, 2, 40, 40, masked, has_bias)
 
 
 def model_differences() -> float:

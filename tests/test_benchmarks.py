@@ -23,6 +23,7 @@ from tiny_tasks import as_jsonl, rte_rows
 from tiny_training import save_pretraining
 
 COMMANDS = {
+    "attention_check": ("--device cpu --quick", "right  generation"),
     "crash_resume": (
         "--kills 1 --kinds map --processes 2 --workers 0 --accumulation 2",
         "runs restored after 1 kills",
@@ -152,6 +153,33 @@ class BenchmarksTest(parameterized.TestCase):
         result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=900)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return result.stdout
+
+
+class AttentionCheckTest(parameterized.TestCase):
+    def test_what_is_wrong_or_fails_is_told_and_counted(self):
+        script = load_script("benchmarks/attention_check.py")
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            report = script.Report()
+            report.check("first", lambda: (True, "all of it"))
+            report.check("second", lambda: (False, "half of it"))
+            report.check("third", lambda: 1 // 0)
+            wrong = {name: tensor * 1.01 for name, tensor in self.results(script).items()}
+            report.check("fourth", lambda: self.compare(script, wrong))
+            report.check("fifth", lambda: self.compare(script, self.results(script)))
+        verdicts = [line.split()[2] for line in output.getvalue().splitlines()]
+        self.assertEqual(verdicts, ["right", "WRONG", "WRONG", "WRONG", "right"])
+        self.assertIn("ZeroDivisionError", output.getvalue())
+        self.assertEqual(report.failures, 3)
+
+    def results(self, script):
+        device = torch.device("cpu")
+        return script.results_of_steps(
+            script.make_model("t5", "eager", device), script.make_batch("t5", False, device), "fp32"
+        )
+
+    def compare(self, script, right):
+        device = torch.device("cpu")
+        return script.compare_steps("t5", "sdpa", "fp32", script.make_batch("t5", False, device), right, device)
 
 
 class TrainStepTest(parameterized.TestCase):

@@ -121,6 +121,12 @@ class InterpretedKernelsTest(parameterized.TestCase):
         self.assertLess(max(errors.values()), 2e-6)
         self.assertEqual(measured, [name for name in KERNELS for _ in range(2)])
 
+    @parameterized.parameters(("sentences", False), ("causal sentences", True), ("causal", True), ("nothing", False))
+    def test_the_check_for_devices_finds_right_kernels_right_and_wrong_ones_wrong(self, masked, has_bias):
+        check = interpreted_attention.attention_check
+        self.assertTrue(self.run_there(check, masked, has_bias)[0])
+        self.assertFalse(self.run_there(check, masked, has_bias, 1.01)[0])
+
     def test_a_model_has_the_gradients_of_eager_attention(self):
         self.assertLess(self.run_there(interpreted_attention.model_differences), 1e-5)
 

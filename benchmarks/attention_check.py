@@ -1,0 +1,269 @@
+"""
+Whether all implementations of attention compute the same on a device: above all the Triton kernels on a GPU, at the
+sizes of training and with the tiles that are measured to be the fastest there.
+
+    python benchmarks/attention_check.py                # on a GPU if there is one: some minutes, most to compile
+    python benchmarks/attention_check.py --device cpu --quick
+
+First the kernels, against the formula in float64: outputs, all gradients, and that equal inputs give equal bits. Then
+T5 and DEPTH, padded and packed, in float32 and under bfloat16 autocast: loss and gradients of each implementation
+against eager attention in float32. At last generation, and compiled steps. Each line comes when it is known, and a
+failure does not stop the others; the exit status is 1 if there was one.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, T5Config
+
+from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
+from hf_depth.models.masking_depth import compact_mask
+from hf_depth.models.sdpa_depth import depth_sdpa
+from hf_depth.models.triton_depth import check_triton_attention, depth_triton
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+# Of the largest relative error of an output or gradient (by norms), and of a loss in nats.
+KERNEL_TOLERANCE = {"bf16": 2e-2, "fp32": 1e-4}
+GRADIENT_TOLERANCE = {"bf16": 0.1, "fp32": 1e-3}
+LOSS_TOLERANCE = {"bf16": 2e-2, "fp32": 1e-4}
+# Queries, keys, what is masked, and whether there is a bias: encoder, decoder and cross-attention of T5 and DEPTH.
+KERNEL_CASES = (
+    (512, 512, "sentences", True),
+    (114, 114, "causal sentences", True),
+    (114, 512, "sentences", False),
+    (512, 512, "nothing", True),
+    (257, 257, "causal", True),
+    (257, 512, "nothing", False),
+)
+SENTENCE = 25  # tokens
+SIZE = {"vocab_size": 512, "d_model": 128, "d_kv": 64, "d_ff": 256, "num_heads": 2, "num_layers": 2}
+FIRST_SENTENCE_TOKEN, EOSEN = 460, 490
+
+
+class Report:
+    """Prints a line for each check, and counts those that failed."""
+
+    def __init__(self) -> None:
+        self.failures, self.began = 0, time.perf_counter()
+
+    def check(self, name: str, function: Callable[[], tuple[bool, str]]) -> None:
+        """
+        Args:
+            name (`str`): what is checked.
+            function (`Callable`): says whether it is right, and what was found.
+        """
+        try:
+            is_right, found = function()
+        except Exception as error:
+            is_right, found = False, f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        self.failures += not is_right
+        verdict = "right" if is_right else "WRONG"
+        print(f"{time.perf_counter() - self.began:6.1f} s  {verdict}  {name}: {found}", flush=True)
+
+
+def main() -> None:
+    args = parse_args()
+    report = Report()
+    device = torch.device(args.device)
+    print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}")
+    if device.type == "cuda":
+        check_kernels(report, device)
+    check_models(report, device, args.quick)
+    sys.exit(report.failures > 0)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="Only one kind of batch, in float32, not compiled.")
+    return parser.parse_args()
+
+
+# ---- Kernels --------------------------------------------------------------------------------------------------------
+
+
+def check_kernels(report: Report, device: torch.device) -> None:
+    """The Triton kernels alone, on small inputs and on those of training, for which the fastest tiles are measured."""
+    for name, dtype in DTYPES.items():
+        report.check(f"check_triton_attention, {name}", partial(self_check, device, dtype))
+    for name in DTYPES:
+        for case in KERNEL_CASES:
+            text = "kernels, {} x {}, masked: {}, bias: {}".format(*case)
+            report.check(f"{text}, {name}", partial(compare_kernels, device, name, 8, 12, *case))
+    # More scores than an int32 counts.
+    report.check("kernels, 512 x 512, batch 768, bf16", partial(compare_kernels, device, "bf16", 768, 12))
+
+
+def self_check(device: torch.device, dtype: torch.dtype) -> tuple[bool, str]:
+    problem = check_triton_attention(device, SIZE["d_kv"], dtype)
+    return problem is None, problem or "no problem"
+
+
+def compare_kernels(
+    device: torch.device,
+    precision: str,
+    batch_size: int,
+    num_heads: int,
+    queries: int = 512,
+    keys: int = 512,
+    masked: str = "sentences",
+    has_bias: bool = True,
+) -> tuple[bool, str]:
+    """Output and gradients of the kernels against the formula in float64, or in float32 for a large batch."""
+    generator = torch.Generator(device).manual_seed(queries + keys)
+    shapes = [(batch_size, length, num_heads, SIZE["d_kv"]) for length in (queries, keys, keys, queries)]
+    vectors = [torch.randn(shape, generator=generator, device=device).transpose(1, 2) for shape in shapes]
+    vectors[0] /= SIZE["d_kv"] ** 0.5
+    query, key, value, gradient = (vector.to(DTYPES[precision]) for vector in vectors)
+    bias = torch.randn(num_heads, queries + keys - 1, generator=generator, device=device)
+    if not has_bias:
+        bias = bias.new_zeros(0)
+    mask = sentence_mask(batch_size, queries, keys, "causal" in masked, device) if "sentences" in masked else None
+
+    def results(function: Callable, dtype: torch.dtype) -> list[torch.Tensor]:
+        leaves = [tensor.detach().to(dtype).requires_grad_() for tensor in (query, key, value)]
+        leaves += [bias.detach().clone().requires_grad_()]
+        output = function(*leaves, mask, masked == "causal")
+        return [output, *torch.autograd.grad(output, leaves if has_bias else leaves[:3], gradient.to(dtype))]
+
+    found, again = (results(depth_triton, query.dtype) for _ in range(2))
+    is_same = all(map(torch.equal, found, again))
+    right = results(depth_sdpa, torch.float64 if batch_size <= 8 else torch.float32)
+    errors = [relative_error(*pair) for pair in zip(found, right, strict=True)]
+    text = "errors of output, query, key, value, bias " + " ".join(f"{error:.1e}" for error in errors)
+    is_right = all(error <= KERNEL_TOLERANCE[precision] for error in errors)  # False if one is not a number
+    return is_right and is_same, text if is_same else text + "; not the same bits again"
+
+
+def sentence_mask(batch_size: int, queries: int, keys: int, is_causal: bool, device: torch.device) -> torch.Tensor:
+    """A mask as DEPTH has: sentence tokens attend to their sentence, and some keys at the end are padding."""
+    query_places, key_places = (torch.arange(length, device=device) for length in (queries, keys))
+    groups = torch.where(query_places % SENTENCE == 1, query_places // SENTENCE, -1), key_places // SENTENCE
+    groups = tuple(group.expand(batch_size, -1) for group in groups)
+    padding = None if is_causal else key_places < keys - 9 * (torch.arange(batch_size, device=device)[:, None] % 3)
+    return compact_mask((batch_size, queries), keys, device, padding, is_causal, None, groups)
+
+
+def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
+    right = right.double()
+    return ((found.double() - right).norm() / right.norm().clamp(min=1e-12)).item()
+
+
+# ---- Models ---------------------------------------------------------------------------------------------------------
+
+
+def check_models(report: Report, device: torch.device, quick: bool) -> None:
+    """Loss and gradients of T5 and DEPTH by each implementation, against eager attention in float32."""
+    attentions = ["sdpa", "depth_sdpa"]
+    if device.type == "cuda":
+        attentions += ["depth_triton", "depth_flex", "flex_attention"]
+    precisions = ["fp32"] if quick else list(DTYPES)
+    for kind in ("depth", "t5"):
+        for packed in (False,) if quick else (False, True):
+            batch = make_batch(kind, packed, device)
+            right = results_of_steps(make_model(kind, "eager", device), batch, "fp32")
+            for attention in attentions:
+                for precision in precisions:
+                    name = f"{kind}, {attention}, {'packed' if packed else 'padded'}, {precision}"
+                    report.check(name, partial(compare_steps, kind, attention, precision, batch, right, device))
+    report.check("generation", partial(compare_generation, attentions, device))
+    if quick:
+        return
+    batch = make_batch("depth", False, device)
+    right = results_of_steps(make_model("depth", "eager", device), batch, "fp32")
+    for mode in ("default", "reduce-overhead"):
+        compiled = partial(torch.compile, mode=mode, fullgraph=True, dynamic=False)
+        for attention in attentions[:3]:
+            name = f"depth, {attention}, compiled by the mode {mode}, bf16"
+            report.check(name, partial(compare_steps, "depth", attention, "bf16", batch, right, device, compiled))
+
+
+def make_model(kind: str, attention: str, device: torch.device) -> PreTrainedModel:
+    config_class = DepthConfig if kind == "depth" else T5Config
+    config = config_class(
+        **SIZE, feed_forward_proj="gated-gelu", dropout_rate=0.0, tie_word_embeddings=False, decoder_start_token_id=0
+    )
+    if kind == "depth":
+        config.first_sentence_token_id, config.eosen_token_id = FIRST_SENTENCE_TOKEN, EOSEN
+    config._attn_implementation = attention
+    torch.manual_seed(0)
+    model_class = DepthForConditionalGeneration if kind == "depth" else T5ForConditionalGeneration
+    return model_class(config).to(device).train()
+
+
+def make_batch(kind: str, packed: bool, device: torch.device) -> dict[str, torch.Tensor]:
+    """Rows of sentences: padded, or of two examples each."""
+    generator = torch.Generator().manual_seed(1)
+    source, labels = (torch.randint(3, 450, (5, length), generator=generator) for length in (150, 70))
+    if kind == "depth":
+        for ids in (source, labels):
+            ids[:, ::SENTENCE] = EOSEN
+            ids[:, 1::SENTENCE] = FIRST_SENTENCE_TOKEN + torch.arange(len(range(1, ids.shape[1], SENTENCE)))
+    batch = {"input_ids": source, "labels": labels}
+    labels[2, -9:] = -100
+    if packed:
+        for name, ids, border in (("encoder", source, 75), ("decoder", labels, 50)):
+            batch[f"{name}_segment_ids"] = (1 + (torch.arange(ids.shape[1]) >= border)).repeat(len(ids), 1)
+    else:
+        source[1, -30:] = 0
+        batch["attention_mask"] = (source != 0).long()
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def results_of_steps(
+    model: PreTrainedModel, batch: dict[str, torch.Tensor], precision: str, wrap: Callable = lambda module: module
+) -> dict[str, torch.Tensor]:
+    """Loss and gradients, of the third time: a graph is captured at the first two."""
+    forward: nn.Module = wrap(model)
+    device = model.device.type
+    for _ in range(3):
+        model.zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+            loss = forward(**batch, use_cache=False).loss
+        loss.backward()
+    return {"loss": loss.detach().clone(), **{name: p.grad.clone() for name, p in model.named_parameters()}}
+
+
+def compare_steps(
+    kind: str,
+    attention: str,
+    precision: str,
+    batch: dict[str, torch.Tensor],
+    right: dict[str, torch.Tensor],
+    device: torch.device,
+    wrap: Callable = lambda module: module,
+) -> tuple[bool, str]:
+    """A step of a model of its own against the results that are right."""
+    torch._dynamo.reset()  # graphs of other models do not count among those of this one
+    found = results_of_steps(make_model(kind, attention, device), batch, precision, wrap)
+    difference = abs(found["loss"] - right["loss"]).item()
+    errors = {name: relative_error(found[name], value) for name, value in right.items() if name != "loss"}
+    worst = max(errors, key=lambda name: float("inf") if errors[name] != errors[name] else errors[name])
+    is_right = difference <= LOSS_TOLERANCE[precision] and errors[worst] <= GRADIENT_TOLERANCE[precision]
+    return is_right, f"loss off by {difference:.1e}, the gradient of {worst} by {errors[worst]:.1e}"
+
+
+def compare_generation(attentions: list[str], device: torch.device) -> tuple[bool, str]:
+    """Twelve tokens by greedy search, the same by all implementations."""
+    model, batch = make_model("depth", "eager", device).eval(), make_batch("depth", False, device)
+    generated = {}
+    for attention in ("eager", *attentions):
+        model.set_attn_implementation(attention)
+        generated[attention] = model.generate(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            max_new_tokens=12,
+            min_new_tokens=12,
+            do_sample=False,
+        )
+    others = [name for name, ids in generated.items() if not torch.equal(ids, generated["eager"])]
+    return not others, f"other tokens than eager: {', '.join(others)}" if others else "the same tokens"
+
+
+if __name__ == "__main__":
+    main()
