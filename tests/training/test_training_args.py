@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from absl.testing import parameterized
 
-from helpers import run_in_two_processes
+from helpers import call_in_another_process, run_in_two_processes
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
 from hf_depth.training.identity import describe_training
 
@@ -17,6 +17,19 @@ SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_steps")
 
 def schedule(args: DepthTrainingArguments) -> tuple:
     return tuple(getattr(args, name) for name in SCHEDULE)
+
+
+def precision_for_the_compiler() -> str:
+    """What torch's compiler reads once the arguments have allowed TF32, as on a recent GPU."""
+    with mock.patch("transformers.training_args.is_torch_tf32_available", lambda: True):
+        DepthTrainingArguments("runs/x", use_cpu=True, torch_compile=True)
+    assert torch.backends.fp32_precision == "tf32"
+    return torch.get_float32_matmul_precision()
+
+
+class PrecisionTest(parameterized.TestCase):
+    def test_the_compiler_can_read_that_tf32_is_allowed(self):
+        self.assertEqual(call_in_another_process(precision_for_the_compiler), "high")
 
 
 class DefaultScheduleTest(parameterized.TestCase):
