@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import torch
 import torch.distributed as dist
 from accelerate.utils import DeepSpeedPlugin
 from transformers import SchedulerType, Seq2SeqTrainingArguments
