@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+import transformers
 from absl.testing import parameterized
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 
@@ -89,6 +90,8 @@ class ConsoleTest(TrainingTestCase):
 
     @parameterized.parameters(({"log_level": "error"}, True), ({"log_level": "warning"}, False))
     def test_nothing_is_printed_with_a_log_level_of_errors(self, arguments, is_silent):
+        # A Trainer sets the level of transformers, which later ones take.
+        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
         with captured() as (out, _):
             trainer("t5", self.folder, **arguments).train()
         self.assertEqual(out.getvalue() == "", is_silent)
