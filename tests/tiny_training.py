@@ -140,7 +140,14 @@ def save_pretraining(folder: Path, *steps: int, kind: str = "t5", final: int | N
 
 
 def trainer(
-    kind: str, output_dir: str, number_of_rows: int = 32, model=None, streaming=False, mixed=False, **arguments
+    kind: str,
+    output_dir: str,
+    number_of_rows: int = 32,
+    model=None,
+    streaming=False,
+    mixed=False,
+    trainer_class=DepthTrainer,
+    **arguments,
 ) -> DepthTrainer:
     """
     A trainer of a tiny model on `rows` (or a `stream`, or a `mixture`), one optimiser step by plain gradient descent
@@ -161,7 +168,7 @@ def trainer(
     collator = DataCollatorForDepth if kind == "depth" else DataCollatorForT5SpanCorruption
     data = rows(number_of_rows)
     train_dataset = mixture(kind, streaming) if mixed else stream(kind) if streaming else data
-    return DepthTrainer(
+    return trainer_class(
         model=tiny_model(kind) if model is None else model,
         args=DepthTrainingArguments(output_dir, **arguments),
         data_collator=collator(tiny_tokenizer(sentence_tokens=True)),

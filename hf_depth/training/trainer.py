@@ -35,7 +35,7 @@ from .evaluation import EvaluationTrainer
 from .evaluation_order import by_name
 from .fsdp import leave_precision_to_autocast, share_embedding
 from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
-from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
+from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups, setting_names
 from .partitions import deepspeed_partitions
 from .parts import check_packed_rows, check_parts, objective_collator, objective_name
 from .schedules import make_schedule
@@ -253,11 +253,12 @@ class DepthTrainer(EvaluationTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """
         As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
-        the arguments again, which the loaded ones would replace, some for one step and some for good.
+        the arguments again, which the loaded ones would replace, some for one step and some for good. What else an
+        optimizer keeps in its groups, such as the number of its steps, is state, and stays as it was loaded.
         """
+        names = setting_names(self.optimizer) - {"params", *IMPLEMENTATIONS}
         settings = [
-            {name: value for name, value in group.items() if name not in ("params", *IMPLEMENTATIONS)}
-            for group in self.optimizer.param_groups
+            {name: value for name, value in group.items() if name in names} for group in self.optimizer.param_groups
         ]
         super()._load_optimizer_and_scheduler(checkpoint)
         scheduler = self.lr_scheduler
