@@ -331,7 +331,12 @@ class DepthTrainer(EvaluationTrainer):
                 `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
 
-        Evaluation reports the mean over labels of what a subclass returns.
+        Returns:
+            The sum over the labels of this batch divided by `num_items_in_batch`, of P processes that average tokens
+            (`average_tokens_across_devices`) times P: gradients are added up over the batches that are accumulated,
+            and averaged over the processes. A term that a subclass adds is to be scaled likewise, `P * term.sum() /
+            num_items_in_batch`; a mean over a batch counts as often as batches are accumulated. Evaluation
+            reports the mean over labels of what a subclass returns.
         """
         inputs = dict(inputs)
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
@@ -379,7 +384,7 @@ class DepthTrainer(EvaluationTrainer):
         if model.training:
             self._train_sums = added(self._train_sums, statistics.sum(0))
         else:
-            self._evaluated = statistics, loss.detach()
+            self._evaluated = statistics, loss.detach(), self._share_of_labels(labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
@@ -409,6 +414,13 @@ class DepthTrainer(EvaluationTrainer):
             # Gradients are averaged over the processes, but N already counts the labels of all of them.
             weights = weights * self.accelerator.num_processes
         return weights / num_items
+
+    def _share_of_labels(self, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | float:
+        """By how many labels the loss of a batch was divided, as a share of those that this process has in it."""
+        if num_items is None:
+            return 1.0
+        num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+        return num_items / num_processes / (labels != -100).sum().clamp(min=1)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """As [`EvaluationTrainer.evaluation_loop`]; the rates of the training are without its time."""

@@ -33,6 +33,7 @@ from hf_depth import (
 from tiny_training import (
     WRAPPERS,
     ForgetfulWrapper,
+    LabelTermTrainer,
     TrainingTestCase,
     Wrapper,
     parameters,
@@ -177,6 +178,23 @@ class LossTest(TrainingTestCase):
         for key, value in metrics.items():
             if key.split("_")[-1] not in ("runtime", "second", "time", "fraction", "epoch"):
                 self.assertAlmostEqual(together["eval"][key], value, delta=1e-5, msg=key)
+
+    @parameterized.parameters("depth", "t5")
+    def test_a_term_of_ones_own_for_each_label_is_the_same_in_two_processes(self, kind):
+        # So many rows to evaluate on fill the batches of two processes.
+        shape = {"number_of_rows": 16, "number_of_eval_rows": 6, "learning_rate": 0.01}
+        shape["per_device_eval_batch_size"] = 1
+        alone = trainer(kind, self.folder, per_device_train_batch_size=8, trainer_class=LabelTermTrainer, **shape)
+        plain = trainer(kind, self.folder, per_device_train_batch_size=8, **shape)
+        for run in (alone, plain):
+            run.train()
+        shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "has_term": True}
+        together = run_on_two_ranks(kind, self.folder, shape)
+        self.assert_close(together["parameters"], parameters(alone.model))
+        expected = alone.evaluate()["eval_loss"]
+        self.assertGreater(expected, 2 * plain.evaluate()["eval_loss"])
+        self.assertAlmostEqual(together["train"]["loss"], alone.state.log_history[0]["loss"], delta=1e-5)
+        self.assertAlmostEqual(together["eval"]["eval_loss"], expected, delta=1e-5)
 
     def test_a_mean_of_each_process_is_one_of_its_own_labels_where_that_is_asked_for(self):
         shape = {"per_device_train_batch_size": 4, "number_of_rows": 8}
