@@ -254,10 +254,10 @@ class EvaluationTest(TestCase):
 
     def test_no_metric_may_have_the_name_of_something_else_that_is_reported(self):
         dataset = task_dataset(rte_rows(4), "t5")
-        metrics = trainer("t5", self.folder, rte_rows(4), dataset).evaluate()
+        metrics = trainer("t5", self.folder, rte_rows(4), dataset, skip_memory_metrics=False).evaluate()
         reported = {name.removeprefix("eval_") for name in metrics if name.startswith("eval_")}
         others = reported - set(dataset.spec.metric_names)
-        self.assertContainsSubset(["loss", "runtime", "model_preparation_time"], others)
+        self.assertContainsSubset(["loss", "runtime", "model_preparation_time", "mem_cpu_alloc_delta"], others)
         for key in sorted(others):
             with self.subTest(key), self.assertRaisesRegex(ValueError, "choose another `key`"):
                 register_metric(type("Mine", (Accuracy,), {"key": key}))
