@@ -180,7 +180,15 @@ def task_dataset(rows: Dataset, kind: str, split: str = "validation", spec: Task
     return TaskDataset(spec, split, rows, prepared(rows, kind, spec))
 
 
-def trainer(kind: str, output_dir: str, rows: Dataset, eval_dataset=None, model=None, **arguments) -> TaskTrainer:
+def trainer(
+    kind: str,
+    output_dir: str,
+    rows: Dataset,
+    eval_dataset=None,
+    model=None,
+    trainer_class=TaskTrainer,
+    **arguments,
+) -> TaskTrainer:
     """A trainer of a small model; it trains and evaluates on the same examples, unless it is given others."""
     arguments = {
         "max_steps": 1,
@@ -195,7 +203,7 @@ def trainer(kind: str, output_dir: str, rows: Dataset, eval_dataset=None, model=
         **arguments,
     }
     tokenizer = tiny_tokenizer(sentence_tokens=True)
-    return TaskTrainer(
+    return trainer_class(
         model=tiny_model(kind, d_model=48, d_ff=96, num_heads=4) if model is None else model,
         args=TaskTrainingArguments(output_dir, **arguments),
         data_collator=DataCollatorForTasks(tokenizer),

@@ -140,7 +140,15 @@ def save_pretraining(folder: Path, *steps: int, kind: str = "t5", final: int | N
 
 
 def trainer(
-    kind: str, output_dir: str, number_of_rows: int = 32, model=None, streaming=False, mixed=False, **arguments
+    kind: str,
+    output_dir: str,
+    number_of_rows: int = 32,
+    model=None,
+    streaming=False,
+    mixed=False,
+    trainer_class=DepthTrainer,
+    number_of_eval_rows=7,
+    **arguments,
 ) -> DepthTrainer:
     """
     A trainer of a tiny model on `rows` (or a `stream`, or a `mixture`), one optimiser step by plain gradient descent
@@ -161,13 +169,25 @@ def trainer(
     collator = DataCollatorForDepth if kind == "depth" else DataCollatorForT5SpanCorruption
     data = rows(number_of_rows)
     train_dataset = mixture(kind, streaming) if mixed else stream(kind) if streaming else data
-    return DepthTrainer(
+    return trainer_class(
         model=tiny_model(kind) if model is None else model,
         args=DepthTrainingArguments(output_dir, **arguments),
         data_collator=collator(tiny_tokenizer(sentence_tokens=True)),
         train_dataset=train_dataset,
-        eval_dataset=data[:7],
+        eval_dataset=data[:number_of_eval_rows],
     )
+
+
+class LabelTermTrainer(DepthTrainer):
+    """Adds a term for each label, divided as the loss is."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        number, processes = (inputs["labels"] != -100).sum(), 1
+        if num_items_in_batch is not None:
+            number, processes = num_items_in_batch, self.accelerator.num_processes
+        loss = loss + processes * outputs.token_losses.square().sum() / number
+        return (loss, outputs) if return_outputs else loss
 
 
 def poison(one_trainer: DepthTrainer, step: int, factor: float) -> None:
@@ -196,6 +216,7 @@ def main(kind: str, output_dir: str, arguments: str):
     """
     One of several processes: train (if `arguments` have `interrupted_at`, first up to that step, and then on from its
     checkpoint; if that is 0, from the one that there is), evaluate, and let the first one write what came out.
+    `has_term` is for a [`LabelTermTrainer`];
     `poisoned` are a step and a process whose loss is NaN, `environment` the variables that a launcher sets.
     """
     arguments = json.loads(arguments)
@@ -204,6 +225,8 @@ def main(kind: str, output_dir: str, arguments: str):
     poisoned = arguments.pop("poisoned", None)
     if interrupted_at:
         trainer(kind, output_dir, **arguments | {"max_steps": interrupted_at, "save_strategy": "steps"}).train()
+    if arguments.pop("has_term", False):
+        arguments["trainer_class"] = LabelTermTrainer
     trained = trainer(kind, output_dir, **arguments)
     if poisoned is not None and trained.args.process_index == poisoned[1]:
         poison(trained, poisoned[0], math.nan)
@@ -237,6 +260,23 @@ class Wrapper(ForgetfulWrapper):
         self.collator.set_epoch(epoch)
 
 
+class Several:
+    """Collators of which each batch goes to one."""
+
+    def __init__(self, collators):
+        self.collators = collators
+
+    def _each(self):
+        return list(self.collators.values() if isinstance(self.collators, dict) else self.collators)
+
+    def __call__(self, examples):
+        return self._each()[len(examples) % len(self.collators)](examples)
+
+    def set_epoch(self, epoch):
+        for collator in self._each():
+            collator.set_epoch(epoch)
+
+
 WRAPPERS = {
     "none": lambda collator: collator,
     "wrapper": Wrapper,
@@ -244,4 +284,7 @@ WRAPPERS = {
     "forgetful": ForgetfulWrapper,
     "method": lambda collator: collator.__call__,
     "partial": lambda collator: functools.partial(collator),
+    "list": lambda collator: Several([collator]),
+    "tuple": lambda collator: Wrapper(Several((collator,))),
+    "dict": lambda collator: Several({"all": collator}),
 }

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from ..data.files import FILE_ARGUMENTS, describe_all_files, file_names
 from ..data.mixture import RANGES as MIXTURE_RANGES
 from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, naming_source, read_sources
 from ..data.noise_lengths import check_noise
-from ..data.objectives import OBJECTIVES, DepthObjective
+from ..data.objectives import OBJECTIVES, DepthObjective, MixtureOfDenoisersObjective, SpanCorruptionObjective
 from ..data.records import ON_BAD_RECORD
 from ..data.shard_preparation import SHARD_SIZE
 from ..data.shards import CONTENT, ShardFolder, differences, revision_advice
 from ..data.tokenization import add_mode_tokens
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
+from ..suggestions import listed
 
 logger = logging.getLogger(__name__)
 
@@ -400,6 +401,13 @@ def _described_source(source: Any, revision: str | None, cache_dir: str | None) 
     return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir, revision)}
 
 
+class _ObjectiveNames:
+    """The names of all objectives, also of those that are added after this module was imported."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for _, name in OBJECTIVES))
+
+
 @dataclass
 class ObjectiveArguments:
     """What is learnt from the text. `None` stands for the default of the objective."""
@@ -409,13 +417,15 @@ class ObjectiveArguments:
         metadata={
             "help": "span_corruption or prefix_lm (DEPTH: with un-shuffling), or for a T5 mixture_of_denoisers (UL2)."
         }
-        | {"choices": list(dict.fromkeys(name for _, name in OBJECTIVES))},
+        | {"choices": _ObjectiveNames()},
     )
     mlm_probability: float | None = field(
         default=None,
         metadata={"help": "Noise density, the share of the tokens to mask (0.3 for DEPTH, 0.15 for T5)."},
     )
-    mean_noise_span_length: float = field(default=3.0, metadata={"help": "Mean length of a masked span in tokens."})
+    mean_noise_span_length: float | None = field(
+        default=None, metadata={"help": "Mean length of a masked span in tokens (default: 3.0)."}
+    )
     pmi_vocab_file: str | None = field(
         default=None,
         metadata={"help": "span_corruption: mask words and the collocations of this file as a whole (PMI masking)."},
@@ -426,13 +436,18 @@ class ObjectiveArguments:
             "help": "mixture_of_denoisers: YAML mappings of density, mean_length, mode and weight (default: UL2's)."
         },
     )
-    mode_tokens: bool = field(
-        default=True, metadata={"help": "mixture_of_denoisers: begin each input with the mode token of its denoiser."}
+    mode_tokens: bool | None = field(
+        default=None,
+        metadata={
+            "help": "mixture_of_denoisers: begin each input with the mode token of its denoiser (default: True)."
+        },
     )
-    sentence_shuffling_probability: float = field(
-        default=0.5, metadata={"help": "DEPTH: share of the examples whose sentences are shuffled."}
+    sentence_shuffling_probability: float | None = field(
+        default=None, metadata={"help": "DEPTH: share of the examples whose sentences are shuffled (default: 0.5)."}
     )
-    max_source_length: int = field(default=512, metadata={"help": "Longest encoder input in tokens."})
+    max_source_length: int | None = field(
+        default=None, metadata={"help": "Longest encoder input in tokens (default: 512)."}
+    )
     max_target_length: int | None = field(
         default=None,
         metadata={
@@ -442,16 +457,22 @@ class ObjectiveArguments:
     max_sentences: int | None = field(
         default=None, metadata={"help": "DEPTH: most sentences of an example (default: all sentence tokens)."}
     )
-    min_sentences: int = field(
-        default=1, metadata={"help": "DEPTH: leave out examples with fewer sentences. (One sentence has no order.)"}
+    min_sentences: int | None = field(
+        default=None,
+        metadata={"help": "DEPTH: leave out examples with fewer sentences; one has no order (default: 1)."},
     )
-    sentence_language: str = field(default="en", metadata={"help": "DEPTH: language for splitting sentences."})
-    pack_examples: bool = field(
-        default=False, metadata={"help": "T5: join documents, so that every input has max_source_length tokens."}
+    sentence_language: str | None = field(
+        default=None, metadata={"help": "DEPTH: language for splitting sentences (default: en)."}
     )
-    packing: bool = field(
-        default=False,
-        metadata={"help": "Put several training examples into one row; no token sees another example."},
+    pack_examples: bool | None = field(
+        default=None,
+        metadata={"help": "T5: join documents, so that every input has max_source_length tokens (default: False)."},
+    )
+    packing: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Put several training examples into one row; no token sees another example (default: False)."
+        },
     )
     packed_source_length: int | None = field(
         default=None,
@@ -463,9 +484,12 @@ class ObjectiveArguments:
     metadata_columns: list[str] | None = field(
         default=None, metadata={"help": "Columns, such as url and title, that stand before the text of some examples."}
     )
-    metadata_probability: float = field(default=0.5, metadata={"help": "Share of the examples that have them."})
-    max_metadata_length: int = field(
-        default=64, metadata={"help": "Most tokens of metadata, which are left free of max_source_length."}
+    metadata_probability: float | None = field(
+        default=None, metadata={"help": "Share of the examples that have them (default: 0.5)."}
+    )
+    max_metadata_length: int | None = field(
+        default=None,
+        metadata={"help": "Most tokens of metadata, which are left free of max_source_length (default: 64)."},
     )
     pad_to_max_length: bool | None = field(
         default=None,
@@ -475,18 +499,10 @@ class ObjectiveArguments:
 
     def __post_init__(self):
         check_ranges(self, OBJECTIVE_RANGES, "--")
-        density = DepthObjective.mlm_probability if self.mlm_probability is None else self.mlm_probability
-        check_noise(density, self.mean_noise_span_length)
+        noise = ("mlm_probability", "mean_noise_span_length")
+        check_noise(*(_given(self, name, getattr(DepthObjective, name)) for name in noise))
         if self.denoisers is not None:
             self.denoisers = parse_denoisers(self.denoisers)
-        if self.packing and self.pack_examples:
-            raise ValueError(
-                "`--packing` keeps examples apart in one row, `--pack_examples` joins documents into one example: "
-                "choose one of them."
-            )
-        for name in ("packed_source_length", "packed_target_length"):
-            if getattr(self, name) is not None and not self.packing:
-                raise ValueError(f"`--{name}` is the length of packed rows: it needs `--packing`.")
 
     def check(self, model_type: str) -> None:
         """
@@ -499,22 +515,36 @@ class ObjectiveArguments:
             `ValueError`: naming the flag.
         """
         kinds = [kind for kind, name in OBJECTIVES if name == self.objective]
+        if not kinds:
+            raise ValueError(f"`--objective` must be one of {listed(_ObjectiveNames())}, got {self.objective!r}.")
         if model_type not in kinds:
             raise ValueError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
-        if self.pmi_vocab_file is not None and self.objective != "span_corruption":
+        # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
+        settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
+        if self.pmi_vocab_file is not None and "pmi_vocab_file" not in settings:
             raise ValueError(
                 f"`--pmi_vocab_file {self.pmi_vocab_file}` is for `--objective span_corruption`, not {self.objective}."
             )
         if self.pmi_vocab_file is not None and not Path(self.pmi_vocab_file).is_file():
             raise ValueError(f"`--pmi_vocab_file {self.pmi_vocab_file}`: there is no such file.")
-        # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
-        settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
         if self.pack_examples and "pack_examples" not in settings:
             raise ValueError("`--pack_examples True` is for `--model_type t5` alone.")
+        self._check_packing(OBJECTIVES[model_type, self.objective])
+
+    def _check_packing(self, objective: type[Objective]) -> None:
+        packing = _given(self, "packing", objective.packing)
+        if packing and _given(self, "pack_examples", objective.pack_examples):
+            raise ValueError(
+                "`--packing` keeps examples apart in one row, `--pack_examples` joins documents into one example: "
+                "choose one of them."
+            )
+        for name in ("packed_source_length", "packed_target_length"):
+            if getattr(self, name) is not None and not packing:
+                raise ValueError(f"`--{name}` is the length of packed rows: it needs `--packing`.")
 
     def build(self, model_type: str, tokenizer: PreTrainedTokenizerBase) -> Objective:
         """
-        The objective that the flags describe.
+        The objective that the flags describe. A flag that is not given leaves the default of the objective's class.
 
         Args:
             model_type: `"depth"` or `"t5"`.
@@ -526,16 +556,31 @@ class ObjectiveArguments:
         self.check(model_type)
         objective = OBJECTIVES[model_type, self.objective]
         names = {item.name for item in fields(self)} & {item.name for item in fields(objective)}
-        if self.min_sentences > 1 and "min_sentences" not in names:
+        if _given(self, "min_sentences", 1) > 1 and "min_sentences" not in names:
             logger.warning(
                 f"`--min_sentences {self.min_sentences}` has no effect with `--model_type {model_type}`: examples "
                 "with fewer sentences are kept."
             )
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.mode_tokens and "denoisers" in names:
+        if "denoisers" in names and given.get("mode_tokens", objective.mode_tokens):
             denoisers = given.get("denoisers", objective.denoisers)
             add_mode_tokens(tokenizer, [denoiser.mode for denoiser in denoisers if denoiser.mode is not None])
         return objective(tokenizer, **given)
+
+    def describe(self, model_type: str) -> dict[str, Any]:
+        """
+        The flags, with the default of the objective for those that are not given: what identifies a run.
+
+        Args:
+            model_type: `"depth"` or `"t5"`.
+        """
+        described = asdict(self)
+        chosen = OBJECTIVES.get((model_type, self.objective))
+        settings = set() if chosen is None else {item.name for item in fields(chosen)}
+        for name, default in _described_defaults().items():
+            default = getattr(chosen, name) if name in settings else default
+            described[name] = _given(self, name, default)
+        return described
 
     def for_collating(self, training_args: TrainingArguments) -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""
@@ -545,3 +590,18 @@ class ObjectiveArguments:
             "padding": "max_length" if is_static else "longest",
             "pad_to_multiple_of": self.pad_to_multiple_of,
         }
+
+
+def _given(arguments: ObjectiveArguments, name: str, default: Any) -> Any:
+    value = getattr(arguments, name)
+    return default if value is None else value
+
+
+def _described_defaults() -> dict[str, Any]:
+    """The settings that are described by their values also where no flag gives them, in which no default is `None`."""
+    names = {item.name for item in fields(ObjectiveArguments)} - {"mlm_probability", "denoisers", "metadata_columns"}
+    objectives = (DepthObjective, SpanCorruptionObjective, MixtureOfDenoisersObjective)
+    defaults = {
+        item.name: item.default for objective in objectives for item in fields(objective) if item.name in names
+    }
+    return {name: default for name, default in defaults.items() if default is not None}

@@ -187,6 +187,11 @@ class _TopicParser(HfArgumentParser):
             self.topics = {topic: self.add_argument_group(topic) for topic in (*TOPICS, OTHER)}
         group = self.topics[topic_of(field.name)]
         super()._parse_dataclass_field(group, field)
+        if field.type == bool | None and field.default is None:  # else of `--flag` and `--no_flag` there is neither
+            action = next(action for action in group._group_actions if action.dest == field.name)
+            action.nargs, action.const = "?", True
+            no_flag = (f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}")
+            group.add_argument(*dict.fromkeys(no_flag), action="store_false", dest=field.name, default=None)
 
 
 class _Parser:

@@ -4,7 +4,8 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
+from inspect import get_annotations
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -104,6 +105,7 @@ class Objective(ABC):
     max_metadata_length: int = field(default=64, kw_only=True)
 
     def __post_init__(self):
+        self._check_settings()
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
             raise ValueError(
                 f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
@@ -115,6 +117,18 @@ class Objective(ABC):
         if self.metadata_columns and METADATA_IDS not in preprocessor.features:
             raise ValueError(f"{type(self).__name__} does not take metadata: leave out `metadata_columns`.")
         self._complete_packing()
+
+    def _check_settings(self) -> None:
+        """Stop on a subclass whose settings are no fields: they would be left out without a word."""
+        defaults = {item.name: item.default for item in fields(self) if item.default is not MISSING}
+        given = [name for kind in type(self).__mro__ if issubclass(kind, Objective) for name in get_annotations(kind)]
+        given = [name for name in given if name not in (*get_annotations(Objective), *self.__dataclass_fields__)]
+        given += [name for name, default in defaults.items() if getattr(type(self), name, default) is not default]
+        if given:
+            raise TypeError(
+                f"The setting `{given[0]}` of {type(self).__name__} is no field, and would be left out: put "
+                f"`@dataclass` before the class, and give the type of each setting (`{given[0]}: float = …`)."
+            )
 
     def _check_metadata(self) -> None:
         columns = [self.metadata_columns] if isinstance(self.metadata_columns, str) else self.metadata_columns

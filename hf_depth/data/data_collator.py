@@ -43,6 +43,7 @@ from .tokenization import (
 )
 
 IGNORED_LABEL = -100  # by the loss, as in PyTorch
+_PARTS = {"inputs": "max_source_length", "targets": "max_target_length"}  # what corruption makes, and its limits
 
 
 @dataclass
@@ -147,13 +148,14 @@ class _CorruptionCollator:
               example begins with the start token.
 
         Raises:
-            `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit.
+            `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit; if a
+                subclass corrupts examples into something else than ragged batches.
         """
         self._check_columns(examples)
         separate, num_examples = unpack_rows(examples)
         token_ids, lengths = self._get_token_ids(separate, "input_ids")
         random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(separate)))
-        inputs, targets = self._corrupt(separate, token_ids, lengths, random)
+        inputs, targets = self._checked(self._corrupt(separate, token_ids, lengths, random), len(separate))
         if METADATA_IDS in separate[0]:  # then in all of them
             inputs = self._with_metadata(inputs, separate, random)
         if num_examples is None:
@@ -185,6 +187,40 @@ class _CorruptionCollator:
     ) -> tuple[Ragged, Ragged]:
         """Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`."""
         raise NotImplementedError
+
+    def _checked(self, corrupted: tuple[Ragged, Ragged], batch_size: int) -> tuple[Ragged, Ragged]:
+        """What `_corrupt` returned, also that of a subclass, whose rows would run into each other without a word."""
+        is_pair = isinstance(corrupted, (tuple, list)) and len(corrupted) == 2
+        if not is_pair or any(not isinstance(part, (tuple, list)) or len(part) != 2 for part in corrupted):
+            raise ValueError(
+                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair `(token_ids, "
+                f"lengths)`, got {corrupted!r:.80}."
+            )
+        return tuple(self._checked_part(kind, *part, batch_size) for kind, part in zip(_PARTS, corrupted, strict=True))
+
+    def _checked_part(self, kind: str, token_ids: np.ndarray, lengths: np.ndarray, batch_size: int) -> Ragged:
+        made = [np.asarray(part) if _is_flat(part) else None for part in (token_ids, lengths)]
+        has_integers = all(part is not None and part.dtype.kind in "iu" for part in made)
+        if not has_integers or made[1].shape != (batch_size,) or made[0].shape != (made[1].sum(),):
+            raise ValueError(
+                f"`{type(self).__name__}._corrupt` must return {kind} as the ids of all {batch_size} examples in one "
+                f"array of integers, and {batch_size} lengths that add up to its size, got {token_ids!r:.60} and "
+                f"{lengths!r:.60}."
+            )
+        token_ids, lengths = (part.astype(np.int64, copy=False) for part in made)
+        if lengths.min() < 1:
+            raise ValueError(
+                f"`{type(self).__name__}._corrupt` gives example {int(lengths.argmin())} of the batch no tokens in "
+                f"its {kind}: they have at least the `</s>`."
+            )
+        name, limit = _PARTS[kind], getattr(self, _PARTS[kind])
+        if limit is not None and lengths.max() > limit:
+            raise ValueError(
+                f"`{type(self).__name__}._corrupt` gives example {int(lengths.argmax())} of the batch {lengths.max()} "
+                f"tokens in its {kind}, but `{name}` is {limit}. Let it return fewer, cut the documents into shorter "
+                f"windows by the `preprocessor` of the objective, or raise `{name}`."
+            )
+        return token_ids, lengths
 
     def _packed(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
@@ -602,3 +638,8 @@ def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     if isinstance(sequences[0], list):
         return np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum()), lengths
     return np.concatenate(sequences).astype(np.int64, copy=False), lengths
+
+
+def _is_flat(values: object) -> bool:
+    """Whether it is an array, or a list of numbers."""
+    return isinstance(values, np.ndarray) or isinstance(values, list) and all(map(np.isscalar, values))

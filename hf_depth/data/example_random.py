@@ -22,7 +22,10 @@ _KNUTH = 6364136223846793005
 
 
 class Draw(IntEnum):
-    """What random bits are for. Each purpose has a stream of its own, so that no draw shifts another."""
+    """
+    What random bits are for. Each purpose has a stream of its own, so that no draw shifts another. Numbers from 1000
+    on are left to noise from outside of this package.
+    """
 
     KEPT_SPANS = 1
     NOISE_SPANS = 2
@@ -55,18 +58,18 @@ class ExampleRandom:
     def __init__(self, keys: np.ndarray):
         self.keys = keys
 
-    def bits(self, purpose: Draw, width: int) -> np.ndarray:
+    def bits(self, purpose: Draw | int, width: int) -> np.ndarray:
         """Random bits: uint32, shape `(batch_size, width)`. A larger `width` adds columns and changes none."""
         streams = _mix(self.keys + np.uint64(purpose * _KNUTH % 2**64))  # (batch_size,)
         steps = np.arange(1, (width + 1) // 2 + 1, dtype=np.uint64) * _GOLDEN_GAMMA  # ((width + 1) // 2,)
         # Each number of 64 bits is two of 32 bits.
         return _mix(streams[:, None] + steps).view(np.uint32)[:, :width]
 
-    def uniform(self, purpose: Draw) -> np.ndarray:
+    def uniform(self, purpose: Draw | int) -> np.ndarray:
         """Uniform random numbers: float64 in [0, 1), shape `(batch_size,)`."""
         return self.bits(purpose, 1)[:, 0] * 2.0**-32
 
-    def permutations(self, purpose: Draw, size: int) -> np.ndarray:
+    def permutations(self, purpose: Draw | int, size: int) -> np.ndarray:
         """Random orders of the numbers below `size`: uint32, shape `(batch_size, size)`."""
         # Sorting (random high bits | number) is faster than argsort, and no two of the sorted numbers are equal.
         low_bits = np.uint32(2 ** (size - 1).bit_length() - 1)

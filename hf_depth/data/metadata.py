@@ -198,6 +198,7 @@ class MetadataEncoder:
     version: int = field(default=METADATA_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         self.encoder = TextEncoder(tokenizer)
         text, whole = self.encoder([NAME_END, NAME_END + PREFIX_END])
         self.end_ids = whole[len(text) :]  # as they are behind a text

@@ -210,7 +210,7 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
             tokens, special tokens included. Both fit wherever the text is cut.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples whose sentences are shuffled.
         max_sentences (`int`, *optional*): most sentences of an example; by default the number of sentence tokens.
-        min_sentences (`int`, defaults to 2): leave out examples with fewer sentences. Less than 2 stands for 2: one to
+        min_sentences (`int`, defaults to 1): leave out examples with fewer sentences. Less than 2 stands for 2: one to
             read, and one to write.
         sentence_language (`str`, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
 
@@ -234,7 +234,7 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
 
     sentence_shuffling_probability: float = 0.5
     max_sentences: int | None = None
-    min_sentences: int = 2
+    min_sentences: int = 1
     sentence_language: str = "en"
 
     def complete(self) -> None:
@@ -257,7 +257,7 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
     def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
         return DataCollatorForDepth(
             self.tokenizer,
-            objective=self.name,
+            objective="prefix_lm",
             sentence_shuffling_probability=self.sentence_shuffling_probability,
             **arguments,
         )
@@ -457,7 +457,7 @@ class MixtureOfDenoisersObjective(Objective):
     def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(
             self.tokenizer,
-            objective=self.name,
+            objective="mixture_of_denoisers",
             denoisers=self.denoisers,
             mode_tokens=self.mode_tokens,
             **arguments,

@@ -71,6 +71,9 @@ class PackedPreprocessor:
     # The examples of a batch of documents are put together: large batches leave little padding.
     joins_documents = True
 
+    def __post_init__(self):
+        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
+
     @property
     def text_column(self) -> str:
         """The column that holds the documents."""

@@ -81,6 +81,7 @@ class SpanCorruptionPreprocessor:
     version: int = field(default=EXAMPLES_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         if self.raw_length < 3:
             raise ValueError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
         if self.pack_examples and self.metadata is not None:
@@ -240,6 +241,7 @@ class DepthPreprocessor:
     version: int = field(default=EXAMPLES_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         if self.mlm_probability is not None:
             check_noise(self.mlm_probability, self.mean_noise_span_length)
         self.encoder = TextEncoder(tokenizer)

@@ -33,6 +33,11 @@ from ..tasks.spec import UNPARSED
 # What `score` of a metric of each kind is called with, beside predictions and references.
 _SCORE_ARGUMENTS = {"ids": ("num_labels", "sample_weight"), "values": (), "texts": ()}
 
+# What evaluations report beside the metrics of the task: trainers, runs and probes.
+_REPORTED = ("loss", "score", "unparsed_fraction", "samples", "runtime")
+_REPORTED += ("model_preparation_time", "jit_compilation_time")
+_REPORTED_BEGINS = ("majority_", "chance_", "bag_of_words_", "random_weights_", "mem_")
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -69,7 +74,11 @@ class TaskMetric(evaluate.Metric):
         )
 
     def _compute(self, predictions, references, **kwargs) -> dict[str, float]:
-        return {self.key: self.scale * float(self.score(predictions, references, **kwargs)) if predictions else 0.0}
+        if not len(predictions):
+            return {self.key: 0.0}
+        if self.kind != "texts":  # `evaluate` gives lists
+            predictions, references = np.asarray(predictions), np.asarray(references)
+        return {self.key: self.scale * float(self.score(predictions, references, **kwargs))}
 
     @staticmethod
     def score(predictions: Sequence, references: Sequence, **kwargs: Any) -> float:
@@ -260,9 +269,10 @@ def register_metric(metric: type[TaskMetric], overwrite: bool = False) -> type[T
         metric (`type[TaskMetric]`):
             A class with a `key`, a `kind` and a static method `score`; `scale` times that is reported. Of the
             kind `"ids"`, for tasks with labels, it is called as `score(predictions, references, num_labels=…,
-            sample_weight=…)` with the numbers of classes, -1 for an unparseable prediction; of `"values"`, for tasks
-            on numbers, as `score(predictions, references)`. One of `"texts"`, for free-form tasks, is a [`TextMetric`]
-            with `row_scores(predictions, references)`, where each example has a list of references.
+            sample_weight=…)` with the numbers of classes, -1 for an unparseable prediction, and with weights for
+            majority and chance, `None` for the model; of `"values"`, for tasks on numbers, as `score(predictions,
+            references)`. Both get numpy arrays. One of `"texts"`, for free-form tasks, is a [`TextMetric`] with
+            `row_scores(predictions, references)`, where each example has a list of references.
         overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key. (On tasks with labels,
             `exact_match` always compares the classes.)
 
@@ -271,7 +281,8 @@ def register_metric(metric: type[TaskMetric], overwrite: bool = False) -> type[T
 
     Raises:
         `TypeError`: if it is no subclass of [`TaskMetric`], or `score` does not take what it is called with.
-        `ValueError`: if it has no key or no such kind, or there is another metric of that key.
+        `ValueError`: if it has no key or no such kind, or there is another metric of that key, or an evaluation
+            reports something else by that name.
 
     >>> from hf_depth import TaskSpec, register_metric
     >>> from hf_depth.evaluation.metrics import TaskMetric
@@ -309,6 +320,11 @@ def _check_metric(metric: type[TaskMetric]) -> None:
         raise ValueError(
             f"{name} must have a `key`, its name, and a `kind` among {listed(_SCORE_ARGUMENTS)}, got {metric.key!r} "
             f"and {metric.kind!r}."
+        )
+    if metric.key in _REPORTED or metric.key.startswith(_REPORTED_BEGINS) or metric.key.endswith("_per_second"):
+        raise ValueError(
+            f"`eval_{metric.key}` is what an evaluation reports beside the metrics, which {name} would replace: "
+            "choose another `key`."
         )
     if metric.kind == "texts" and not issubclass(metric, TextMetric):
         raise TypeError(f"{name} compares texts: make it a subclass of `TextMetric`, with `row_scores`.")

@@ -149,7 +149,8 @@ def _score(spec: TaskSpec, name: str, predicted_ids, reference_ids, reference_va
     if metric.kind == "texts":  # exact_match: of classes, not of their texts, which may differ in punctuation alone
         return float(np.mean(predicted_ids == reference_ids))
     if metric.kind == "ids":
-        predictions, references, kwargs = predicted_ids, reference_ids, {"num_labels": spec.num_labels}
+        kwargs = {"num_labels": spec.num_labels, "sample_weight": None}
+        predictions, references = predicted_ids, reference_ids
     else:
         predictions, references, kwargs = spec.label_values(predicted_ids), reference_values, {}
     return metric().compute(predictions=predictions, references=references, **kwargs)[name]

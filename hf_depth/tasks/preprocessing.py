@@ -78,6 +78,7 @@ class TaskPreprocessor:
     version: int = field(default=ROWS_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         self.max_source_length = self.max_source_length or self.spec.max_source_length
         self.max_target_length = self.max_target_length or self.spec.max_target_length
         if self.sentence_tokens is None:

@@ -47,15 +47,16 @@ class EvaluationTrainer(GenerationTrainer):
     A [`GenerationTrainer`] whose evaluations compare: each example counts once and each label as much as any other,
     whatever the batches and processes; the noise is the same each time.
 
-    What is added up comes from `compute_loss` of a subclass, which leaves the statistics of each batch that is
-    evaluated in `_evaluated`: the [`example_statistics`] of its examples, and its loss.
+    What is added up comes from `compute_loss` of a subclass, which leaves of each batch that is evaluated in
+    `_evaluated`: the [`example_statistics`] of its examples, its loss, and by what share of its labels it was divided.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.eval_data_collator = evaluation_collator(self.data_collator)
         self._eval_sums = None
-        self._evaluated: tuple[torch.Tensor, torch.Tensor] | None = None  # statistics and loss of the latest batch
+        # Statistics and loss of the latest batch, and what the loss was divided by as a share of its labels.
+        self._evaluated: tuple[torch.Tensor, torch.Tensor, torch.Tensor | float] | None = None
         self._eval_dataloaders: dict[str, DataLoader] = {}  # with persistent workers, kept by `Trainer`
         self._kept_datasets: dict[str, Any] = {}  # which these read
         self._unshuffling: dict[str, torch.Tensor] = {}  # `unshuffling_table`s by the way of generating
@@ -311,10 +312,10 @@ class EvaluationTrainer(GenerationTrainer):
         evaluated, self._evaluated = self._evaluated, None
         if evaluated is None or self._eval_sums is None:
             return
-        statistics, own_loss = evaluated
+        statistics, own_loss, share = evaluated
         if loss is not None:
             more = torch.where(loss == own_loss, 0.0, loss - own_loss)  # per label; also where both are infinite
-            more = more.to(statistics.device).to(statistics.dtype)
+            more = (more * share).to(statistics.device).to(statistics.dtype)
             statistics[:, LOSS_SUM] += more * statistics[:, TOKENS]
         self._eval_sums += self.accelerator.gather_for_metrics(statistics).sum(0)
 

@@ -115,7 +115,9 @@ def describe_run(
     """
     run = {}
     for arguments in (model_args, *data_args):
-        run |= {name: value for name, value in asdict(arguments).items() if name not in FREE_FLAGS}
+        is_objective = isinstance(arguments, ObjectiveArguments)
+        described = arguments.describe(model_args.model_type) if is_objective else asdict(arguments)
+        run |= {name: value for name, value in described.items() if name not in FREE_FLAGS}
     if run.get("pmi_vocab_file"):
         run["pmi_vocab_file"] = describe_file(run["pmi_vocab_file"])
     base = model_args.model_name_or_path

@@ -1,5 +1,6 @@
 """Optimizers of T5 that neither torch nor the Trainer has, and how `--optim` and `--optim_args` choose them."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
@@ -143,6 +144,26 @@ class AdamWScale(Optimizer):
             state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
         state["step"] += 1
         return state
+
+
+def setting_names(optimizer: Optimizer) -> set[str]:
+    """
+    What the groups of an optimizer may have that it is told: the arguments of its class and of those it inherits from.
+
+    Other entries are its own, as in optimizers that count their steps or estimate their learning rate there.
+
+    Args:
+        optimizer (`Optimizer`): also wrapped, as Accelerate and DeepSpeed do.
+
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    >>> optimizer.param_groups[0]["steps"] = 3
+    >>> "momentum" in setting_names(optimizer), "steps" in setting_names(optimizer)
+    (True, False)
+    """
+    while hasattr(inner := getattr(optimizer, "optimizer", None), "param_groups"):
+        optimizer = inner
+    inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__ if "__init__" in vars(kind)]
+    return {name for init in inits for name in init.parameters} | {"lr", "initial_lr", "weight_decay"}
 
 
 def _loss_of(closure: Callable[[], Any] | None) -> Any:

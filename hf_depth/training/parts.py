@@ -19,8 +19,8 @@ MAX_WRAPPERS = 2  # around the collator of an objective, one in the other
 
 def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
     """
-    The collator of an objective, also inside of a user's own: in an attribute of it, or among what a
-    [`functools.partial`] holds. The user's own if there is none in it.
+    The collator of an objective, also inside of a user's own: in an attribute of it, in a list, tuple or dict that is
+    one, or among what a [`functools.partial`] holds. The user's own if there is none in it.
 
     Args:
         data_collator (`Callable`): that of a trainer.
@@ -77,7 +77,13 @@ def _is_of_objective(collator: Any) -> bool:
 def _parts(wrapper: Any) -> list[Any]:
     if isinstance(wrapper, functools.partial):
         return [wrapper.func, *wrapper.args, *wrapper.keywords.values()]
-    return [wrapper.__self__] if inspect.ismethod(wrapper) else list(getattr(wrapper, "__dict__", {}).values())
+    if inspect.ismethod(wrapper):
+        return [wrapper.__self__]
+    held = list(getattr(wrapper, "__dict__", {}).values())
+    inside = [
+        part.values() if isinstance(part, dict) else part for part in held if isinstance(part, list | tuple | dict)
+    ]
+    return held + [one for part in inside for one in part if callable(one)]
 
 
 def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:

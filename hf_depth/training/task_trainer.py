@@ -292,8 +292,10 @@ class TaskTrainer(DepthTrainer):
     ) -> dict[str, float]:
         """As `Seq2SeqTrainer.evaluate`, but with one log and one event for all data sets, and their mean score."""
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._memory_tracker.start()  # which knows where it is called by the name of this method
         metrics = self.evaluate_tasks(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._report_evaluation(metrics)
+        self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
     def evaluate_tasks(
@@ -317,7 +319,6 @@ class TaskTrainer(DepthTrainer):
         """
         self._check_evaluation_data(datasets)
         self._gen_kwargs = gen_kwargs
-        self._memory_tracker.start()
         metrics, evaluations = {}, []
         for _, dataset, output in self._evaluate_each(datasets, ignore_keys, metric_key_prefix):
             metrics |= output.metrics
@@ -325,7 +326,6 @@ class TaskTrainer(DepthTrainer):
         score = mean_score(evaluations)
         if score is not None:
             metrics[f"{metric_key_prefix}_score"] = score
-        self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
     def predict(self, test_dataset: TaskDataset, *args: Any, **kwargs: Any) -> PredictionOutput:

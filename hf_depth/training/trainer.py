@@ -35,7 +35,7 @@ from .evaluation import EvaluationTrainer
 from .evaluation_order import by_name
 from .fsdp import leave_precision_to_autocast, share_embedding
 from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
-from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups
+from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups, setting_names
 from .partitions import deepspeed_partitions
 from .parts import check_packed_rows, check_parts, objective_collator, objective_name
 from .schedules import make_schedule
@@ -219,10 +219,17 @@ class DepthTrainer(EvaluationTrainer):
 
     def _check_metric_for_best_model(self, name: str) -> None:
         known = self._evaluation_metric_names()
-        if name not in known:
+        if name not in known and not self._may_report_more:
             raise ValueError(
                 f"`metric_for_best_model` {name!r} is no metric of the evaluation.{suggestion(name, known, 'metrics')}"
             )
+
+    @property
+    def _may_report_more(self) -> bool:
+        """Whether a subclass of someone else evaluates by its own methods. Then `Trainer` tells what it lacks."""
+        package = __name__.partition(".")[0]
+        methods = (getattr(type(self), name, None) for name in ("evaluate", "evaluation_loop", "evaluate_tasks"))
+        return any(method.__module__.partition(".")[0] != package for method in methods if method is not None)
 
     # ---- Optimizer --------------------------------------------------------------------------------------------------
 
@@ -253,11 +260,12 @@ class DepthTrainer(EvaluationTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """
         As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
-        the arguments again, which the loaded ones would replace, some for one step and some for good.
+        the arguments again, which the loaded ones would replace, some for one step and some for good. What else an
+        optimizer keeps in its groups, such as the number of its steps, is state, and stays as it was loaded.
         """
+        names = setting_names(self.optimizer) - {"params", *IMPLEMENTATIONS}
         settings = [
-            {name: value for name, value in group.items() if name not in ("params", *IMPLEMENTATIONS)}
-            for group in self.optimizer.param_groups
+            {name: value for name, value in group.items() if name in names} for group in self.optimizer.param_groups
         ]
         super()._load_optimizer_and_scheduler(checkpoint)
         scheduler = self.lr_scheduler
@@ -323,7 +331,12 @@ class DepthTrainer(EvaluationTrainer):
                 `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
 
-        Evaluation reports the mean over labels of what a subclass returns.
+        Returns:
+            The sum over the labels of this batch divided by `num_items_in_batch`, of P processes that average tokens
+            (`average_tokens_across_devices`) times P: gradients are added up over the batches that are accumulated,
+            and averaged over the processes. A term that a subclass adds is to be scaled likewise, `P * term.sum() /
+            num_items_in_batch`; a mean over a batch counts as often as batches are accumulated. Evaluation
+            reports the mean over labels of what a subclass returns.
         """
         inputs = dict(inputs)
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
@@ -371,7 +384,7 @@ class DepthTrainer(EvaluationTrainer):
         if model.training:
             self._train_sums = added(self._train_sums, statistics.sum(0))
         else:
-            self._evaluated = statistics, loss.detach()
+            self._evaluated = statistics, loss.detach(), self._share_of_labels(labels, num_items_in_batch)
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> contextlib.ExitStack:
@@ -401,6 +414,13 @@ class DepthTrainer(EvaluationTrainer):
             # Gradients are averaged over the processes, but N already counts the labels of all of them.
             weights = weights * self.accelerator.num_processes
         return weights / num_items
+
+    def _share_of_labels(self, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | float:
+        """By how many labels the loss of a batch was divided, as a share of those that this process has in it."""
+        if num_items is None:
+            return 1.0
+        num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
+        return num_items / num_processes / (labels != -100).sum().clamp(min=1)
 
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """As [`EvaluationTrainer.evaluation_loop`]; the rates of the training are without its time."""

@@ -3,7 +3,7 @@ import inspect
 import io
 import json
 import tempfile
-from dataclasses import fields
+from dataclasses import asdict, dataclass, fields, make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -31,6 +31,44 @@ from hf_depth.data.shards import ShardFolder
 from hf_depth.data.tokenization import add_mode_tokens
 
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])
+
+
+@dataclass
+class ShuffledObjective(DepthObjective):
+    """With a default of its own for each kind of setting."""
+
+    name = "shuffled"
+
+    sentence_shuffling_probability: float = 1.0
+    mean_noise_span_length: float = 16.0
+    min_sentences: int = 3
+    max_source_length: int = 256
+    sentence_language: str = "de"
+    packing: bool = True
+    metadata_columns: tuple[str, ...] = ("url",)
+    metadata_probability: float = 0.25
+    max_metadata_length: int = 32
+
+
+@dataclass
+class ContinuedObjective(DepthPrefixLMObjective):
+    """Another name alone."""
+
+    name = "continued"
+
+
+@dataclass
+class PlainDenoisersObjective(MixtureOfDenoisersObjective):
+    """Full windows without mode tokens."""
+
+    name = "plain_denoisers"
+
+    mode_tokens: bool = False
+    pack_examples: bool = True
+
+
+OWN = (ShuffledObjective, ContinuedObjective, PlainDenoisersObjective)
+OWN_OBJECTIVES = {(kind.model_type, kind.name): kind for kind in OWN}
 
 
 def run(**changes):
@@ -276,6 +314,61 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
         self.assertIs(type(objective), expected)
         self.assertEqual(objective.settings, expected(TOKENIZER).settings)
         self.assertEqual(getattr(objective, "mlm_probability", None), density)
+
+    @parameterized.parameters(*OWN_OBJECTIVES)
+    def test_an_own_objective_keeps_its_defaults_unless_a_flag_is_given(self, model_type, name):
+        self.enter_context(mock.patch.dict(OBJECTIVES, OWN_OBJECTIVES))
+        (arguments,) = parse_arguments([ObjectiveArguments], ["--objective", name])  # though the class came after it
+        objective, size = OBJECTIVES[model_type, name], len(TOKENIZER)
+        self.assertEqual(arguments.build(model_type, TOKENIZER).settings, objective(TOKENIZER).settings)
+        self.assertLen(TOKENIZER, size)
+        flags = "--max_source_length 512 --mean_noise_span_length 3 --packing false --mode_tokens"
+        given = {"max_source_length": 512, "mean_noise_span_length": 3.0, "packing": False, "mode_tokens": True}
+        if model_type == "t5":
+            flags, given["pack_examples"] = f"{flags} --pack_examples false", False
+        (arguments,) = parse_arguments([ObjectiveArguments], ["--objective", name, *flags.split()])
+        settings = {item.name for item in fields(objective)}
+        expected = objective(TOKENIZER, **{key: given[key] for key in settings & given.keys()})
+        self.assertEqual(arguments.build(model_type, TOKENIZER).settings, expected.settings)
+
+    @parameterized.parameters(*OBJECTIVES)
+    def test_a_run_is_described_as_before_flags_had_no_defaults(self, model_type, name):
+        old = {"mean_noise_span_length": 3.0, "sentence_shuffling_probability": 0.5, "max_source_length": 512}
+        old |= {"min_sentences": 1, "sentence_language": "en", "mode_tokens": True, "pack_examples": False}
+        old |= {"packing": False, "metadata_probability": 0.5, "max_metadata_length": 64}
+        arguments = ObjectiveArguments(objective=name)
+        self.assertEqual(arguments.describe(model_type), asdict(arguments) | old)
+        self.assertEqual(ObjectiveArguments(objective=name, min_sentences=2).describe(model_type)["min_sentences"], 2)
+
+    def test_an_own_objective_is_described_by_its_defaults(self):
+        self.enter_context(mock.patch.dict(OBJECTIVES, OWN_OBJECTIVES))
+        described = ObjectiveArguments(objective="shuffled", max_source_length=64).describe("depth")
+        expected = {"max_source_length": 64, "mean_noise_span_length": 16.0, "packing": True, "min_sentences": 3}
+        self.assertEqual({name: described[name] for name in expected}, expected)
+
+    def test_an_own_objective_takes_what_it_inherits(self):
+        self.enter_context(mock.patch.dict(OBJECTIVES, OWN_OBJECTIVES))
+        file = Path(self.enter_context(tempfile.TemporaryDirectory()), "pmi.txt")
+        file.write_text("of the\n")
+        arguments = ObjectiveArguments(objective="shuffled", pmi_vocab_file=str(file), packed_source_length=512)
+        self.assertEqual(arguments.build("depth", TOKENIZER).settings["pmi_vocab_file"], "pmi.txt")
+
+    @parameterized.parameters(
+        ("--packing", "packing", True),
+        ("--packing false", "packing", False),
+        ("--packing null", "packing", None),
+        ("--no_mode_tokens", "mode_tokens", False),
+        ("--no-mode-tokens", "mode_tokens", False),
+        ("--mode_tokens", "mode_tokens", True),
+        ("--seed 3", "packing", None),
+    )
+    def test_a_switch_without_a_default_needs_no_value(self, flags, name, expected):
+        arguments, _ = parse_arguments([ObjectiveArguments, make_dataclass("Seed", [("seed", int, 0)])], flags.split())
+        self.assertIs(getattr(arguments, name), expected)
+
+    def test_an_unknown_objective_is_refused_with_the_names_of_all(self):
+        with self.assertRaisesRegex(ValueError, "`--objective` must be one of 'span_corruption', .*got 'spans'"):
+            ObjectiveArguments(objective="spans").check("t5")
 
     @parameterized.parameters(*OBJECTIVES.values())
     def test_every_setting_of_an_objective_is_a_flag(self, objective):

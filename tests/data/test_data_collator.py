@@ -87,6 +87,28 @@ def is_shuffled(inputs, targets):
     return sentence_order(inputs, SENTENCE_TOKENS) != sentence_order(targets, SENTENCE_TOKENS)
 
 
+def ragged(lengths):
+    """Texts of so many tokens, `</s>` included."""
+    return np.concatenate([[5] * (length - 1) + [EOS] for length in lengths]), np.array(lengths)
+
+
+GOOD = np.array([5, EOS, 5, 6, EOS]), np.array([2, 3])
+
+
+class OwnCollator(DataCollatorForT5SpanCorruption):
+    corrupted = None
+
+    def _corrupt(self, examples, token_ids, lengths, random):
+        return self.corrupted
+
+
+def own_collator(corrupted, **arguments):
+    """A collator that makes this of any two examples."""
+    collator = OwnCollator(TOKENIZER, **arguments)
+    collator.corrupted = corrupted if corrupted is None else tuple(corrupted)
+    return collator
+
+
 class BatchTest(parameterized.TestCase):
     @parameterized.named_parameters(*COLLATORS)
     def test_real_text_is_rebuilt_exactly(self, collator, arguments):
@@ -451,6 +473,47 @@ class ErrorTest(parameterized.TestCase):
                 ValueError, f"Example 1 .* 60 tokens, .* after corruption, but `{name}` is {limit}"
             ):
                 collator(examples)
+
+    @parameterized.product(
+        padding=("longest", "max_length"), packed=(False, True), grows=("inputs", "targets"), exactly=(False, True)
+    )
+    def test_noise_of_ones_own_that_makes_an_example_too_long_is_an_error(self, padding, packed, grows, exactly):
+        # The lengths together fill both rows, so that only those of each example tell that one is too long.
+        long, lengths = (4, [4, 4]) if exactly else (5, [3, 5])
+        parts = {"inputs": ragged([4, 4]), "targets": ragged([4, 4])} | {grows: ragged(lengths)}
+        lengths = {"max_source_length": 4, "max_target_length": 4}
+        packed_lengths = {"packed_source_length": 8, "packed_target_length": 8} if packed else {}
+        collator = own_collator(parts.values(), padding=padding, **lengths, **packed_lengths)
+        examples = [{"input_ids": [5, 6, 7]}] * 2
+        if packed:
+            examples = [{"input_ids": [5, 6, 7] * 2, "input_ids_per_example": [3, 3]}]
+        if exactly:
+            self.assertEqual(int((collator(examples)["labels"] != -100).sum()), 8)
+            return
+        name = {"inputs": "max_source_length", "targets": "max_target_length"}[grows]
+        message = f"`OwnCollator._corrupt` gives example 1 .* {long} tokens in its {grows}, but `{name}` is 4"
+        with self.assertRaisesRegex(ValueError, message):
+            collator(examples)
+
+    @parameterized.parameters(
+        ((GOOD,), "must return inputs and targets, each as a pair"),
+        ((GOOD[0], GOOD), "must return inputs and targets, each as a pair"),
+        (None, "must return inputs and targets, each as a pair"),
+        ((GOOD, (GOOD[0], [2, 2, 1])), "must return targets as the ids of all 2 examples"),
+        (((GOOD[0], [4, 4]), GOOD), "must return inputs as the ids of all 2 examples"),
+        (((GOOD[0].astype(float), [2, 3]), GOOD), "must return inputs .*one array of integers"),
+        ((GOOD, ([[5, 1], [5, 6, 1]], [2, 3])), "must return targets .*one array of integers"),
+        ((GOOD, (GOOD[0], [0, 5])), "gives example 0 of the batch no tokens in its targets"),
+    )
+    def test_noise_of_ones_own_that_returns_something_else_is_an_error(self, corrupted, message):
+        with self.assertRaisesRegex(ValueError, f"`OwnCollator._corrupt` {message}"):
+            own_collator(corrupted)([{"input_ids": [5, 6, 7]}] * 2)
+
+    def test_noise_of_ones_own_may_return_lists_and_small_integers(self):
+        corrupted = (GOOD[0].tolist(), [2, 3]), (GOOD[0].astype(np.int32), GOOD[1].astype(np.int16))
+        batch = own_collator(corrupted)([{"input_ids": [5, 6, 7]}] * 2)
+        self.assertEqual(batch["labels"].tolist(), [[5, EOS, -100], [5, 6, EOS]])
+        self.assertEqual({values.dtype for values in batch.values()}, {torch.int64, torch.bool})
 
     def test_more_spans_than_sentinels_are_an_error(self):
         examples = [{"input_ids": [5] * 1024, "sentence_lengths": [1024]}]

@@ -47,7 +47,45 @@ def same(examples, others):
     )
 
 
+class UndecoratedObjective(SpanCorruptionObjective):
+    mean_noise_span_length: float = 16.0
+
+
+class ExtendedObjective(SpanCorruptionObjective):
+    ratio: float = 0.5
+
+
+@dataclass
+class UntypedObjective(DepthObjective):
+    min_sentences = 3
+
+
+@dataclass
+class DecoratedObjective(ExtendedObjective):
+    mean_noise_span_length: float = 16.0
+
+
+class NamedObjective(SpanCorruptionObjective):
+    name: ClassVar[str] = "named"
+    model_type = "t5"
+    packed_examples = 3
+
+
 class ObjectiveTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (UndecoratedObjective, "mean_noise_span_length"),
+        (ExtendedObjective, "ratio"),
+        (UntypedObjective, "min_sentences"),
+        (DecoratedObjective, "ratio"),  # of its base
+    )
+    def test_settings_of_ones_own_that_would_be_left_out_are_an_error(self, objective, name):
+        message = f"`{name}` of {objective.__name__} is no field, .*`@dataclass`.*`{name}: float = …`"
+        with self.assertRaisesRegex(TypeError, message):
+            objective(TOKENIZER)
+
+    def test_what_is_no_setting_needs_no_field(self):
+        self.assertEqual(NamedObjective(TOKENIZER).settings["objective"], "named")
+
     @parameterized.product(
         objective=list(OBJECTIVES.values()), pack_examples=(False, True), padding=("longest", "max_length")
     )

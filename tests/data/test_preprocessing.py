@@ -5,12 +5,15 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset, DatasetDict, IterableDataset
+from datasets.fingerprint import Hasher
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import DOCUMENTS, SENTENCES, call_in_another_process, tiny_tokenizer
 from hf_depth.data import tokenization
+from hf_depth.data.metadata import MetadataEncoder
 from hf_depth.data.noise_lengths import depth_input_and_target_lengths
+from hf_depth.data.packing import PackedPreprocessor, prefix_lm_length_bounds
 from hf_depth.data.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
@@ -62,6 +65,15 @@ def filled_windows(capacities: list[int], lengths: list[int]) -> list[list[int]]
         else:
             windows[-1] = window
     return windows
+
+
+class OwnPreprocessor(SpanCorruptionPreprocessor):
+    """Of a module, so that its code is no part of its pickle."""
+
+    text, version = "", 101
+
+    def __call__(self, batch):
+        return super().__call__({"text": [self.text] * len(batch["text"])})
 
 
 class SpanCorruptionPreprocessorTest(parameterized.TestCase):
@@ -361,6 +373,36 @@ class DatasetStatisticsTest(parameterized.TestCase):
         wanted = [list(example["input_ids"]) for example in everything if len(example["sentence_lengths"]) == 2]
         self.assertEqual([list(example["input_ids"]) for example in pairs], wanted)
         self.assertBetween(len(wanted), 1, len(list(everything)) - 1)
+
+    @parameterized.parameters("windows", "sentences", "metadata", "rows")
+    def test_another_version_of_what_makes_examples_is_another_fingerprint(self, part):
+        def fingerprint():
+            metadata = MetadataEncoder(TOKENIZER, ["url"])
+            preprocessor = depth_preprocessor(metadata=metadata)
+            if part == "windows":
+                preprocessor = SpanCorruptionPreprocessor(TOKENIZER, 40)
+            if part == "rows":
+                preprocessor = PackedPreprocessor(preprocessor, prefix_lm_length_bounds, 512, 512)
+            return Hasher.hash(preprocessor)
+
+        kinds = {"windows": SpanCorruptionPreprocessor, "sentences": DepthPreprocessor}
+        kinds |= {"metadata": MetadataEncoder, "rows": PackedPreprocessor}
+        before = fingerprint()
+        self.assertEqual(fingerprint(), before)
+        with mock.patch.object(kinds[part], "version", 99):
+            self.assertNotEqual(fingerprint(), before)
+
+    def test_an_own_preprocessor_of_another_version_makes_examples_anew(self):
+        def examples(text, version):
+            data = Dataset.from_json(f"{folder}/texts.jsonl", cache_dir=f"{folder}/cache")
+            with mock.patch.multiple(OwnPreprocessor, text=text, version=version):
+                return TOKENIZER.decode(prepare_dataset(data, OwnPreprocessor(TOKENIZER, 40))[0]["input_ids"])
+
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        Dataset.from_dict({"text": SENTENCES}).to_json(f"{folder}/texts.jsonl")
+        self.assertEqual(examples("It rains.", 101), "It rains.")
+        self.assertEqual(examples("It pours.", 101), "It rains.")  # what a method does is in no fingerprint
+        self.assertEqual(examples("It pours.", 102), "It pours.")
 
     def test_no_example_with_enough_sentences_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "min_sentences.*max_source_length"):

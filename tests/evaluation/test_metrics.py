@@ -206,6 +206,45 @@ class RegisterMetricTest(parameterized.TestCase):
             self.assertAlmostEqual(metrics[name], value)
         self.assertIn(f"{score:.2f}", results_table([TaskResult(spec, "test", metrics)]))
 
+    @parameterized.parameters(True, False)
+    def test_what_is_called_to_score_is_what_is_documented(self, is_of_classes):
+        calls = []
+
+        class Recorded(TaskMetric):
+            """Without defaults, and with arrays alone."""
+
+            key, kind = "recorded", "ids" if is_of_classes else "values"
+
+        def score_classes(predictions, references, num_labels, sample_weight):
+            calls.append((type(predictions), type(references), num_labels, sample_weight is not None))
+            return np.average(predictions == references, weights=sample_weight)
+
+        def score_values(predictions, references):
+            calls.append((type(predictions), type(references)))
+            return (predictions == references).mean()
+
+        Recorded.score = staticmethod(score_classes if is_of_classes else score_values)
+        register_metric(Recorded)
+        kind = {} if is_of_classes else {"label_step": 1}
+        spec = TaskSpec("mine", "stars", "review", "", list("1234"), metric_names="recorded", **kind)
+        metrics = compute_task_metrics(spec, [{"label": label} for label in "1224"], predicted_ids=[0, 1, 2, 3])
+        self.assertEqual(metrics["recorded"], 0.75)
+        arrays = (np.ndarray, np.ndarray)
+        self.assertEqual(calls[0], (*arrays, 4, False) if is_of_classes else arrays)
+        self.assertEqual(calls[1:], [(*arrays, 4, True)] * 2 if is_of_classes else [])
+
+    @parameterized.parameters(
+        *("loss", "score", "unparsed_fraction", "runtime", "samples", "model_preparation_time"),
+        *("samples_per_second", "majority_f1", "chance_mine", "bag_of_words_f1", "random_weights_f1", "mem_gpu"),
+    )
+    def test_a_name_of_something_else_that_is_reported_is_refused(self, key):
+        metric = type("Mine", (Balanced,), {"key": key})
+        message = f"`eval_{key}` is what .* Mine would replace: choose another `key`"
+        for overwrite in (False, True):
+            with self.assertRaisesRegex(ValueError, message):
+                register_metric(metric, overwrite=overwrite)
+        self.assertNotIn(key, METRIC_KINDS)
+
     def test_a_metric_suits_the_tasks_of_its_kind(self):
         register_metric(WithinOne)
         with self.assertRaisesRegex(ValueError, "'within_one' does not suit predictions that are a class"):

@@ -1,4 +1,5 @@
 import tempfile
+from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
@@ -203,6 +204,9 @@ class DatasetTest(parameterized.TestCase):
         self.assertEqual(*map(Hasher.hash, preprocessors))
         other = TaskPreprocessor(TOKENIZER, RTE, sentence_tokens=True, max_source_length=99)
         self.assertNotEqual(Hasher.hash(other), Hasher.hash(preprocessors[0]))
+        with mock.patch.object(TaskPreprocessor, "version", 99):
+            changed = TaskPreprocessor(tiny_tokenizer(True), get_task("rte"), sentence_tokens=True)
+        self.assertNotEqual(Hasher.hash(changed), Hasher.hash(preprocessors[0]))
 
     def test_prepared_examples_are_found_in_the_cache_again(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ from absl.testing import parameterized
 from accelerate.utils import FullyShardedDataParallelPlugin
 from transformers import GenerationConfig
 
-from hf_depth import DepthTrainingArguments, TaskTrainingArguments
+from hf_depth import DepthTrainer, DepthTrainingArguments, TaskTrainer, TaskTrainingArguments
 from hf_depth.training.runs import Run
 from hf_depth.training.settings import check_sharding, check_whole_weights
 from tiny_tasks import rte_rows, task_dataset
@@ -169,6 +169,31 @@ class TrainerTest(TrainingTestCase):
             with self.assertRaisesRegex(ValueError, f"`metric_for_best_model` '{name}' is no metric"):
                 each.train()
             self.assertEqual(each.state.global_step, 0)
+
+    @parameterized.product(fine_tunes=(False, True), method=("evaluate", "evaluation_loop"), name=("mine", "my"))
+    def test_the_best_model_may_be_that_of_a_metric_of_ones_own_trainer(self, fine_tunes, method, name):
+        def evaluate(self, *args, **kwargs):
+            metrics = super(Own, self).evaluate(*args, **kwargs)
+            return metrics | {"eval_mine": float(self.state.global_step == 2)}
+
+        def evaluation_loop(self, *args, **kwargs):
+            output = super(Own, self).evaluation_loop(*args, **kwargs)
+            output.metrics["eval_mine"] = float(self.state.global_step == 2)
+            return output
+
+        Own = type("Own", (TaskTrainer if fine_tunes else DepthTrainer,), {method: locals()[method]})
+        arguments = EVERY_TWO_STEPS | {"max_steps": 4, "metric_for_best_model": name, "load_best_model_at_end": True}
+        if fine_tunes:
+            dataset = task_dataset(rte_rows(4), "t5")
+            run = task_trainer("t5", self.folder, rte_rows(4), dataset, trainer_class=Own, **arguments)
+        else:
+            run = trainer("t5", self.folder, trainer_class=Own, **arguments)
+        if name == "my":  # is told at the first evaluation
+            with self.assertRaisesRegex(KeyError, "eval_my.*not found in the evaluation metrics"):
+                run.train()
+            return
+        run.train()
+        self.assertEqual((run.state.best_metric, run.state.best_global_step), (1.0, 2))
 
     @parameterized.parameters("score", "eval_accuracy", "loss", "majority_accuracy")
     def test_metrics_of_the_evaluation_are_known(self, name):

@@ -27,7 +27,7 @@ from hf_depth import (
     TaskTrainingArguments,
     get_task,
 )
-from hf_depth.evaluation.metrics import METRICS
+from hf_depth.evaluation.metrics import METRICS, Accuracy, register_metric
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.checks import METRIC_KINDS
 from hf_depth.tasks.config import find_task_config
@@ -251,6 +251,16 @@ class EvaluationTest(TestCase):
         self.assertEmpty(warnings({}, generation_max_length=2, prediction_mode="score_labels"))
         self.assertLen(warnings({}, generation_config=GenerationConfig(max_length=needed - 1)), 1)
         self.assertEmpty(warnings({}, generation_config=GenerationConfig(max_new_tokens=needed - 1)))
+
+    def test_no_metric_may_have_the_name_of_something_else_that_is_reported(self):
+        dataset = task_dataset(rte_rows(4), "t5")
+        metrics = trainer("t5", self.folder, rte_rows(4), dataset, skip_memory_metrics=False).evaluate()
+        reported = {name.removeprefix("eval_") for name in metrics if name.startswith("eval_")}
+        others = reported - set(dataset.spec.metric_names)
+        self.assertContainsSubset(["loss", "runtime", "model_preparation_time", "mem_cpu_alloc_delta"], others)
+        for key in sorted(others):
+            with self.subTest(key), self.assertRaisesRegex(ValueError, "choose another `key`"):
+                register_metric(type("Mine", (Accuracy,), {"key": key}))
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()

@@ -33,6 +33,7 @@ from hf_depth import (
 from tiny_training import (
     WRAPPERS,
     ForgetfulWrapper,
+    LabelTermTrainer,
     TrainingTestCase,
     Wrapper,
     parameters,
@@ -178,6 +179,23 @@ class LossTest(TrainingTestCase):
             if key.split("_")[-1] not in ("runtime", "second", "time", "fraction", "epoch"):
                 self.assertAlmostEqual(together["eval"][key], value, delta=1e-5, msg=key)
 
+    @parameterized.parameters("depth", "t5")
+    def test_a_term_of_ones_own_for_each_label_is_the_same_in_two_processes(self, kind):
+        # So many rows to evaluate on fill the batches of two processes.
+        shape = {"number_of_rows": 16, "number_of_eval_rows": 6, "learning_rate": 0.01}
+        shape["per_device_eval_batch_size"] = 1
+        alone = trainer(kind, self.folder, per_device_train_batch_size=8, trainer_class=LabelTermTrainer, **shape)
+        plain = trainer(kind, self.folder, per_device_train_batch_size=8, **shape)
+        for run in (alone, plain):
+            run.train()
+        shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "has_term": True}
+        together = run_on_two_ranks(kind, self.folder, shape)
+        self.assert_close(together["parameters"], parameters(alone.model))
+        expected = alone.evaluate()["eval_loss"]
+        self.assertGreater(expected, 2 * plain.evaluate()["eval_loss"])
+        self.assertAlmostEqual(together["train"]["loss"], alone.state.log_history[0]["loss"], delta=1e-5)
+        self.assertAlmostEqual(together["eval"]["eval_loss"], expected, delta=1e-5)
+
     def test_a_mean_of_each_process_is_one_of_its_own_labels_where_that_is_asked_for(self):
         shape = {"per_device_train_batch_size": 4, "number_of_rows": 8}
         alone = trainer("t5", self.folder, gradient_accumulation_steps=2, **shape)
@@ -291,6 +309,25 @@ class EngineTest(TrainingTestCase):
                 self.assertAlmostEqual(other[name], log[name], delta=1e-5, msg=f"{name} of step {log['step']}")
 
 
+class CountingSGD(torch.optim.SGD):
+    """With a warm-up of its own, whose steps it counts in its groups."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr=lr)
+        for group in self.param_groups:
+            group["k"] = 0
+
+    def step(self, closure=None):
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["k"] += 1
+            group["lr"] *= min(1, group["k"] / 4)
+        loss = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return loss
+
+
 class ResumeTest(TrainingTestCase):
     @parameterized.product(kind=("depth", "t5"), workers=(0, 2))
     def test_resumed_run_equals_uninterrupted_run_to_the_bit(self, kind, workers):
@@ -333,6 +370,30 @@ class ResumeTest(TrainingTestCase):
         group = resumed.optimizer.param_groups[0]
         self.assertFalse(group["fused"])  # on a GPU its steps are on the CPU, where the fused one does not take them
         self.assertEqual((group["lr"], group["weight_decay"]), (2e-3, 0.1))
+
+    @parameterized.parameters(False, True)
+    def test_what_an_optimizer_keeps_in_its_groups_is_resumed(self, is_made_by_the_trainer):
+        class OwnTrainer(DepthTrainer):
+            @staticmethod
+            def get_optimizer_cls_and_kwargs(args, model=None):
+                return CountingSGD, {"lr": args.learning_rate}
+
+        def made(**changes):
+            arguments = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 0.5} | changes
+            run = trainer("t5", self.folder, trainer_class=OwnTrainer, **arguments)
+            if not is_made_by_the_trainer:
+                run.optimizer = CountingSGD(run.model.parameters(), lr=arguments["learning_rate"])
+            return run
+
+        whole, resumed = made(), made()
+        whole.train()
+        resumed.train(resume_from_checkpoint=f"{self.folder}/checkpoint-2")
+        self.assertEqual({group["k"] for group in resumed.optimizer.param_groups}, {4})
+        for name, value in parameters(whole.model).items():
+            self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
+        changed = made(learning_rate=0.25, lr_scheduler_type="constant")
+        changed.train(resume_from_checkpoint=f"{self.folder}/checkpoint-2")
+        self.assertEqual({group["lr"] for group in changed.optimizer.param_groups}, {0.25})
 
     @parameterized.parameters(False, True)
     def test_every_epoch_corrupts_anew_and_every_evaluation_the_same(self, streaming):
