@@ -5,6 +5,7 @@ Imports only torch: the Hub ships it with the model's code.
 """
 
 import torch
+from torch.autograd import forward_ad
 
 
 def operator_name(name: str, module_name: str) -> str:
@@ -19,9 +20,14 @@ def operator_name(name: str, module_name: str) -> str:
 
 
 def is_transformed() -> bool:
-    """Whether this runs within `torch.func.grad`, `vmap` and so on, which know torch's own operations alone."""
-    # Torch has no public function for it, and compilation does not know this one.
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """
+    Whether this runs within `torch.func.grad`, `vmap` and so on, or within forward-mode differentiation, which know
+    torch's own operations alone.
+    """
+    # Torch has no public functions for it, and compilation does not know these.
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch.autograd import forward_ad
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
@@ -849,6 +850,27 @@ class EncodeSentencesTest(parameterized.TestCase):
     def test_a_text_that_is_no_list_of_sentences_is_refused(self):
         for texts in (["A text."], ["First.", "Second."], [["A list."], "A text."]):
             with self.assertRaisesRegex(
+    @parameterized.product(
+        model=((T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)),
+        attn_implementation=("eager", "depth_sdpa"),
+        training=(False, True),
+    )
+    def test_forward_mode_gives_the_derivative_of_backward_mode(self, model, attn_implementation, training):
+        model_class, config = model
+        model = tiny_model(config(), attn_implementation, model_class=model_class).train(training)
+        batch = random_batch(6)
+        embeddings = model.shared(batch["input_ids"]).detach()
+        inputs = {"labels": batch["labels"], "attention_mask": batch["attention_mask"]}
+        if model_class is DepthForConditionalGeneration:
+            inputs["sentence_mask"] = is_sentence_token(batch["input_ids"], model.config)
+        direction = torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(6))
+        (gradient,) = torch.autograd.grad(model(inputs_embeds=embeddings.requires_grad_(), **inputs).loss, embeddings)
+        expected = (gradient * direction).sum()
+        # torch (2.13) has no forward mode of its fastest attention.
+        with forward_ad.dual_level(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            loss = model(inputs_embeds=forward_ad.make_dual(embeddings.detach(), direction), **inputs).loss
+            torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected, rtol=1e-4, atol=1e-6)
+
                 TypeError, r"list of its sentences, got '\w+.*encode_sentences\(tokenizer, \["
             ):
                 self.model.encode_sentences(self.tokenizer, *texts)
