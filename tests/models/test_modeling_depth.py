@@ -506,6 +506,34 @@ class GivenStatesTest(parameterized.TestCase):
             model(**batch)
 
 
+class SeveralTargetsTest(parameterized.TestCase):
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS[:2] + IMPLEMENTATIONS[3:], encoded=(False, True))
+    def test_one_input_may_have_several_targets(self, attn_implementation, encoded):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        one = {name: tensor[1:2] for name, tensor in batch.items()}
+        every = {name: tensor.expand(3, -1) for name, tensor in one.items()} | {"labels": batch["labels"]}
+        expected = model(**every).logits
+        if encoded:
+            ids = one.pop("input_ids")
+            one["encoder_outputs"] = model.encoder(ids, one["attention_mask"])
+        torch.testing.assert_close(model(**one | {"labels": batch["labels"]}).logits, expected)
+
+
+class MaskLengthTest(parameterized.TestCase):
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS, name=("attention_mask", "decoder_attention_mask"))
+    @torch.no_grad()  # flex_attention has no gradients on a CPU
+    def test_a_mask_is_no_longer_than_its_tokens(self, attn_implementation, name):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        length = batch["labels" if "decoder" in name else "input_ids"].shape[1]
+        for encoded in (False, True):
+            if encoded:
+                ids = batch.pop("input_ids")
+                batch["encoder_outputs"] = model.encoder(ids, batch["attention_mask"])
+            mask = torch.ones(3, length + 2)
+            with self.assertRaisesRegex(ValueError, rf"`{name}` must have .* at most {length}, got the shape \(3, "):
+                model(**{**batch, name: mask})
+
+
 class SeveralDevicesTest(parameterized.TestCase):
     @parameterized.product(
         config=(tiny_config(), tiny_t5_config()),
@@ -672,6 +700,27 @@ class FunctionalTest(parameterized.TestCase):
         by_row = torch.func.vmap(torch.func.grad(loss_of_row), (None, 0))(parameters, batch)
         actual = {name: gradient.sum(0) for name, gradient in by_row.items()}
         torch.testing.assert_close(actual, gradients(model, batch | number), rtol=1e-4, atol=1e-6)
+
+    @parameterized.product(
+        model=((T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)),
+        attn_implementation=("eager", "depth_sdpa"),
+        training=(False, True),
+    )
+    def test_forward_mode_gives_the_derivative_of_backward_mode(self, model, attn_implementation, training):
+        model_class, config = model
+        model = tiny_model(config(), attn_implementation, model_class=model_class).train(training)
+        batch = random_batch(6)
+        embeddings = model.shared(batch["input_ids"]).detach()
+        inputs = {"labels": batch["labels"], "attention_mask": batch["attention_mask"]}
+        if model_class is DepthForConditionalGeneration:
+            inputs["sentence_mask"] = is_sentence_token(batch["input_ids"], model.config)
+        direction = torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(6))
+        (gradient,) = torch.autograd.grad(model(inputs_embeds=embeddings.requires_grad_(), **inputs).loss, embeddings)
+        expected = (gradient * direction).sum()
+        # torch (2.13) has no forward mode of its fastest attention.
+        with forward_ad.dual_level(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            loss = model(inputs_embeds=forward_ad.make_dual(embeddings.detach(), direction), **inputs).loss
+            torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected, rtol=1e-4, atol=1e-6)
 
 
 class TrainingTest(parameterized.TestCase):
@@ -850,27 +899,6 @@ class EncodeSentencesTest(parameterized.TestCase):
     def test_a_text_that_is_no_list_of_sentences_is_refused(self):
         for texts in (["A text."], ["First.", "Second."], [["A list."], "A text."]):
             with self.assertRaisesRegex(
-    @parameterized.product(
-        model=((T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)),
-        attn_implementation=("eager", "depth_sdpa"),
-        training=(False, True),
-    )
-    def test_forward_mode_gives_the_derivative_of_backward_mode(self, model, attn_implementation, training):
-        model_class, config = model
-        model = tiny_model(config(), attn_implementation, model_class=model_class).train(training)
-        batch = random_batch(6)
-        embeddings = model.shared(batch["input_ids"]).detach()
-        inputs = {"labels": batch["labels"], "attention_mask": batch["attention_mask"]}
-        if model_class is DepthForConditionalGeneration:
-            inputs["sentence_mask"] = is_sentence_token(batch["input_ids"], model.config)
-        direction = torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(6))
-        (gradient,) = torch.autograd.grad(model(inputs_embeds=embeddings.requires_grad_(), **inputs).loss, embeddings)
-        expected = (gradient * direction).sum()
-        # torch (2.13) has no forward mode of its fastest attention.
-        with forward_ad.dual_level(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            loss = model(inputs_embeds=forward_ad.make_dual(embeddings.detach(), direction), **inputs).loss
-            torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected, rtol=1e-4, atol=1e-6)
-
                 TypeError, r"list of its sentences, got '\w+.*encode_sentences\(tokenizer, \["
             ):
                 self.model.encode_sentences(self.tokenizer, *texts)
