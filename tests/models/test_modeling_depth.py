@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.models.t5.modeling_t5 import T5Stack
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -26,6 +27,8 @@ from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
 from hf_depth.models.masking_depth import create_mask, is_sentence_token
 from hf_depth.models.modeling_depth import (
+    DepthDecoder,
+    DepthEncoder,
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
@@ -506,6 +509,114 @@ class GivenStatesTest(parameterized.TestCase):
             model(**batch)
 
 
+class DecoderTest(parameterized.TestCase):
+    """The decoder by itself, as `model.get_decoder()` returns it."""
+
+    def inputs(self, model):
+        batch = random_batch(6)
+        encoded = model.encoder(batch["input_ids"], batch["attention_mask"])
+        return batch, {
+            "encoder_hidden_states": encoded.last_hidden_state,
+            "encoder_attention_mask": batch["attention_mask"],
+            "encoder_sentence_mask": encoded.sentence_mask,
+        }
+
+    def logits(self, model, **inputs):
+        hidden_states = model.get_decoder()(**inputs).last_hidden_state
+        return model.lm_head(hidden_states * (model.model_dim**-0.5 if model.config.scale_decoder_outputs else 1))
+
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS, switch=(None, *SWITCHES[1:]))
+    @torch.no_grad()  # flex_attention has no gradients on a CPU
+    @uncompiled_flex_attention()
+    def test_it_computes_what_it_does_within_the_model(self, attn_implementation, switch):
+        model = tiny_model(attn_implementation=attn_implementation, **({switch: False} if switch else {}))
+        batch, given = self.inputs(model)
+        decoder_ids = model._shift_right(batch["labels"])
+        is_real = random_padding(torch.Generator().manual_seed(6), *decoder_ids.shape)
+        expected = model(**batch, decoder_attention_mask=is_real).logits
+        sentence_mask = is_sentence_token(decoder_ids, model.config)
+        for inputs in (
+            {"input_ids": decoder_ids},
+            {"inputs_embeds": model.shared(decoder_ids), "sentence_mask": sentence_mask},
+        ):
+            torch.testing.assert_close(self.logits(model, **inputs, attention_mask=is_real, **given), expected)
+
+    def test_a_cache_is_continued(self):
+        model = tiny_model()
+        batch, given = self.inputs(model)
+        ids = random_ids(torch.Generator().manual_seed(6), 3, 7)
+        expected = self.logits(model, input_ids=ids, **given)
+        cache = model.decoder(ids[:, :4], use_cache=True, **given).past_key_values
+        rest = {"input_ids": ids[:, 4:], "past_key_values": cache, **given}
+        with self.assertRaisesRegex(ValueError, "pass it .to the decoder by itself, as `sentence_mask`. for all"):
+            model.decoder(**rest)
+        found = self.logits(model, **rest, sentence_mask=is_sentence_token(ids, model.config))
+        torch.testing.assert_close(found, expected[:, 4:], rtol=1e-4, atol=1e-5)
+
+    def test_what_it_cannot_know_has_to_be_given(self):
+        model = tiny_model()
+        batch, given = self.inputs(model)
+        decoder_ids = model._shift_right(batch["labels"])
+        with self.assertRaisesRegex(ValueError, "`inputs_embeds` does not say .* `sentence_mask` beside it, or `inpu"):
+            model.decoder(inputs_embeds=model.shared(decoder_ids), **given)
+        del given["encoder_sentence_mask"]
+        with self.assertRaisesRegex(ValueError, "`encoder_hidden_states` does not .* `encoder_sentence_mask`, which"):
+            model.decoder(decoder_ids, **given)
+        model.decoder(decoder_ids)  # without an encoder there is no cross-attention
+        with self.assertRaisesRegex(ValueError, "exactly one of input_ids or inputs_embeds"):
+            model.decoder(**given)
+
+
+class AroundStacksTest(parameterized.TestCase):
+    """Modules of others in the place of a stack or of an embedding, as stock T5 takes them."""
+
+    MODELS = (
+        ("depth", DepthForConditionalGeneration, tiny_config),
+        ("t5", T5ForConditionalGeneration, tiny_t5_config),
+    )
+
+    class Narrow(torch.nn.Module):
+        """Knows the arguments that T5 gives its encoder, and has none of its attributes."""
+
+        def __init__(self, stack):
+            super().__init__()
+            self.stack = stack
+
+        def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None):
+            assert input_ids is not None
+            return self.stack(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+
+    class Wide(torch.nn.Module):
+        def __init__(self, stack):
+            super().__init__()
+            self.stack = stack
+
+        def forward(self, *args, **kwargs):
+            return self.stack(*args, **kwargs)
+
+    @parameterized.product(model=MODELS, attn_implementation=("eager", "sdpa", "depth_sdpa"), training=(False, True))
+    def test_a_module_around_a_stack_changes_nothing(self, model, attn_implementation, training):
+        _, model_class, config = model
+        for part, around in (("encoder", self.Narrow), ("encoder", self.Wide), ("decoder", self.Wide)):
+            model, batch = tiny_model(config(), attn_implementation, model_class=model_class), random_batch(6)
+            model.train(training)
+            expected = gradients(model, batch)
+            setattr(model, part, around(getattr(model, part)))
+            found = gradients(model, batch)
+            for name, gradient in expected.items():
+                name_there = name.replace(f"{part}.", f"{part}.stack.", 1) if name.startswith(part) else name
+                torch.testing.assert_close(found[name_there], gradient)
+
+    @parameterized.product(model=MODELS, attn_implementation=("eager", "sdpa", "depth_sdpa"), training=(False, True))
+    def test_an_embedding_may_have_no_weight(self, model, attn_implementation, training):
+        _, model_class, config = model
+        model, batch = tiny_model(config(), attn_implementation, model_class=model_class), random_batch(6)
+        model.train(training)
+        expected = model(**batch).loss
+        model.set_input_embeddings(torch.nn.Sequential(model.shared))
+        torch.testing.assert_close(model(**batch).loss, expected)
+
+
 class SeveralTargetsTest(parameterized.TestCase):
     @parameterized.product(attn_implementation=IMPLEMENTATIONS[:2] + IMPLEMENTATIONS[3:], encoded=(False, True))
     def test_one_input_may_have_several_targets(self, attn_implementation, encoded):
@@ -591,6 +702,18 @@ class SignatureTest(parameterized.TestCase):
             None, batch["attention_mask"], decoder_ids, None, encoder_outputs, None, None, None, batch["labels"]
         )
         torch.testing.assert_close(outputs.loss, model(**batch).loss)
+
+    def test_arguments_of_a_stack_come_in_the_order_of_t5(self):
+        names = list(inspect.signature(T5Stack.forward).parameters)[:-1]
+        for stack_class in (DepthEncoder, DepthDecoder):
+            self.assertEqual(list(inspect.signature(stack_class.forward).parameters)[: len(names)], names)
+        model, batch = tiny_model(), random_batch(6)
+        expected = model.encoder(**{name: batch[name] for name in ("input_ids", "attention_mask")})
+        embeddings = model.shared(batch["input_ids"])
+        found = model.encoder(
+            None, batch["attention_mask"], None, None, embeddings, sentence_mask=expected.sentence_mask
+        )
+        torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state)
 
     @parameterized.parameters(
         (T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)
