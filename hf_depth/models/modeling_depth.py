@@ -484,13 +484,14 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         predictions = None
         is_fused = skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None
         is_fused = is_fused and not is_transformed()
+        _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights)
         logits = None if is_fused else self.lm_head(hidden_states)
         # A model may be spread over several devices: all else moves to that of the logits, as in T5.
         device = (hidden_states if is_fused else logits).device
         labels = labels.to(device)
         loss_weights = None if loss_weights is None else loss_weights.to(device)
         if isinstance(num_items_in_batch, torch.Tensor):
-            num_items_in_batch = num_items_in_batch.to(device)
+            num_items_in_batch = num_items_in_batch.to(device).reshape(())
         divisor = num_items_in_batch
         if divisor is None and loss_weights is None:
             divisor = (labels != -100).sum()
@@ -1073,6 +1074,26 @@ def _states_dtype(model: PreTrainedModel, embedding: nn.Module) -> torch.dtype:
 
 
 def _decoder_query_mask(config, input_ids, inputs_embeds, sentence_mask, past_key_values):
+def _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights):
+    """Raise if labels or weights are not one per position of the decoder: flattened, they would be misaligned."""
+    positions = hidden_states.shape[:2]
+    if labels.shape != positions:
+        raise ValueError(
+            f"`labels` must have one id for each position of the decoder, shape {tuple(positions)}, got the shape "
+            f"{tuple(labels.shape)}: set those to -100 that do not count."
+        )
+    if loss_weights is not None and loss_weights.shape != positions:
+        raise ValueError(
+            f"`loss_weights` must have one number per label, shape {tuple(positions)}, got the shape "
+            f"{tuple(loss_weights.shape)}: `weights.expand(labels.shape)` repeats what is of shape `(batch_size, 1)`."
+        )
+    if isinstance(num_items_in_batch, torch.Tensor) and num_items_in_batch.numel() != 1:
+        raise ValueError(
+            "`num_items_in_batch` must be one number, that of the labels of the whole global batch, got the shape "
+            f"{tuple(num_items_in_batch.shape)}: pass its sum."
+        )
+
+
     """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
     if input_ids is not None:
         return is_sentence_token(input_ids, config)

@@ -761,6 +761,32 @@ class LossTest(parameterized.TestCase):
         for num_items in (7, torch.tensor(7), torch.tensor(7.0)):
             torch.testing.assert_close(model(**batch, num_items_in_batch=num_items).loss, loss * number / 7)
 
+    @parameterized.product(model=MODELS, training=(False, True), skip_logits=(None, False))
+    def test_one_number_of_items_may_be_of_any_shape(self, model, training, skip_logits):
+        _, model_class, config = model
+        model, batch = tiny_model(config(), model_class=model_class).train(training), random_batch(9)
+        expected = model(**batch, num_items_in_batch=7, skip_logits=skip_logits).loss
+        for number in (torch.tensor([7]), torch.tensor([[7]])):
+            loss = model(**batch, num_items_in_batch=number, skip_logits=skip_logits).loss
+            torch.testing.assert_close(loss, expected)
+        with self.assertRaisesRegex(ValueError, r"`num_items_in_batch` must be one number.* the shape \(2,\)"):
+            model(**batch, num_items_in_batch=torch.tensor([3, 4]), skip_logits=skip_logits)
+
+    @parameterized.product(model=MODELS, training=(False, True), skip_logits=(None, False))
+    def test_labels_and_weights_have_the_shape_of_the_decoder_input(self, model, training, skip_logits):
+        _, model_class, config = model
+        model, batch = tiny_model(config(), model_class=model_class).train(training), random_batch(9)
+        labels = batch["labels"]
+        rows, columns = labels.shape
+        weights = torch.rand(rows, columns)
+        for wrong in (weights.t(), weights.flatten(), weights[:, :1], weights[0], weights[..., None]):
+            with self.assertRaisesRegex(ValueError, r"`loss_weights` must have .* \(3, 9\), got the shape"):
+                model(**batch, loss_weights=wrong, skip_logits=skip_logits)
+        batch["decoder_input_ids"] = model._shift_right(labels)
+        for wrong in (labels[:, :-1], labels[:2], labels.t(), labels.flatten(), labels[..., None]):
+            with self.assertRaisesRegex(ValueError, r"`labels` must have .* \(3, 9\), got the shape"):
+                model(**{**batch, "labels": wrong}, skip_logits=skip_logits)
+
     @parameterized.named_parameters(*MODELS)
     def test_a_batch_without_labels_to_learn_has_loss_zero(self, model_class, config):
         model = tiny_model(config(), model_class=model_class)
