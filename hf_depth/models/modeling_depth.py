@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers import (
     Cache,
+    GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -173,7 +174,9 @@ def partition_parameters(model: PreTrainedModel) -> None:
     deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
 
-class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
+# Transformers looks for GenerationMixin among the direct bases of a class from the Hub: without it there, each load
+# would be of a class of its own, which cannot be pickled.
+class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, GenerationMixin):
     """
     The T5 of transformers with five changes; it saves and loads as the original class does.
 
@@ -699,7 +702,7 @@ class DepthDecoder(DepthStack):
         )
 
 
-class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
+class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
     """
     UMT5, a T5 with a relative position bias in every layer, with the repairs of [`T5ForConditionalGeneration`].
 
@@ -721,7 +724,7 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
         self._replace_stacks(DepthStack, DepthStack, checkpointing)
 
 
-class DepthForConditionalGeneration(T5ForConditionalGeneration):
+class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
     """
     T5 in which sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder) and
     only to the encoder's sentence tokens (cross-attention); every other token attends as in T5 (paper, section 3).
