@@ -484,10 +484,10 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
         """The fields of the output that come from what the head reads (B, T, D), scaled."""
         if labels is None:
             return {"logits": self.lm_head(hidden_states)}
+        _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights)
         predictions = None
         is_fused = skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None
         is_fused = is_fused and not is_transformed()
-        _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights)
         logits = None if is_fused else self.lm_head(hidden_states)
         # A model may be spread over several devices: all else moves to that of the logits, as in T5.
         device = (hidden_states if is_fused else logits).device
@@ -974,6 +974,10 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
         inputs["decoder_attention_mask"] = decoder_attention_mask
         sentence_mask = is_sentence_token(input_ids, self.config)
         cache = inputs.get("past_key_values")
+        if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
+            # Of a given cache whose ids `generate()` does not know.
+            unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
+            sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
         if getattr(cache, "is_compileable", False):
             # A static cache is there to keep shapes static: a mask that grew by one a step would recompile each time.
             sentence_mask = pad_to(sentence_mask, cache.get_mask_sizes(input_ids.shape[1], 0)[0])
@@ -1024,11 +1028,17 @@ def check_loaded_weights(
         if keys:
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    remedy = ""
+    if loading_info["missing_keys"]:
+        remedy = (
+            " A class that adds weights, such as another head, is started from one by `from_pretrained(..., "
+            "output_loading_info=True)`, which returns the model and what its checkpoint lacks."
+        )
     if problems:
         raise ValueError(
             f"The weights of {name_or_path} are not those of the model that its config.json describes ("
             f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
-            "output head."
+            f"output head.{remedy}"
         )
 
 
@@ -1064,19 +1074,6 @@ def _segment_mask(config, query_segments, key_segments, attention_mask, dtype, i
     )
 
 
-def _return_dict(stack: nn.Module) -> dict[str, bool]:
-    """What makes a stack return no tuple, whatever its configuration says; another module may not know it."""
-    return {"return_dict": True} if isinstance(stack, T5Stack) else {}
-
-
-def _states_dtype(model: PreTrainedModel, embedding: nn.Module) -> torch.dtype:
-    """The dtype of the hidden states; a module in place of an embedding may have no weight."""
-    weight = getattr(embedding, "weight", None)
-    is_float = isinstance(weight, torch.Tensor) and weight.is_floating_point()
-    return weight.dtype if is_float else model.dtype
-
-
-def _decoder_query_mask(config, input_ids, inputs_embeds, sentence_mask, past_key_values):
 def _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights):
     """Raise if labels or weights are not one per position of the decoder: flattened, they would be misaligned."""
     positions = hidden_states.shape[:2]
@@ -1097,6 +1094,19 @@ def _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weight
         )
 
 
+def _return_dict(stack: nn.Module) -> dict[str, bool]:
+    """What makes a stack return no tuple, whatever its configuration says; another module may not know it."""
+    return {"return_dict": True} if isinstance(stack, T5Stack) else {}
+
+
+def _states_dtype(model: PreTrainedModel, embedding: nn.Module) -> torch.dtype:
+    """The dtype of the hidden states; a module in place of an embedding may have no weight."""
+    weight = getattr(embedding, "weight", None)
+    is_float = isinstance(weight, torch.Tensor) and weight.is_floating_point()
+    return weight.dtype if is_float else model.dtype
+
+
+def _decoder_query_mask(config, input_ids, inputs_embeds, sentence_mask, past_key_values):
     """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
     if input_ids is not None:
         return is_sentence_token(input_ids, config)
