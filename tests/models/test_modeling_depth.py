@@ -618,16 +618,25 @@ class AroundStacksTest(parameterized.TestCase):
 
 
 class SeveralTargetsTest(parameterized.TestCase):
-    @parameterized.product(attn_implementation=IMPLEMENTATIONS[:2] + IMPLEMENTATIONS[3:], encoded=(False, True))
-    def test_one_input_may_have_several_targets(self, attn_implementation, encoded):
-        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+    @parameterized.product(
+        attn_implementation=("eager", "sdpa", "depth_sdpa"), kind=("plain", "encoded", "packed", "packed T5")
+    )
+    def test_one_input_may_have_several_targets(self, attn_implementation, kind):
+        model_class, config = DepthForConditionalGeneration, tiny_config
+        if kind == "packed T5":
+            model_class, config = T5ForConditionalGeneration, tiny_t5_config
+        model, batch = tiny_model(config(), attn_implementation, model_class=model_class), random_batch(6)
+        targets = {"labels": batch["labels"]}
         one = {name: tensor[1:2] for name, tensor in batch.items()}
-        every = {name: tensor.expand(3, -1) for name, tensor in one.items()} | {"labels": batch["labels"]}
+        if "packed" in kind:
+            one["encoder_segment_ids"] = torch.where(one["attention_mask"], 1 + (torch.arange(12) > 5), 0)
+            targets["decoder_segment_ids"] = 1 + (torch.arange(9) > torch.tensor([[3], [4], [5]])).long()
+        every = {name: tensor.expand(3, -1) for name, tensor in one.items()} | targets
         expected = model(**every).logits
-        if encoded:
+        if kind == "encoded":
             ids = one.pop("input_ids")
             one["encoder_outputs"] = model.encoder(ids, one["attention_mask"])
-        torch.testing.assert_close(model(**one | {"labels": batch["labels"]}).logits, expected)
+        torch.testing.assert_close(model(**one | targets).logits, expected)
 
 
 class MaskLengthTest(parameterized.TestCase):
