@@ -579,7 +579,7 @@ class DepthEncoder(DepthStack):
             [`DepthEncoderOutput`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if there are `inputs_embeds` and no `sentence_mask`.
+            `ValueError`: if there are `inputs_embeds` and no `sentence_mask`, or if that is of another shape.
         """
         if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
@@ -588,6 +588,7 @@ class DepthEncoder(DepthStack):
             groups = None
             if self.config.hierarchical_encoder_mask:
                 sentence_mask = _required(sentence_mask, "`inputs_embeds`", "`sentence_mask` beside it")
+                _check_sentence_mask(sentence_mask, "sentence_mask", _first(input_ids, inputs_embeds))
                 groups = own_sentence_groups(sentence_mask, segment_ids)
             segments = None if segment_ids is None else (segment_ids, segment_ids)
             if groups is not None or segments is not None:
@@ -667,7 +668,7 @@ class DepthDecoder(DepthStack):
             [`BaseModelOutputWithPastAndCrossAttentions`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if a sentence mask is needed but missing.
+            `ValueError`: if a sentence mask is needed but missing, or of another shape.
         """
         has_input = input_ids is not None or inputs_embeds is not None  # else T5 says what is missing
         is_own = self.config.hierarchical_decoder_mask and not is_4d(attention_mask)
@@ -1029,7 +1030,7 @@ def check_loaded_weights(
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
     remedy = ""
-    if loading_info["missing_keys"]:
+    if "missing" in kinds and loading_info["missing_keys"]:
         remedy = (
             " A class that adds weights, such as another head, is started from one by `from_pretrained(..., "
             "output_loading_info=True)`, which returns the model and what its checkpoint lacks."
@@ -1126,6 +1127,7 @@ def _cross_attention_mask(
     if config.hierarchical_cross_mask:
         query_mask = _required(query_mask, *_DECODER_INPUT)
         sentence_mask = _required(sentence_mask, *_ENCODER_OUTPUT)
+        _check_sentence_mask(sentence_mask, "sentence_mask", encoder_hidden_states)
         groups = sentence_to_sentence_groups(query_mask, sentence_mask, query_segments, key_segments)
     if groups is None and query_segments is None:
         return attention_mask
@@ -1159,7 +1161,7 @@ def _decoder_attention_mask(
         if isinstance(past_length, torch.Tensor):
             past_length = past_length.clone()  # a static cache counts on in place, before a block mask is read
         key_length = cache.get_mask_sizes(key_length, 0)[0]
-    known_length = 0 if sentence_mask is None else sentence_mask.shape[1]
+    known_length = 0 if sentence_mask is None else sentence_mask.shape[-1]
     # The length of a static cache is a tensor, which a compiled graph cannot read. `generate()` pads its mask.
     is_readable = isinstance(past_length, int) or not (known_length or torch.compiler.is_compiling())
     if is_readable and past_length > 0 and known_length < past_length + query_mask.shape[1]:
@@ -1172,6 +1174,9 @@ def _decoder_attention_mask(
         )
     if sentence_mask is None:
         sentence_mask = query_mask
+    else:  # it may be longer: `generate()` pads it to the length of a static cache
+        known = sentence_mask[..., : query_mask.shape[1]]
+        _check_sentence_mask(known, "decoder_sentence_mask", query_mask)
     # A static cache has more keys than ids; the causal mask excludes the rest.
     sentence_mask = pad_to(sentence_mask, key_length)
     # A sentence token attends to itself: the groups need not know of segments to leave none without a key.
@@ -1187,6 +1192,16 @@ def _decoder_attention_mask(
         segments=None if segment_ids is None else (segment_ids, segment_ids),
         groups=sentence_to_sentence_groups(sentence_mask, sentence_mask),
     )
+
+
+def _check_sentence_mask(sentence_mask, name, tokens):
+    """Raise unless a sentence mask is one of the tokens (B, L, ...): groups of other places would not be seen."""
+    rows, length = tokens.shape[:2]
+    if sentence_mask.dim() != 2 or sentence_mask.shape[0] not in (1, rows) or sentence_mask.shape[1] != length:
+        raise ValueError(
+            f"`{name}` must have one entry for each token, shape {(rows, length)}, got the shape "
+            f"{tuple(sentence_mask.shape)}."
+        )
 
 
 def _required(sentence_mask: torch.BoolTensor | None, given: str, remedy: str) -> torch.BoolTensor:

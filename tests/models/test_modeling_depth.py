@@ -414,6 +414,21 @@ class GivenStatesTest(parameterized.TestCase):
         )
         torch.testing.assert_close(rest.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
+    @parameterized.product(
+        attn_implementation=("eager", "sdpa", "depth_sdpa"), name=("sentence_mask", "decoder_sentence_mask")
+    )
+    def test_a_sentence_mask_has_the_shape_of_the_tokens(self, attn_implementation, name):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        ids = batch["input_ids"] if name == "sentence_mask" else model._shift_right(batch["labels"])
+        mask = is_sentence_token(ids, model.config)
+        expected = model(**batch).logits
+        torch.testing.assert_close(model(**batch, **{name: mask}).logits, expected)
+        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
+        for wrong in (mask[:, :-2], mask.t(), mask[0], mask[:2, :-2]):
+            for given in ({}, {"encoder_outputs": encoder_outputs}):
+                with self.assertRaisesRegex(ValueError, rf"`{name}` must have .*, shape \(3, {mask.shape[1]}\), got"):
+                    model(**batch, **given, **{name: wrong})
+
     def test_a_model_without_hierarchical_masks_needs_no_sentence_masks(self):
         model, batch = tiny_model(**{switch: False for switch in SWITCHES}), random_batch(6)
         expected = model(**batch).logits
