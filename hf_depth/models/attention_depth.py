@@ -28,6 +28,9 @@ logger = logging.get_logger(__name__)
 
 # Of the implementations below: whether one works on a device, for the automatic choice of `load_model`.
 ATTENTION_CHECKS: dict[str, Callable[[torch.device, int, torch.dtype], str | None]] = {}
+# What this copy of the files has registered, by name. The Hub ships copies, maybe of another release, and transformers
+# knows one function of a name in a process, that of the copy that was imported last.
+_FUNCTIONS: dict[str, Callable[..., tuple[torch.Tensor, None]]] = {}
 
 
 def register_attention(
@@ -74,8 +77,7 @@ def register_attention(
     ) -> tuple[torch.Tensor, None]:
         if position_bias is not None and position_bias.dim() < 4:
             if device_types is not None and query.device.type not in device_types:
-                elsewhere = ALL_ATTENTION_FUNCTIONS["depth_sdpa"]
-                return elsewhere(
+                return _FUNCTIONS["depth_sdpa"](
                     module, query, key, value, attention_mask, dropout=dropout, position_bias=position_bias, **kwargs
                 )
             if kwargs.get("output_attentions"):
@@ -94,7 +96,11 @@ def register_attention(
             module, query, key, value, attention_mask, dropout=dropout, position_bias=position_bias, **kwargs
         )
 
-    ALL_ATTENTION_FUNCTIONS.register(name, attention_forward)
+    def attention_forward_of_its_copy(module: torch.nn.Module, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        return getattr(module, "attention_functions", _FUNCTIONS)[name](module, *args, **kwargs)
+
+    _FUNCTIONS[name] = attention_forward
+    ALL_ATTENTION_FUNCTIONS.register(name, attention_forward_of_its_copy)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, depth_mask)
     if check is not None:
         ATTENTION_CHECKS[name] = check
@@ -122,6 +128,8 @@ class DepthAttention(T5Attention):
     flex attention, which indexes the position bias by batch, the bias has a batch axis. A layer with a relative bias
     of its own uses that, not the one of the layer before: UMT5 has one per layer.
     """
+
+    attention_functions = _FUNCTIONS  # those of the files that this class is from
 
     def forward(
         self,

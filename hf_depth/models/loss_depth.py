@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .matmul_depth import MULTIPLE, onednn, suits_onednn
-from .operators_depth import is_traced, operator_name
+from .operators_depth import counts_flops, is_traced, operator_name
 
 IGNORED = -100
 # What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
@@ -274,6 +274,14 @@ def _(token_gradient, loss_gradient):
 
 
 _linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients)
+
+
+@counts_flops(operator_name("linear_cross_entropy", __name__))
+def _flops(
+    hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, *others, **kwargs
+):
+    """Rows without a label count, too: which ones these are is no matter of shapes."""
+    return 2 * hidden[0] * hidden[1] * weight[0] * (1 + needs_hidden_gradient + needs_weight_gradient)
 
 
 def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:

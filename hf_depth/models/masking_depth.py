@@ -110,6 +110,7 @@ def sentence_to_sentence_groups(
         number = key_mask.shape[1]  # no row has more segments than tokens
         counts = key_mask.new_zeros(len(key_mask), number + 1, dtype=torch.long)
         counts = counts.scatter_add(1, key_segments.long().clamp(0, number), key_mask.long())
+        counts = counts.expand(len(query_segments), -1)  # one input may have several targets
         has_keys = counts.gather(1, query_segments.long().clamp(0, number)) > 0  # (B, Q)
     return torch.where(query_mask & has_keys, 1, ANY_GROUP), key_mask.long()
 
@@ -198,6 +199,7 @@ def check_segment_ids(
     number = max(encoder_segment_ids.shape[1], decoder_segment_ids.shape[1]) + 1
     has_source = torch.zeros(len(encoder_segment_ids), number, dtype=torch.bool)
     has_source.scatter_(1, encoder_segment_ids.long(), True)
+    has_source = has_source.expand(len(decoder_segment_ids), -1)
     has_none = (decoder_segment_ids != 0) & ~has_source.gather(1, decoder_segment_ids.long())
     if has_none.any():
         row, place = has_none.nonzero()[0].tolist()
@@ -235,7 +237,8 @@ def create_mask(
     Args:
         config ([`PreTrainedConfig`]): of the encoder or of the decoder.
         attention_mask (`torch.Tensor` of shape `(batch_size, key_length)` or shorter, *optional*):
-            Non-zero on tokens that are not padding. A 4-D mask is returned as it is.
+            Non-zero on tokens that are not padding. A 4-D mask is returned as it is. Of this, and of segments and
+            groups, one row stands for all of the batch.
         query_shape (`tuple[int, int]`): batch size and number of queries.
         key_length (`int`): number of keys.
         dtype (`torch.dtype`): of the hidden states.
@@ -245,11 +248,26 @@ def create_mask(
         segments (`tuple`, *optional*): of queries and keys, see [`same_segment_mask_function`].
         groups (`tuple`, *optional*): of queries and keys, see [`group_mask_function`]. As in all mask functions, the
             first query is the one at `query_offset`.
+
+    Raises:
+        `ValueError`: if `attention_mask` is longer than the keys.
     """
     if is_4d(attention_mask):
         return attention_mask
+    batch_size = query_shape[0]
     if attention_mask is not None:
-        attention_mask = pad_to(attention_mask.to(device, torch.bool), key_length)
+        if attention_mask.shape[1] > key_length:
+            name = "decoder_attention_mask" if is_causal else "attention_mask"
+            raise ValueError(
+                f"`{name}` must have one entry per token, at most {key_length}, got the shape "
+                f"{tuple(attention_mask.shape)}: leave out what is behind the tokens."
+            )
+        attention_mask = pad_to(attention_mask.to(device, torch.bool), key_length).expand(batch_size, -1)
+    # One input may have several targets.
+    if segments is not None:
+        segments = tuple(each.expand(batch_size, -1) for each in segments)
+    if groups is not None:
+        groups = tuple(each.expand(batch_size, -1) for each in groups)
     if config._attn_implementation in COMPACT_IMPLEMENTATIONS:
         return compact_mask(query_shape, key_length, device, attention_mask, is_causal, segments, groups, query_offset)
     functions = [causal_mask_function] if is_causal else []
@@ -258,7 +276,7 @@ def create_mask(
     functions += [group_mask_function(*_on(device, groups))] if groups is not None else []
     functions += [padding_mask_function(attention_mask)] if attention_mask is not None else []
     return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
-        batch_size=query_shape[0],
+        batch_size=batch_size,
         q_length=query_shape[1],
         kv_length=key_length,
         q_offset=query_offset,

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .operators_depth import is_traced, is_transformed, operator_name
+from .operators_depth import counts_flops, is_traced, is_transformed, operator_name
 
 MULTIPLE = 32  # of the lengths that oneDNN gets, so that they are few
 BLOCKS = (2048, 1024, 512)  # rows that are multiplied at a time, and at last the largest multiple that is left
@@ -209,3 +209,9 @@ def _(left, right):
 @_sum_operator.register_fake
 def _(left, right):
     return left.new_empty(left.shape[1], right.shape[1])
+
+
+@counts_flops(operator_name("product", __name__))
+@counts_flops(operator_name("sum_of_products", __name__))
+def _flops(left, right, **kwargs):
+    return 2 * left[0] * left[1] * right[1]

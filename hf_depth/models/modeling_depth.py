@@ -12,11 +12,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Cache, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
+from transformers import (
+    Cache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    UMT5Config,
+)
 from transformers import T5ForConditionalGeneration as HFT5ForConditionalGeneration
 from transformers import initialization as init
 from transformers.integrations import deepspeed as hf_deepspeed
-from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+)
 from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
@@ -162,7 +174,9 @@ def partition_parameters(model: PreTrainedModel) -> None:
     deepspeed.zero.Init(module=model, config_dict_or_path=config)
 
 
-class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
+# Transformers looks for GenerationMixin among the direct bases of a class from the Hub: without it there, each load
+# would be of a class of its own, which cannot be pickled.
+class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, GenerationMixin):
     """
     The T5 of transformers with five changes; it saves and loads as the original class does.
 
@@ -384,6 +398,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source, target)
             _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_values, use_cache)
+            dtype = _states_dtype(self, self.shared)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
         if encoder_outputs is None:
@@ -396,16 +411,27 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         if encoder_outputs is None:
             mask = attention_mask
             if is_packed:
-                mask = self._segment_mask(self.encoder, encoder_segment_ids, encoder_segment_ids, attention_mask)
+                mask = _segment_mask(
+                    getattr(self.encoder, "config", self.config),
+                    encoder_segment_ids,
+                    encoder_segment_ids,
+                    attention_mask,
+                    dtype,
+                )
             encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+                input_ids=input_ids,
+                attention_mask=mask,
+                inputs_embeds=inputs_embeds,
+                **_return_dict(self.encoder),
+                **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         if is_packed:
-            attention_mask = self._segment_mask(self.decoder, decoder_segment_ids, encoder_segment_ids, attention_mask)
-            decoder_attention_mask = self._segment_mask(
-                self.decoder, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, is_causal=True
+            config = getattr(self.decoder, "config", self.config)
+            attention_mask = _segment_mask(config, decoder_segment_ids, encoder_segment_ids, attention_mask, dtype)
+            decoder_attention_mask = _segment_mask(
+                config, decoder_segment_ids, decoder_segment_ids, decoder_attention_mask, dtype, is_causal=True
             )
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -415,7 +441,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
             encoder_hidden_states=encoder_outputs[0],
             encoder_attention_mask=attention_mask,
             use_cache=use_cache,
-            return_dict=True,
+            **_return_dict(self.decoder),
             **kwargs,
         )
         hidden_states = decoder_outputs[0]
@@ -439,10 +465,15 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         In training, the embeddings of both inputs in place of their ids, by one lookup: two lookups would each make a
         gradient of the size of the embedding.
         """
-        embeddings = (self.shared, self.encoder.embed_tokens, self.decoder.embed_tokens)
         has_both = input_ids is not None and decoder_input_ids is not None
         has_others = inputs_embeds is not None or decoder_inputs_embeds is not None
-        is_one = all(is_plain_layer(each, nn.Embedding) and each.weight is self.shared.weight for each in embeddings)
+        stacks = (self.encoder, self.decoder)
+        is_one = is_plain_layer(self.shared, nn.Embedding) and all(
+            isinstance(stack, T5Stack)  # any other module around one may want ids
+            and is_plain_layer(stack.embed_tokens, nn.Embedding)
+            and stack.embed_tokens.weight is self.shared.weight
+            for stack in stacks
+        )
         if not self.training or not has_both or has_others or not is_one:
             return input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
         states = self.shared(torch.cat([input_ids.flatten(), decoder_input_ids.flatten()]))
@@ -453,6 +484,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         """The fields of the output that come from what the head reads (B, T, D), scaled."""
         if labels is None:
             return {"logits": self.lm_head(hidden_states)}
+        _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights)
         predictions = None
         is_fused = skip_logits and is_plain_layer(self.lm_head, nn.Linear) and self.lm_head.bias is None
         is_fused = is_fused and not is_transformed()
@@ -462,7 +494,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         labels = labels.to(device)
         loss_weights = None if loss_weights is None else loss_weights.to(device)
         if isinstance(num_items_in_batch, torch.Tensor):
-            num_items_in_batch = num_items_in_batch.to(device)
+            num_items_in_batch = num_items_in_batch.to(device).reshape(())
         divisor = num_items_in_batch
         if divisor is None and loss_weights is None:
             divisor = (labels != -100).sum()
@@ -493,19 +525,6 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration):
         token_losses = token_losses if loss_weights is None else token_losses.detach()
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
 
-    def _segment_mask(self, stack, query_segments, key_segments, attention_mask, is_causal=False):
-        """The mask of queries (B, Q) on keys (B, K) of their own segments."""
-        return create_mask(
-            stack.config,
-            attention_mask,
-            query_shape=query_segments.shape,
-            key_length=key_segments.shape[1],
-            dtype=self.shared.weight.dtype,
-            device=query_segments.device,
-            is_causal=is_causal,
-            segments=(query_segments, key_segments),
-        )
-
 
 class DepthStack(InitializedAsT5, T5Stack):
     """A [`T5Stack`] with [`DepthAttention`], for UMT5 with a relative bias in every layer."""
@@ -531,7 +550,11 @@ class DepthEncoder(DepthStack):
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         sentence_mask: torch.BoolTensor | None = None,
         return_dict: bool | None = None,
         segment_ids: torch.LongTensor | None = None,
@@ -543,6 +566,8 @@ class DepthEncoder(DepthStack):
                 Token ids, in which the sentence tokens are found.
             attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
                 Non-zero on tokens that are not padding. A 4-D mask is used as it is.
+            encoder_hidden_states, encoder_attention_mask, past_key_values, use_cache:
+                For the decoder of T5, whose class is that of its encoder; of no use here.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
                 Embeddings instead of `input_ids`.
             sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
@@ -554,7 +579,7 @@ class DepthEncoder(DepthStack):
             [`DepthEncoderOutput`], or a tuple if `return_dict=False`.
 
         Raises:
-            `ValueError`: if there are `inputs_embeds` and no `sentence_mask`.
+            `ValueError`: if there are `inputs_embeds` and no `sentence_mask`, or if that is of another shape.
         """
         if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
@@ -563,6 +588,7 @@ class DepthEncoder(DepthStack):
             groups = None
             if self.config.hierarchical_encoder_mask:
                 sentence_mask = _required(sentence_mask, "`inputs_embeds`", "`sentence_mask` beside it")
+                _check_sentence_mask(sentence_mask, "sentence_mask", _first(input_ids, inputs_embeds))
                 groups = own_sentence_groups(sentence_mask, segment_ids)
             segments = None if segment_ids is None else (segment_ids, segment_ids)
             if groups is not None or segments is not None:
@@ -572,13 +598,21 @@ class DepthEncoder(DepthStack):
                     attention_mask,
                     query_shape=tokens.shape[:2],
                     key_length=tokens.shape[1],
-                    dtype=self.embed_tokens.weight.dtype,
+                    dtype=_states_dtype(self, self.embed_tokens),
                     device=tokens.device,
                     segments=segments,
                     groups=groups,
                 )
         outputs = super().forward(
-            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, return_dict=True, **kwargs
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
         )
         outputs = DepthEncoderOutput(
             last_hidden_state=outputs.last_hidden_state,
@@ -589,7 +623,87 @@ class DepthEncoder(DepthStack):
         return outputs.to_tuple() if return_dict is False else outputs
 
 
-class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
+class DepthDecoder(DepthStack):
+    """
+    The decoder. The model around it gives it complete masks; called without them, such as by `model.get_decoder()`, it
+    makes its own.
+    """
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        sentence_mask: torch.BoolTensor | None = None,
+        encoder_sentence_mask: torch.BoolTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """
+        As the decoder of T5, with two more arguments.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+                Token ids, in which the sentence tokens are found.
+            attention_mask (`torch.Tensor` of shape `(batch_size, decoded_length)`, *optional*):
+                Non-zero on tokens that are not padding, those in `past_key_values` included. A 4-D mask is used as it
+                is.
+            encoder_hidden_states (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
+                What `model.encoder` returned first. Without it there is no cross-attention.
+            encoder_attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
+                Non-zero on tokens of the encoder that are not padding. A 4-D mask is used as it is.
+            inputs_embeds (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`, *optional*):
+                Embeddings instead of `input_ids`.
+            sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
+                `True` where the decoder input is a sentence token, for all tokens so far. Needed with a filled cache
+                or `inputs_embeds`.
+            encoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
+                `True` where the encoder input is a sentence token, as in the output of `model.encoder`. Needed for
+                hierarchical cross-attention.
+
+        Returns:
+            [`BaseModelOutputWithPastAndCrossAttentions`], or a tuple if `return_dict=False`.
+
+        Raises:
+            `ValueError`: if a sentence mask is needed but missing, or of another shape.
+        """
+        has_input = input_ids is not None or inputs_embeds is not None  # else T5 says what is missing
+        is_own = self.config.hierarchical_decoder_mask and not is_4d(attention_mask)
+        is_own_cross = self.config.hierarchical_cross_mask and not is_4d(encoder_attention_mask)
+        is_own_cross = is_own_cross and encoder_hidden_states is not None
+        if has_input and (is_own or is_own_cross):
+            query_mask = _decoder_query_mask(self.config, input_ids, inputs_embeds, sentence_mask, past_key_values)
+            query_mask = _required(query_mask, "`inputs_embeds`", "`sentence_mask` beside it, or `input_ids` instead")
+            if is_own_cross:
+                encoder_sentence_mask = _required(
+                    encoder_sentence_mask,
+                    "`encoder_hidden_states`",
+                    "`encoder_sentence_mask`, which is `sentence_mask` in the output of `model.encoder`",
+                )
+                encoder_attention_mask = _cross_attention_mask(
+                    self.config, query_mask, encoder_hidden_states, encoder_attention_mask, encoder_sentence_mask
+                )
+            if is_own:
+                dtype = _states_dtype(self, self.embed_tokens)
+                attention_mask = _decoder_attention_mask(
+                    self.config, query_mask, attention_mask, sentence_mask, past_key_values, dtype
+                )
+        return super().forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            inputs_embeds=inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+
+class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
     """
     UMT5, a T5 with a relative position bias in every layer, with the repairs of [`T5ForConditionalGeneration`].
 
@@ -611,7 +725,7 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration):
         self._replace_stacks(DepthStack, DepthStack, checkpointing)
 
 
-class DepthForConditionalGeneration(T5ForConditionalGeneration):
+class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
     """
     T5 in which sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder) and
     only to the encoder's sentence tokens (cross-attention); every other token attends as in T5 (paper, section 3).
@@ -641,7 +755,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         checkpointing = getattr(config, "gradient_checkpointing", False)
         super().__init__(config)
         _check_sentence_token_ids(config, config.vocab_size)
-        self._replace_stacks(DepthEncoder, DepthStack, checkpointing)
+        self._replace_stacks(DepthEncoder, DepthDecoder, checkpointing)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -769,12 +883,15 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             use_cache = False if use_cache is None else use_cache
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
-        query_mask = self._decoder_query_mask(
-            decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
+        query_mask = _decoder_query_mask(
+            self.config, decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
         )
         if encoder_outputs is None:
+            given = {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids}
             if sentence_mask is None and input_ids is not None:
                 sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
+            if isinstance(self.encoder, DepthEncoder):  # a module around it gets ids, and may know no other arguments
+                given["sentence_mask"] = sentence_mask
             input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds = self._embedded(
                 input_ids, inputs_embeds, decoder_input_ids, decoder_inputs_embeds
             )
@@ -782,8 +899,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 inputs_embeds=inputs_embeds,
-                sentence_mask=sentence_mask,
-                segment_ids=encoder_segment_ids,
+                **{name: value for name, value in given.items() if value is not None},
                 **kwargs,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
@@ -798,11 +914,24 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
             sentence_mask = getattr(encoder_outputs, "sentence_mask", None)
         if sentence_mask is None and input_ids is not None:
             sentence_mask = is_sentence_token(input_ids, self.config, attention_mask)
-        attention_mask = self._cross_attention_mask(
-            query_mask, encoder_outputs[0], attention_mask, sentence_mask, decoder_segment_ids, encoder_segment_ids
+        config, dtype = getattr(self.decoder, "config", self.config), _states_dtype(self, self.shared)
+        attention_mask = _cross_attention_mask(
+            config,
+            query_mask,
+            encoder_outputs[0],
+            attention_mask,
+            sentence_mask,
+            decoder_segment_ids,
+            encoder_segment_ids,
         )
-        decoder_attention_mask = self._decoder_attention_mask(
-            query_mask, decoder_attention_mask, decoder_sentence_mask, past_key_values, decoder_segment_ids
+        decoder_attention_mask = _decoder_attention_mask(
+            config,
+            query_mask,
+            decoder_attention_mask,
+            decoder_sentence_mask,
+            past_key_values,
+            dtype,
+            decoder_segment_ids,
         )
         return super().forward(
             attention_mask=attention_mask,
@@ -823,91 +952,15 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
     def _check_configurations(self):
         """Raise if the encoder's or the decoder's copy of the configuration has other sentence settings."""
         for part in (self.encoder, self.decoder):
+            config = getattr(part, "config", self.config)  # a module around one of them may have none
             for name in SENTENCE_SETTINGS:
-                if getattr(part.config, name) != getattr(self.config, name):
+                if getattr(config, name) != getattr(self.config, name):
                     where = "encoder" if part is self.encoder else "decoder"
                     raise ValueError(
                         f"`model.config.{name}` is {getattr(self.config, name)}, but `model.{where}.config.{name}` is "
-                        f"{getattr(part.config, name)}. Set it in all three: `for part in (model, model.encoder, "
+                        f"{getattr(config, name)}. Set it in all three: `for part in (model, model.encoder, "
                         f"model.decoder): part.config.{name} = ...`, or give it to `load_model` or `DepthConfig`."
                     )
-
-    def _decoder_query_mask(self, input_ids, inputs_embeds, sentence_mask, past_key_values):
-        """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
-        if input_ids is not None:
-            return is_sentence_token(input_ids, self.config)
-        if sentence_mask is None or inputs_embeds is None:
-            return None
-        past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        return sentence_mask[:, past_length : past_length + inputs_embeds.shape[1]]
-
-    def _cross_attention_mask(
-        self, query_mask, encoder_hidden_states, attention_mask, sentence_mask, query_segments, key_segments
-    ):
-        """The mask of cross-attention: (B, T) queries on (B, S) keys."""
-        if is_4d(attention_mask):
-            return attention_mask
-        groups = None
-        if self.config.hierarchical_cross_mask:
-            query_mask = _required(query_mask, *_DECODER_INPUT)
-            sentence_mask = _required(sentence_mask, *_ENCODER_OUTPUT)
-            groups = sentence_to_sentence_groups(query_mask, sentence_mask, query_segments, key_segments)
-        if groups is None and query_segments is None:
-            return attention_mask
-        return create_mask(
-            self.decoder.config,
-            attention_mask,
-            query_shape=_first(query_segments, query_mask).shape,
-            key_length=encoder_hidden_states.shape[1],
-            dtype=encoder_hidden_states.dtype,
-            device=encoder_hidden_states.device,
-            segments=None if query_segments is None else (query_segments, key_segments),
-            groups=groups,
-        )
-
-    def _decoder_attention_mask(self, query_mask, attention_mask, sentence_mask, past_key_values, segment_ids):
-        """The mask of decoder self-attention: (B, T) queries on the (B, past + T) keys up to themselves."""
-        if is_4d(attention_mask):
-            return attention_mask
-        if not self.config.hierarchical_decoder_mask:
-            if segment_ids is None:
-                return attention_mask
-            return self._segment_mask(self.decoder, segment_ids, segment_ids, attention_mask, is_causal=True)
-        query_mask = _required(query_mask, *_DECODER_INPUT)
-        past_length, key_length = 0, query_mask.shape[1]
-        if past_key_values is not None:
-            cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-            past_length = cache.get_seq_length()
-            if isinstance(past_length, torch.Tensor):
-                past_length = past_length.clone()  # a static cache counts on in place, before a block mask is read
-            key_length = cache.get_mask_sizes(key_length, 0)[0]
-        known_length = 0 if sentence_mask is None else sentence_mask.shape[1]
-        # The length of a static cache is a tensor, which a compiled graph cannot read. `generate()` pads its mask.
-        is_readable = isinstance(past_length, int) or not (known_length or torch.compiler.is_compiling())
-        if is_readable and past_length > 0 and known_length < past_length + query_mask.shape[1]:
-            raise ValueError(
-                f"`past_key_values` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing or does "
-                "not cover them: pass it for all decoder tokens so far, or decode with `generate()`, which does. "
-                "Prefix tuning (PEFT) fills `past_key_values` with virtual tokens, for which hierarchical attention "
-                "has no rule: use LoRA, or a model with `hierarchical_decoder_mask=False`."
-            )
-        if sentence_mask is None:
-            sentence_mask = query_mask
-        # A static cache has more keys than ids; the causal mask excludes the rest.
-        sentence_mask = pad_to(sentence_mask, key_length)
-        # A sentence token attends to itself: the groups need not know of segments to leave none without a key.
-        return create_mask(
-            self.decoder.config,
-            attention_mask,
-            query_shape=query_mask.shape,
-            key_length=key_length,
-            dtype=self.shared.weight.dtype,
-            device=query_mask.device,
-            query_offset=past_length,
-            is_causal=True,
-            segments=None if segment_ids is None else (segment_ids, segment_ids),
-            groups=sentence_to_sentence_groups(sentence_mask, sentence_mask),
-        )
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -922,6 +975,10 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration):
         inputs["decoder_attention_mask"] = decoder_attention_mask
         sentence_mask = is_sentence_token(input_ids, self.config)
         cache = inputs.get("past_key_values")
+        if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
+            # Of a given cache whose ids `generate()` does not know.
+            unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
+            sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
         if getattr(cache, "is_compileable", False):
             # A static cache is there to keep shapes static: a mask that grew by one a step would recompile each time.
             sentence_mask = pad_to(sentence_mask, cache.get_mask_sizes(input_ids.shape[1], 0)[0])
@@ -972,11 +1029,17 @@ def check_loaded_weights(
         if keys:
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    remedy = ""
+    if "missing" in kinds and loading_info["missing_keys"]:
+        remedy = (
+            " A class that adds weights, such as another head, is started from one by `from_pretrained(..., "
+            "output_loading_info=True)`, which returns the model and what its checkpoint lacks."
+        )
     if problems:
         raise ValueError(
             f"The weights of {name_or_path} are not those of the model that its config.json describes ("
             f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
-            "output head."
+            f"output head.{remedy}"
         )
 
 
@@ -996,6 +1059,149 @@ def _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_val
 def _first(*tensors: torch.Tensor | None) -> torch.Tensor | None:
     """The first one that is given."""
     return next((tensor for tensor in tensors if tensor is not None), None)
+
+
+def _segment_mask(config, query_segments, key_segments, attention_mask, dtype, is_causal=False):
+    """The mask of queries (B, Q) on keys (B, K) of their own segments."""
+    return create_mask(
+        config,
+        attention_mask,
+        query_shape=query_segments.shape,
+        key_length=key_segments.shape[1],
+        dtype=dtype,
+        device=query_segments.device,
+        is_causal=is_causal,
+        segments=(query_segments, key_segments),
+    )
+
+
+def _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weights):
+    """Raise if labels or weights are not one per position of the decoder: flattened, they would be misaligned."""
+    positions = hidden_states.shape[:2]
+    if labels.shape != positions:
+        raise ValueError(
+            f"`labels` must have one id for each position of the decoder, shape {tuple(positions)}, got the shape "
+            f"{tuple(labels.shape)}: set those to -100 that do not count."
+        )
+    if loss_weights is not None and loss_weights.shape != positions:
+        raise ValueError(
+            f"`loss_weights` must have one number per label, shape {tuple(positions)}, got the shape "
+            f"{tuple(loss_weights.shape)}: `weights.expand(labels.shape)` repeats what is of shape `(batch_size, 1)`."
+        )
+    if isinstance(num_items_in_batch, torch.Tensor) and num_items_in_batch.numel() != 1:
+        raise ValueError(
+            "`num_items_in_batch` must be one number, that of the labels of the whole global batch, got the shape "
+            f"{tuple(num_items_in_batch.shape)}: pass its sum."
+        )
+
+
+def _return_dict(stack: nn.Module) -> dict[str, bool]:
+    """What makes a stack return no tuple, whatever its configuration says; another module may not know it."""
+    return {"return_dict": True} if isinstance(stack, T5Stack) else {}
+
+
+def _states_dtype(model: PreTrainedModel, embedding: nn.Module) -> torch.dtype:
+    """The dtype of the hidden states; a module in place of an embedding may have no weight."""
+    weight = getattr(embedding, "weight", None)
+    is_float = isinstance(weight, torch.Tensor) and weight.is_floating_point()
+    return weight.dtype if is_float else model.dtype
+
+
+def _decoder_query_mask(config, input_ids, inputs_embeds, sentence_mask, past_key_values):
+    """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
+    if input_ids is not None:
+        return is_sentence_token(input_ids, config)
+    if sentence_mask is None or inputs_embeds is None:
+        return None
+    past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+    return sentence_mask[:, past_length : past_length + inputs_embeds.shape[1]]
+
+
+def _cross_attention_mask(
+    config, query_mask, encoder_hidden_states, attention_mask, sentence_mask, query_segments=None, key_segments=None
+):
+    """The mask of cross-attention: (B, T) queries on (B, S) keys."""
+    if is_4d(attention_mask):
+        return attention_mask
+    groups = None
+    if config.hierarchical_cross_mask:
+        query_mask = _required(query_mask, *_DECODER_INPUT)
+        sentence_mask = _required(sentence_mask, *_ENCODER_OUTPUT)
+        _check_sentence_mask(sentence_mask, "sentence_mask", encoder_hidden_states)
+        groups = sentence_to_sentence_groups(query_mask, sentence_mask, query_segments, key_segments)
+    if groups is None and query_segments is None:
+        return attention_mask
+    return create_mask(
+        config,
+        attention_mask,
+        query_shape=_first(query_segments, query_mask).shape,
+        key_length=encoder_hidden_states.shape[1],
+        dtype=encoder_hidden_states.dtype,
+        device=encoder_hidden_states.device,
+        segments=None if query_segments is None else (query_segments, key_segments),
+        groups=groups,
+    )
+
+
+def _decoder_attention_mask(
+    config, query_mask, attention_mask, sentence_mask, past_key_values, dtype, segment_ids=None
+):
+    """The mask of decoder self-attention: (B, T) queries on the (B, past + T) keys up to themselves."""
+    if is_4d(attention_mask):
+        return attention_mask
+    if not config.hierarchical_decoder_mask:
+        if segment_ids is None:
+            return attention_mask
+        return _segment_mask(config, segment_ids, segment_ids, attention_mask, dtype, is_causal=True)
+    query_mask = _required(query_mask, *_DECODER_INPUT)
+    past_length, key_length = 0, query_mask.shape[1]
+    if past_key_values is not None:
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        past_length = cache.get_seq_length()
+        if isinstance(past_length, torch.Tensor):
+            past_length = past_length.clone()  # a static cache counts on in place, before a block mask is read
+        key_length = cache.get_mask_sizes(key_length, 0)[0]
+    known_length = 0 if sentence_mask is None else sentence_mask.shape[-1]
+    # The length of a static cache is a tensor, which a compiled graph cannot read. `generate()` pads its mask.
+    is_readable = isinstance(past_length, int) or not (known_length or torch.compiler.is_compiling())
+    if is_readable and past_length > 0 and known_length < past_length + query_mask.shape[1]:
+        raise ValueError(
+            f"`past_key_values` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing or does "
+            "not cover them: pass it (to the decoder by itself, as `sentence_mask`) for all decoder tokens so far. "
+            "`generate()` makes it of its `decoder_input_ids` if those are all ids so far, not only the last ones. "
+            "Prefix tuning (PEFT) fills `past_key_values` with virtual tokens, for which hierarchical attention "
+            "has no rule: use LoRA, or a model with `hierarchical_decoder_mask=False`."
+        )
+    if sentence_mask is None:
+        sentence_mask = query_mask
+    else:  # it may be longer: `generate()` pads it to the length of a static cache
+        known = sentence_mask[..., : query_mask.shape[1]]
+        _check_sentence_mask(known, "decoder_sentence_mask", query_mask)
+    # A static cache has more keys than ids; the causal mask excludes the rest.
+    sentence_mask = pad_to(sentence_mask, key_length)
+    # A sentence token attends to itself: the groups need not know of segments to leave none without a key.
+    return create_mask(
+        config,
+        attention_mask,
+        query_shape=query_mask.shape,
+        key_length=key_length,
+        dtype=dtype,
+        device=query_mask.device,
+        query_offset=past_length,
+        is_causal=True,
+        segments=None if segment_ids is None else (segment_ids, segment_ids),
+        groups=sentence_to_sentence_groups(sentence_mask, sentence_mask),
+    )
+
+
+def _check_sentence_mask(sentence_mask, name, tokens):
+    """Raise unless a sentence mask is one of the tokens (B, L, ...): groups of other places would not be seen."""
+    rows, length = tokens.shape[:2]
+    if sentence_mask.dim() != 2 or sentence_mask.shape[0] not in (1, rows) or sentence_mask.shape[1] != length:
+        raise ValueError(
+            f"`{name}` must have one entry for each token, shape {(rows, length)}, got the shape "
+            f"{tuple(sentence_mask.shape)}."
+        )
 
 
 def _required(sentence_mask: torch.BoolTensor | None, given: str, remedy: str) -> torch.BoolTensor:

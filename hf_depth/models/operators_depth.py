@@ -4,7 +4,11 @@ What operators of our own need to know of torch.
 Imports only torch: the Hub ships it with the model's code.
 """
 
+from collections.abc import Callable
+
 import torch
+from torch.autograd import forward_ad
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 
 def operator_name(name: str, module_name: str) -> str:
@@ -18,10 +22,28 @@ def operator_name(name: str, module_name: str) -> str:
     return f"hf_depth::{name}_" + "".join(letter if letter.isalnum() else "_" for letter in module_name)
 
 
+def counts_flops(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """
+    Decorates what tells `torch.utils.flop_counter.FlopCounterMode` how many operations a custom operator takes.
+
+    Args:
+        name (`str`): of the operator, of [`operator_name`]. The function gets its arguments, of tensors their shapes,
+            and `out_shape`.
+    """
+    operator = getattr(torch.ops.hf_depth, name.removeprefix("hf_depth::"))
+    flop_registry.pop(operator, None)  # a file of the Hub that has changed is run again
+    return register_flop_formula(operator)
+
+
 def is_transformed() -> bool:
-    """Whether this runs within `torch.func.grad`, `vmap` and so on, which know torch's own operations alone."""
-    # Torch has no public function for it, and compilation does not know this one.
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """
+    Whether this runs within `torch.func.grad`, `vmap` and so on, or within forward-mode differentiation, which know
+    torch's own operations alone.
+    """
+    # Torch has no public functions for it, and compilation does not know these.
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

@@ -155,8 +155,9 @@ class SwitchingTest(parameterized.TestCase):
         self.assertFalse(outputs.encoder_attentions)
         self.assertRegex(logs.output[0], '`depth_sdpa`.*set_attn_implementation."eager"')
 
-    def test_a_copy_of_the_files_from_the_hub_works_beside_the_package(self):
-        batch, model = batch_of("right"), model_of("depth", "depth_sdpa").train()
+    @parameterized.product(attn_implementation=("depth_sdpa", "depth_flex"), is_other_release=(False, True))
+    def test_a_copy_of_the_files_from_the_hub_works_beside_the_package(self, attn_implementation, is_other_release):
+        batch, model = batch_of("right"), model_of("depth", attn_implementation).train()
         expected = gradients(model, batch)
         # What the copy registers, for all models, goes with it.
         for functions in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
@@ -165,13 +166,27 @@ class SwitchingTest(parameterized.TestCase):
             Path(folder, "hub_copy").mkdir()
             for path in Path(modeling_depth.__file__).parent.glob("*_depth.py"):
                 shutil.copy(path, Path(folder, "hub_copy"))
+            if is_other_release:  # its attention computes something else
+                path = Path(folder, "hub_copy", "sdpa_depth.py")
+                code = path.read_text()
+                self.assertIn("    return _attend(", code)
+                path.write_text(code.replace("    return _attend(", "    return 2 * _attend("))
             sys.path.insert(0, folder)
             try:
                 copy = importlib.import_module("hub_copy.modeling_depth")
-                other = tiny_model(attn_implementation="depth_sdpa", model_class=copy.DepthForConditionalGeneration)
+                other = tiny_model(
+                    attn_implementation=attn_implementation, model_class=copy.DepthForConditionalGeneration
+                )
                 self.assertIsNot(copy.depth_sdpa, modeling_depth.depth_sdpa)
-                for each in (other.train(), model):
-                    assert_close(gradients(each, batch), expected)
+                assert_close(gradients(model, batch), expected)
+                found = gradients(other.train(), batch)
+                if is_other_release:
+                    self.assertFalse(torch.allclose(found["lm_head.weight"], expected["lm_head.weight"]))
+                    # The package is imported last.
+                    modeling_depth.register_attention("depth_sdpa", modeling_depth.depth_sdpa)
+                    assert_close(gradients(other, batch), found)
+                else:
+                    assert_close(found, expected)
             finally:
                 sys.path.remove(folder)
                 for name in [name for name in sys.modules if name.startswith("hub_copy")]:

@@ -27,6 +27,8 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 
+import pickle
+
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -39,9 +41,11 @@ scratch = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
 batch = torch.load("batch.pt")
 model.save_pretrained("again")
 again = AutoModelForSeq2SeqLM.from_pretrained("again", trust_remote_code=True)
+assert type(model) is type(scratch) is type(AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True))
 with torch.no_grad():
     found = {
         "logits": model(**batch).logits,
+        "logits_pickled": pickle.loads(pickle.dumps(model))(**batch).logits,
         "logits_again": again(**batch).logits,
         "generated": model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=10),
         "beams": model.generate(batch["input_ids"], max_new_tokens=10, num_beams=3),
@@ -118,6 +122,7 @@ class AutoClassTest(parameterized.TestCase):
             logits = model(**batch).logits
         torch.testing.assert_close(found["logits"], logits)
         torch.testing.assert_close(found["logits_again"], logits)
+        torch.testing.assert_close(found["logits_pickled"], logits)
         inputs = {"inputs": batch["input_ids"], "attention_mask": batch["attention_mask"], "max_new_tokens": 10}
         self.assertEqual(found["generated"].tolist(), model.generate(**inputs).tolist())
         del inputs["attention_mask"]

@@ -304,6 +304,32 @@ class FilledCacheTest(parameterized.TestCase):
         second = model(**inputs, **rest, decoder_sentence_mask=sentence_mask)
         torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
+    @parameterized.parameters(1, 3)
+    def test_a_cache_whose_ids_are_not_given_needs_their_sentence_mask(self, num_beams):
+        model, inputs = generating_model(), sources(7)
+        ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
+        start = torch.full((4, 1), model.config.decoder_start_token_id)
+        ids = torch.cat([start, ids[:, :4], start, ids[:, 4:]], dim=1)  # `generate()` begins with a start token
+        options = {"num_beams": num_beams, "max_new_tokens": 5, "min_new_tokens": 5}
+        expected = model.generate(**inputs, decoder_input_ids=ids, **options)
+
+        def cache():
+            filled = model(**inputs, decoder_input_ids=ids[:, :5], use_cache=True).past_key_values
+            filled.batch_repeat_interleave(num_beams)
+            return filled
+
+        with torch.no_grad():
+            with self.assertRaisesRegex(ValueError, "`generate..` makes it of its `decoder_input_ids` if"):
+                model.generate(**inputs, decoder_input_ids=ids[:, 5:], past_key_values=cache(), **options)
+            found = model.generate(
+                **inputs,
+                decoder_input_ids=ids[:, 5:],
+                past_key_values=cache(),
+                decoder_sentence_mask=is_sentence_token(ids[:, :5], model.config),
+                **options,
+            )
+        self.assertEqual(found[:, 3:].tolist(), expected[:, 8:].tolist())
+
     def test_without_the_mask_of_the_decoder_a_filled_cache_needs_no_sentence_mask(self):
         model, inputs = generating_model(hierarchical_decoder_mask=False), sources(8)
         ids = random_ids(torch.Generator().manual_seed(8), 4, 6)

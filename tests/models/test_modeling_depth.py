@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch.autograd import forward_ad
 from transformers import T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.models.t5.modeling_t5 import T5Stack
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -25,6 +27,8 @@ from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
 from hf_depth.models.masking_depth import create_mask, is_sentence_token
 from hf_depth.models.modeling_depth import (
+    DepthDecoder,
+    DepthEncoder,
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
@@ -410,6 +414,21 @@ class GivenStatesTest(parameterized.TestCase):
         )
         torch.testing.assert_close(rest.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
+    @parameterized.product(
+        attn_implementation=("eager", "sdpa", "depth_sdpa"), name=("sentence_mask", "decoder_sentence_mask")
+    )
+    def test_a_sentence_mask_has_the_shape_of_the_tokens(self, attn_implementation, name):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        ids = batch["input_ids"] if name == "sentence_mask" else model._shift_right(batch["labels"])
+        mask = is_sentence_token(ids, model.config)
+        expected = model(**batch).logits
+        torch.testing.assert_close(model(**batch, **{name: mask}).logits, expected)
+        encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
+        for wrong in (mask[:, :-2], mask.t(), mask[0], mask[:2, :-2]):
+            for given in ({}, {"encoder_outputs": encoder_outputs}):
+                with self.assertRaisesRegex(ValueError, rf"`{name}` must have .*, shape \(3, {mask.shape[1]}\), got"):
+                    model(**batch, **given, **{name: wrong})
+
     def test_a_model_without_hierarchical_masks_needs_no_sentence_masks(self):
         model, batch = tiny_model(**{switch: False for switch in SWITCHES}), random_batch(6)
         expected = model(**batch).logits
@@ -505,6 +524,151 @@ class GivenStatesTest(parameterized.TestCase):
             model(**batch)
 
 
+class DecoderTest(parameterized.TestCase):
+    """The decoder by itself, as `model.get_decoder()` returns it."""
+
+    def inputs(self, model):
+        batch = random_batch(6)
+        encoded = model.encoder(batch["input_ids"], batch["attention_mask"])
+        return batch, {
+            "encoder_hidden_states": encoded.last_hidden_state,
+            "encoder_attention_mask": batch["attention_mask"],
+            "encoder_sentence_mask": encoded.sentence_mask,
+        }
+
+    def logits(self, model, **inputs):
+        hidden_states = model.get_decoder()(**inputs).last_hidden_state
+        return model.lm_head(hidden_states * (model.model_dim**-0.5 if model.config.scale_decoder_outputs else 1))
+
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS, switch=(None, *SWITCHES[1:]))
+    @torch.no_grad()  # flex_attention has no gradients on a CPU
+    @uncompiled_flex_attention()
+    def test_it_computes_what_it_does_within_the_model(self, attn_implementation, switch):
+        model = tiny_model(attn_implementation=attn_implementation, **({switch: False} if switch else {}))
+        batch, given = self.inputs(model)
+        decoder_ids = model._shift_right(batch["labels"])
+        is_real = random_padding(torch.Generator().manual_seed(6), *decoder_ids.shape)
+        expected = model(**batch, decoder_attention_mask=is_real).logits
+        sentence_mask = is_sentence_token(decoder_ids, model.config)
+        for inputs in (
+            {"input_ids": decoder_ids},
+            {"inputs_embeds": model.shared(decoder_ids), "sentence_mask": sentence_mask},
+        ):
+            torch.testing.assert_close(self.logits(model, **inputs, attention_mask=is_real, **given), expected)
+
+    def test_a_cache_is_continued(self):
+        model = tiny_model()
+        batch, given = self.inputs(model)
+        ids = random_ids(torch.Generator().manual_seed(6), 3, 7)
+        expected = self.logits(model, input_ids=ids, **given)
+        cache = model.decoder(ids[:, :4], use_cache=True, **given).past_key_values
+        rest = {"input_ids": ids[:, 4:], "past_key_values": cache, **given}
+        with self.assertRaisesRegex(ValueError, "pass it .to the decoder by itself, as `sentence_mask`. for all"):
+            model.decoder(**rest)
+        found = self.logits(model, **rest, sentence_mask=is_sentence_token(ids, model.config))
+        torch.testing.assert_close(found, expected[:, 4:], rtol=1e-4, atol=1e-5)
+
+    def test_what_it_cannot_know_has_to_be_given(self):
+        model = tiny_model()
+        batch, given = self.inputs(model)
+        decoder_ids = model._shift_right(batch["labels"])
+        with self.assertRaisesRegex(ValueError, "`inputs_embeds` does not say .* `sentence_mask` beside it, or `inpu"):
+            model.decoder(inputs_embeds=model.shared(decoder_ids), **given)
+        del given["encoder_sentence_mask"]
+        with self.assertRaisesRegex(ValueError, "`encoder_hidden_states` does not .* `encoder_sentence_mask`, which"):
+            model.decoder(decoder_ids, **given)
+        model.decoder(decoder_ids)  # without an encoder there is no cross-attention
+        with self.assertRaisesRegex(ValueError, "exactly one of input_ids or inputs_embeds"):
+            model.decoder(**given)
+
+
+class AroundStacksTest(parameterized.TestCase):
+    """Modules of others in the place of a stack or of an embedding, as stock T5 takes them."""
+
+    MODELS = (
+        ("depth", DepthForConditionalGeneration, tiny_config),
+        ("t5", T5ForConditionalGeneration, tiny_t5_config),
+    )
+
+    class Narrow(torch.nn.Module):
+        """Knows the arguments that T5 gives its encoder, and has none of its attributes."""
+
+        def __init__(self, stack):
+            super().__init__()
+            self.stack = stack
+
+        def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None):
+            assert input_ids is not None
+            return self.stack(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+
+    class Wide(torch.nn.Module):
+        def __init__(self, stack):
+            super().__init__()
+            self.stack = stack
+
+        def forward(self, *args, **kwargs):
+            return self.stack(*args, **kwargs)
+
+    @parameterized.product(model=MODELS, attn_implementation=("eager", "sdpa", "depth_sdpa"), training=(False, True))
+    def test_a_module_around_a_stack_changes_nothing(self, model, attn_implementation, training):
+        _, model_class, config = model
+        for part, around in (("encoder", self.Narrow), ("encoder", self.Wide), ("decoder", self.Wide)):
+            model, batch = tiny_model(config(), attn_implementation, model_class=model_class), random_batch(6)
+            model.train(training)
+            expected = gradients(model, batch)
+            setattr(model, part, around(getattr(model, part)))
+            found = gradients(model, batch)
+            for name, gradient in expected.items():
+                name_there = name.replace(f"{part}.", f"{part}.stack.", 1) if name.startswith(part) else name
+                torch.testing.assert_close(found[name_there], gradient)
+
+    @parameterized.product(model=MODELS, attn_implementation=("eager", "sdpa", "depth_sdpa"), training=(False, True))
+    def test_an_embedding_may_have_no_weight(self, model, attn_implementation, training):
+        _, model_class, config = model
+        model, batch = tiny_model(config(), attn_implementation, model_class=model_class), random_batch(6)
+        model.train(training)
+        expected = model(**batch).loss
+        model.set_input_embeddings(torch.nn.Sequential(model.shared))
+        torch.testing.assert_close(model(**batch).loss, expected)
+
+
+class SeveralTargetsTest(parameterized.TestCase):
+    @parameterized.product(
+        attn_implementation=("eager", "sdpa", "depth_sdpa"), kind=("plain", "encoded", "packed", "packed T5")
+    )
+    def test_one_input_may_have_several_targets(self, attn_implementation, kind):
+        model_class, config = DepthForConditionalGeneration, tiny_config
+        if kind == "packed T5":
+            model_class, config = T5ForConditionalGeneration, tiny_t5_config
+        model, batch = tiny_model(config(), attn_implementation, model_class=model_class), random_batch(6)
+        targets = {"labels": batch["labels"]}
+        one = {name: tensor[1:2] for name, tensor in batch.items()}
+        if "packed" in kind:
+            one["encoder_segment_ids"] = torch.where(one["attention_mask"], 1 + (torch.arange(12) > 5), 0)
+            targets["decoder_segment_ids"] = 1 + (torch.arange(9) > torch.tensor([[3], [4], [5]])).long()
+        every = {name: tensor.expand(3, -1) for name, tensor in one.items()} | targets
+        expected = model(**every).logits
+        if kind == "encoded":
+            ids = one.pop("input_ids")
+            one["encoder_outputs"] = model.encoder(ids, one["attention_mask"])
+        torch.testing.assert_close(model(**one | targets).logits, expected)
+
+
+class MaskLengthTest(parameterized.TestCase):
+    @parameterized.product(attn_implementation=IMPLEMENTATIONS, name=("attention_mask", "decoder_attention_mask"))
+    @torch.no_grad()  # flex_attention has no gradients on a CPU
+    def test_a_mask_is_no_longer_than_its_tokens(self, attn_implementation, name):
+        model, batch = tiny_model(attn_implementation=attn_implementation), random_batch(6)
+        length = batch["labels" if "decoder" in name else "input_ids"].shape[1]
+        for encoded in (False, True):
+            if encoded:
+                ids = batch.pop("input_ids")
+                batch["encoder_outputs"] = model.encoder(ids, batch["attention_mask"])
+            mask = torch.ones(3, length + 2)
+            with self.assertRaisesRegex(ValueError, rf"`{name}` must have .* at most {length}, got the shape \(3, "):
+                model(**{**batch, name: mask})
+
+
 class SeveralDevicesTest(parameterized.TestCase):
     @parameterized.product(
         config=(tiny_config(), tiny_t5_config()),
@@ -563,6 +727,18 @@ class SignatureTest(parameterized.TestCase):
         )
         torch.testing.assert_close(outputs.loss, model(**batch).loss)
 
+    def test_arguments_of_a_stack_come_in_the_order_of_t5(self):
+        names = list(inspect.signature(T5Stack.forward).parameters)[:-1]
+        for stack_class in (DepthEncoder, DepthDecoder):
+            self.assertEqual(list(inspect.signature(stack_class.forward).parameters)[: len(names)], names)
+        model, batch = tiny_model(), random_batch(6)
+        expected = model.encoder(**{name: batch[name] for name in ("input_ids", "attention_mask")})
+        embeddings = model.shared(batch["input_ids"])
+        found = model.encoder(
+            None, batch["attention_mask"], None, None, embeddings, sentence_mask=expected.sentence_mask
+        )
+        torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state)
+
     @parameterized.parameters(
         (T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)
     )
@@ -608,6 +784,32 @@ class LossTest(parameterized.TestCase):
         loss, number = model(**batch).loss, (batch["labels"] != -100).sum()
         for num_items in (7, torch.tensor(7), torch.tensor(7.0)):
             torch.testing.assert_close(model(**batch, num_items_in_batch=num_items).loss, loss * number / 7)
+
+    @parameterized.product(model=MODELS, training=(False, True), skip_logits=(None, False))
+    def test_one_number_of_items_may_be_of_any_shape(self, model, training, skip_logits):
+        _, model_class, config = model
+        model, batch = tiny_model(config(), model_class=model_class).train(training), random_batch(9)
+        expected = model(**batch, num_items_in_batch=7, skip_logits=skip_logits).loss
+        for number in (torch.tensor([7]), torch.tensor([[7]])):
+            loss = model(**batch, num_items_in_batch=number, skip_logits=skip_logits).loss
+            torch.testing.assert_close(loss, expected)
+        with self.assertRaisesRegex(ValueError, r"`num_items_in_batch` must be one number.* the shape \(2,\)"):
+            model(**batch, num_items_in_batch=torch.tensor([3, 4]), skip_logits=skip_logits)
+
+    @parameterized.product(model=MODELS, training=(False, True), skip_logits=(None, False))
+    def test_labels_and_weights_have_the_shape_of_the_decoder_input(self, model, training, skip_logits):
+        _, model_class, config = model
+        model, batch = tiny_model(config(), model_class=model_class).train(training), random_batch(9)
+        labels = batch["labels"]
+        rows, columns = labels.shape
+        weights = torch.rand(rows, columns)
+        for wrong in (weights.t(), weights.flatten(), weights[:, :1], weights[0], weights[..., None]):
+            with self.assertRaisesRegex(ValueError, r"`loss_weights` must have .* \(3, 9\), got the shape"):
+                model(**batch, loss_weights=wrong, skip_logits=skip_logits)
+        batch["decoder_input_ids"] = model._shift_right(labels)
+        for wrong in (labels[:, :-1], labels[:2], labels.t(), labels.flatten(), labels[..., None]):
+            with self.assertRaisesRegex(ValueError, r"`labels` must have .* \(3, 9\), got the shape"):
+                model(**{**batch, "labels": wrong}, skip_logits=skip_logits)
 
     @parameterized.named_parameters(*MODELS)
     def test_a_batch_without_labels_to_learn_has_loss_zero(self, model_class, config):
@@ -671,6 +873,27 @@ class FunctionalTest(parameterized.TestCase):
         by_row = torch.func.vmap(torch.func.grad(loss_of_row), (None, 0))(parameters, batch)
         actual = {name: gradient.sum(0) for name, gradient in by_row.items()}
         torch.testing.assert_close(actual, gradients(model, batch | number), rtol=1e-4, atol=1e-6)
+
+    @parameterized.product(
+        model=((T5ForConditionalGeneration, tiny_t5_config), (DepthForConditionalGeneration, tiny_config)),
+        attn_implementation=("eager", "depth_sdpa"),
+        training=(False, True),
+    )
+    def test_forward_mode_gives_the_derivative_of_backward_mode(self, model, attn_implementation, training):
+        model_class, config = model
+        model = tiny_model(config(), attn_implementation, model_class=model_class).train(training)
+        batch = random_batch(6)
+        embeddings = model.shared(batch["input_ids"]).detach()
+        inputs = {"labels": batch["labels"], "attention_mask": batch["attention_mask"]}
+        if model_class is DepthForConditionalGeneration:
+            inputs["sentence_mask"] = is_sentence_token(batch["input_ids"], model.config)
+        direction = torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(6))
+        (gradient,) = torch.autograd.grad(model(inputs_embeds=embeddings.requires_grad_(), **inputs).loss, embeddings)
+        expected = (gradient * direction).sum()
+        # torch (2.13) has no forward mode of its fastest attention.
+        with forward_ad.dual_level(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            loss = model(inputs_embeds=forward_ad.make_dual(embeddings.detach(), direction), **inputs).loss
+            torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected, rtol=1e-4, atol=1e-6)
 
 
 class TrainingTest(parameterized.TestCase):

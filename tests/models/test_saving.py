@@ -271,6 +271,8 @@ class HeadTest(CheckpointTestCase):
         ids = SENTENCE_IDS if model_class is DepthForConditionalGeneration else {}
         model, info = model_class.from_pretrained(self.folder, output_loading_info=True, **ids)
         self.assertEqual(set(info["missing_keys"]), missing)
+        with self.assertRaisesRegex(ValueError, "missing: .* is started .*`from_pretrained.*output_loading_info=True"):
+            model_class.from_pretrained(self.folder, **ids)
         for name, parameter in stock.state_dict().items():
             if name not in missing:
                 self.assertTrue(torch.equal(model.state_dict()[name], parameter), name)
