@@ -5,6 +5,7 @@ Imports only torch: the Hub ships it with the model's code.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
@@ -33,6 +34,25 @@ def counts_flops(name: str) -> Callable[[Callable[..., int]], Callable[..., int]
     operator = getattr(torch.ops.hf_depth, name.removeprefix("hf_depth::"))
     flop_registry.pop(operator, None)  # a file of the Hub that has changed is run again
     return register_flop_formula(operator)
+
+
+def attention_flops(query: torch.Size, key: torch.Size, *others: Any, products: int = 2, **kwargs: Any) -> int:
+    """
+    Operations of attention, of all pairs of queries and keys, as in torch's own formulas.
+
+    Args:
+        query (`torch.Size`): `(batch_size, heads, queries, head_size)`.
+        key (`torch.Size`): `(batch_size, heads, keys, head_size)`.
+        others, kwargs: what else an operator gets.
+        products (`int`, *optional*, defaults to 2): of matrices: the scores, and the output.
+    """
+    batch_size, heads, queries, head_size = query
+    return products * 2 * batch_size * heads * queries * key[2] * head_size
+
+
+def attention_gradient_flops(gradient: torch.Size, query: torch.Size, key: torch.Size, *others: Any, **kwargs) -> int:
+    """The same of its backward pass, which computes the scores again: five products."""
+    return attention_flops(query, key, products=5)
 
 
 def is_transformed() -> bool:

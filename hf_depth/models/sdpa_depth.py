@@ -19,7 +19,7 @@ from torch import nn
 from .attention_depth import expand_bias
 from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, expand_mask
 from .matmul_depth import onednn, suits_onednn
-from .operators_depth import counts_flops, operator_name
+from .operators_depth import attention_flops, attention_gradient_flops, counts_flops, operator_name
 
 # Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
 MAX_SCORES = 2**26
@@ -123,18 +123,8 @@ def _backward(ctx, grad):
 
 
 _attend.register_autograd(_backward, setup_context=_save_for_backward)
-
-
-@counts_flops(operator_name("attend", __name__))
-def _flops(query, key, *others, products=2, **kwargs):
-    """All pairs of queries and keys count, as in torch's own formulas."""
-    batch_size, heads, queries, head_size = query
-    return products * 2 * batch_size * heads * queries * key[2] * head_size
-
-
-@counts_flops(operator_name("attend_backward", __name__))
-def _backward_flops(grad, query, key, *others, **kwargs):
-    return _flops(query, key, products=5)  # the scores are computed again
+counts_flops(operator_name("attend", __name__))(attention_flops)
+counts_flops(operator_name("attend_backward", __name__))(attention_gradient_flops)
 
 
 def _fastest_products(query, part, dtype):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .attention_depth import expand_bias
 from .masking_depth import compact_mask, expand_mask
-from .operators_depth import operator_name
+from .operators_depth import attention_flops, attention_gradient_flops, counts_flops, operator_name
 
 try:
     import triton
@@ -991,6 +991,8 @@ _attend_backward = torch.library.custom_op(operator_name("triton_backward", __na
 _attend.register_fake(_fake_forward)
 _attend_backward.register_fake(_fake_backward)
 _attend.register_autograd(_gradients, setup_context=_save_for_backward)
+counts_flops(operator_name("triton", __name__))(attention_flops)
+counts_flops(operator_name("triton_backward", __name__))(attention_gradient_flops)
 
 
 def depth_triton(

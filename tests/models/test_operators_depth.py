@@ -8,7 +8,7 @@ from absl.testing import parameterized
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5ForConditionalGeneration as StockT5
 
-from hf_depth.models import layers_depth, matmul_depth
+from hf_depth.models import layers_depth, matmul_depth, sdpa_depth, triton_depth
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from tiny_models import random_batch, tiny_config, tiny_model, tiny_t5_config
 
@@ -39,6 +39,16 @@ class FlopsTest(parameterized.TestCase):
             settings = model.config
             expected += 2 * batch_size * pairs * settings.num_layers * settings.num_heads * settings.d_kv
         self.assertEqual(count(model, batch, backward), expected)
+
+    @parameterized.parameters("depth_sdpa", *(["depth_triton"] if triton_depth.triton else []))
+    def test_attention_has_those_of_its_products(self, name):
+        modules = {"depth_sdpa": sdpa_depth.depth_sdpa, "depth_triton": triton_depth.depth_triton}
+        query, gradient = (torch.empty(2, 3, 7, 16, device="meta") for _ in range(2))
+        key, value = (torch.empty(2, 3, 5, 16, device="meta") for _ in range(2))
+        leaves = [tensor.requires_grad_() for tensor in (query, key, value, torch.empty(3, 11, device="meta"))]
+        with FlopCounterMode(display=False) as counter:
+            modules[name](*leaves, None, False).backward(gradient)
+        self.assertEqual(counter.get_total_flops(), (2 + 5) * 2 * 2 * 3 * 7 * 5 * 16)
 
     def test_a_frozen_head_has_none_for_its_gradient(self):
         batch = random_batch(0)
