@@ -152,7 +152,9 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
             return super()._format_action_invocation(action)
         flag = action.option_strings[0]
         if action.nargs == "?":  # true without a value
-            return f"{flag} [{self._word(action)}]" + (f", --no_{flag[2:]}" if action.default is True else "")
+            word = self._word(action)
+            has_no = action.default is True or action.default is None and word == "BOOL"
+            return f"{flag} [{word}]" + (f", --no_{flag[2:]}" if has_no else "")
         return f"{flag} {self._word(action)}{' ...' if action.nargs == '+' else ''}"
 
     def _word(self, action: argparse.Action) -> str:

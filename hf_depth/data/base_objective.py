@@ -5,7 +5,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from inspect import get_annotations
+from inspect import get_annotations, isdatadescriptor
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -121,9 +121,15 @@ class Objective(ABC):
     def _check_settings(self) -> None:
         """Stop on a subclass whose settings are no fields: they would be left out without a word."""
         defaults = {item.name: item.default for item in fields(self) if item.default is not MISSING}
-        given = [name for kind in type(self).__mro__ if issubclass(kind, Objective) for name in get_annotations(kind)]
+        annotations = {}
+        for kind in type(self).__mro__:
+            annotations |= get_annotations(kind) if issubclass(kind, Objective) else {}
+        given = [name for name, annotation in annotations.items() if "ClassVar" not in str(annotation)]
         given = [name for name in given if name not in (*get_annotations(Objective), *self.__dataclass_fields__)]
-        given += [name for name, default in defaults.items() if getattr(type(self), name, default) is not default]
+        for name, default in defaults.items():
+            value = getattr(type(self), name, default)
+            if value is not default and not isdatadescriptor(value):  # a property, or of `@dataclass(slots=True)`
+                given.append(name)
         if given:
             raise TypeError(
                 f"The setting `{given[0]}` of {type(self).__name__} is no field, and would be left out: put "

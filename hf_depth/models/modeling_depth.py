@@ -1097,6 +1097,7 @@ def _check_loss_arguments(hidden_states, labels, num_items_in_batch, loss_weight
 
 def _return_dict(stack: nn.Module) -> dict[str, bool]:
     """What makes a stack return no tuple, whatever its configuration says; another module may not know it."""
+    stack = getattr(stack, "_orig_mod", stack)  # of a compiled one
     return {"return_dict": True} if isinstance(stack, T5Stack) else {}
 
 

@@ -150,7 +150,8 @@ def setting_names(optimizer: Optimizer) -> set[str]:
     """
     What the groups of an optimizer may have that it is told: the arguments of its class and of those it inherits from.
 
-    Other entries are its own, as in optimizers that count their steps or estimate their learning rate there.
+    Other entries are its own, as in optimizers that count their steps or estimate their learning rate there. Of a
+    class that takes any arguments (`**options`), all that its groups begin with is taken for told.
 
     Args:
         optimizer (`Optimizer`): also wrapped, as Accelerate and DeepSpeed do.
@@ -162,8 +163,10 @@ def setting_names(optimizer: Optimizer) -> set[str]:
     """
     while hasattr(inner := getattr(optimizer, "optimizer", None), "param_groups"):
         optimizer = inner
-    inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__ if "__init__" in vars(kind)]
-    return {name for init in inits for name in init.parameters} | {"lr", "initial_lr", "weight_decay"}
+    inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__[:-1] if "__init__" in vars(kind)]
+    names = {name for init in inits for name in init.parameters} | {"lr", "initial_lr", "weight_decay"}
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inits[0].parameters.values())
+    return names | set(optimizer.defaults) if takes_any else names
 
 
 def _loss_of(closure: Callable[[], Any] | None) -> Any:

@@ -83,7 +83,8 @@ def _parts(wrapper: Any) -> list[Any]:
     inside = [
         part.values() if isinstance(part, dict) else part for part in held if isinstance(part, list | tuple | dict)
     ]
-    return held + [one for part in inside for one in part if callable(one)]
+    found = held + [one for part in inside for one in part if callable(one)]
+    return list({id(one): one for one in found}.values())
 
 
 def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:

@@ -271,6 +271,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             # transformers has set it, also for `torch_compile`. torch's compiler still reads the older setting in some
             # places, which is an error as long as the two differ (https://github.com/pytorch/pytorch/issues/196728).
             torch.set_float32_matmul_precision("high")
+        elif torch.backends.fp32_precision == "ieee":
+            torch.set_float32_matmul_precision("highest")  # where other arguments of this process have said "high"
         for name, value in own_names.items():
             setattr(self, name, value)
         self._use_one_gpu()

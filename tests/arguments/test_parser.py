@@ -242,7 +242,8 @@ class ParseArgumentsTest(ArgumentsTestCase):
                 self.assertEqual(topic, topic_of(name), name)
                 is_required = names[name].default is MISSING and names[name].default_factory is MISSING
                 self.assertIn("(required)" if is_required else "default", entry.lower())
-                self.assertLessEqual(len(re.findall(r"--no_", entry)), names[name].default is True, name)
+                is_switch = names[name].type in (bool, bool | None) and names[name].default in (True, None)
+                self.assertLessEqual(len(re.findall(r"--no_", entry)), is_switch, name)
 
     def help_sections(self, types):
         """The flags that `--help` prints, by the titles of its groups."""

@@ -71,6 +71,25 @@ class NamedObjective(SpanCorruptionObjective):
     packed_examples = 3
 
 
+@dataclass(slots=True)
+class SlottedObjective(SpanCorruptionObjective):
+    name: ClassVar[str] = "slotted"
+
+
+class ConstantObjective(SpanCorruptionObjective):
+    name = "constant"
+    most_words: "ClassVar[int]" = 3
+
+
+@dataclass
+class ComputedObjective(SpanCorruptionObjective):
+    name: ClassVar[str] = "computed"
+
+    @property
+    def min_words(self):
+        return 3
+
+
 class ObjectiveTest(parameterized.TestCase):
     @parameterized.parameters(
         (UndecoratedObjective, "mean_noise_span_length"),
@@ -83,8 +102,9 @@ class ObjectiveTest(parameterized.TestCase):
         with self.assertRaisesRegex(TypeError, message):
             objective(TOKENIZER)
 
-    def test_what_is_no_setting_needs_no_field(self):
-        self.assertEqual(NamedObjective(TOKENIZER).settings["objective"], "named")
+    @parameterized.parameters(NamedObjective, SlottedObjective, ConstantObjective, ComputedObjective)
+    def test_what_is_no_setting_needs_no_field(self, objective):
+        self.assertEqual(objective(TOKENIZER).settings["objective"], objective.name)
 
     @parameterized.product(
         objective=list(OBJECTIVES.values()), pack_examples=(False, True), padding=("longest", "max_length")

@@ -896,6 +896,19 @@ class FunctionalTest(parameterized.TestCase):
             torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected, rtol=1e-4, atol=1e-6)
 
 
+class CompiledStackTest(parameterized.TestCase):
+    @parameterized.product(kind=("depth", "t5"), name=("encoder", "decoder"))
+    def test_a_compiled_stack_returns_what_the_model_reads_whatever_its_configuration_says(self, kind, name):
+        torch._dynamo.reset()
+        config = tiny_config(return_dict=False) if kind == "depth" else tiny_t5_config(return_dict=False)
+        model_class = DepthForConditionalGeneration if kind == "depth" else T5ForConditionalGeneration
+        model = tiny_model(config, model_class=model_class).eval()
+        batch = random_batch(0)
+        expected = model(**batch, return_dict=True).logits
+        setattr(model, name, torch.compile(getattr(model, name), backend="eager"))
+        torch.testing.assert_close(model(**batch, return_dict=True).logits, expected)
+
+
 class TrainingTest(parameterized.TestCase):
     @parameterized.product(shape=(V1_0, V1_1), attn_implementation=("eager", "sdpa"))
     def test_training_changes_every_parameter(self, shape, attn_implementation):

@@ -328,7 +328,42 @@ class CountingSGD(torch.optim.SGD):
         return loss
 
 
+class OptionsSGD(torch.optim.SGD):
+    """Whose arguments have no names of their own."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, **options)
+
+
+class ScaledOptimizer(torch.optim.Optimizer):
+    """Its arguments are not those of the class that it inherits from either."""
+
+    def __init__(self, params, lr, **options):
+        super().__init__(params, {"lr": lr, **options})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=group["lr"] * group["scale"])
+
+
 class ResumeTest(TrainingTestCase):
+    @parameterized.parameters((OptionsSGD, "momentum"), (ScaledOptimizer, "scale"))
+    def test_arguments_without_names_are_those_of_the_resumed_run(self, optimizer_class, name):
+        value = 0.1
+
+        class OwnTrainer(DepthTrainer):
+            @staticmethod
+            def get_optimizer_cls_and_kwargs(args, model=None):
+                return optimizer_class, {"lr": args.learning_rate, name: value}
+
+        arguments = {"trainer_class": OwnTrainer, "save_strategy": "steps", "save_steps": 1}
+        trainer("t5", self.folder, max_steps=1, **arguments).train()
+        value = 0.9
+        resumed = trainer("t5", self.folder, max_steps=2, **arguments)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertEqual({group[name] for group in resumed.optimizer.param_groups}, {0.9})
+
     @parameterized.product(kind=("depth", "t5"), workers=(0, 2))
     def test_resumed_run_equals_uninterrupted_run_to_the_bit(self, kind, workers):
         arguments = {

@@ -19,17 +19,25 @@ def schedule(args: DepthTrainingArguments) -> tuple:
     return tuple(getattr(args, name) for name in SCHEDULE)
 
 
-def precision_for_the_compiler() -> str:
-    """What torch's compiler reads once the arguments have allowed TF32, as on a recent GPU."""
+def precisions() -> list[tuple[str, ...]]:
+    """
+    What torch's compiler and its products read once the arguments have allowed TF32, and when others forbid it, as on
+    a recent GPU.
+    """
+    found = []
     with mock.patch("transformers.training_args.is_torch_tf32_available", lambda: True):
-        DepthTrainingArguments("runs/x", use_cpu=True, torch_compile=True)
-    assert torch.backends.fp32_precision == "tf32"
-    return torch.get_float32_matmul_precision()
+        for arguments in ({"torch_compile": True}, {"tf32": False}):
+            DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
+            products = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+            found.append((torch.get_float32_matmul_precision(), *products))
+    return found
 
 
 class PrecisionTest(parameterized.TestCase):
     def test_the_compiler_can_read_that_tf32_is_allowed(self):
-        self.assertEqual(call_in_another_process(precision_for_the_compiler), "high")
+        allowed, forbidden = call_in_another_process(precisions)
+        self.assertEqual(allowed, ("high", "tf32", "tf32"))
+        self.assertEqual(forbidden, ("highest", "ieee", "ieee"))
 
 
 class DefaultScheduleTest(parameterized.TestCase):
