@@ -166,7 +166,7 @@ def setting_names(optimizer: Optimizer) -> set[str]:
     inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__[:-1] if "__init__" in vars(kind)]
     names = {name for init in inits for name in init.parameters} | {"lr", "initial_lr", "weight_decay"}
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inits[0].parameters.values())
-    return names | set(optimizer.defaults) if takes_any else names
+    return names | set(getattr(optimizer, "defaults", ())) if takes_any else names
 
 
 def _loss_of(closure: Callable[[], Any] | None) -> Any:

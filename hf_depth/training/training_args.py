@@ -267,12 +267,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         for name in own_names:
             setattr(self, name, getattr(Seq2SeqTrainingArguments, name))
         super().__post_init__()
-        if torch.backends.fp32_precision == "tf32":
-            # transformers has set it, also for `torch_compile`. torch's compiler still reads the older setting in some
-            # places, which is an error as long as the two differ (https://github.com/pytorch/pytorch/issues/196728).
-            torch.set_float32_matmul_precision("high")
-        elif torch.backends.fp32_precision == "ieee":
-            torch.set_float32_matmul_precision("highest")  # where other arguments of this process have said "high"
+        precision = {"tf32": "high", "ieee": "highest"}.get(torch.backends.fp32_precision)
+        if precision is not None and (self.torch_compile or self.tf32 is not None):
+            # transformers has set it. torch's compiler still reads the older setting in some places, which is an error
+            # as long as the two differ (https://github.com/pytorch/pytorch/issues/196728).
+            torch.set_float32_matmul_precision(precision)
         for name, value in own_names.items():
             setattr(self, name, value)
         self._use_one_gpu()

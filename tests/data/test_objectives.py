@@ -86,8 +86,12 @@ class ComputedObjective(SpanCorruptionObjective):
     name: ClassVar[str] = "computed"
 
     @property
-    def min_words(self):
-        return 3
+    def pack_examples(self):
+        return vars(self)["joins"]
+
+    @pack_examples.setter
+    def pack_examples(self, value):
+        vars(self)["joins"] = value
 
 
 class ObjectiveTest(parameterized.TestCase):

@@ -30,14 +30,17 @@ def precisions() -> list[tuple[str, ...]]:
             DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
             products = torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
             found.append((torch.get_float32_matmul_precision(), *products))
-    return found
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # the user's own choice for products alone
+    DepthTrainingArguments("runs/x", use_cpu=True)
+    return [*found, (torch.backends.fp32_precision, torch.backends.cuda.matmul.fp32_precision)]
 
 
 class PrecisionTest(parameterized.TestCase):
     def test_the_compiler_can_read_that_tf32_is_allowed(self):
-        allowed, forbidden = call_in_another_process(precisions)
+        allowed, forbidden, chosen = call_in_another_process(precisions)
         self.assertEqual(allowed, ("high", "tf32", "tf32"))
         self.assertEqual(forbidden, ("highest", "ieee", "ieee"))
+        self.assertEqual(chosen, ("ieee", "tf32"))
 
 
 class DefaultScheduleTest(parameterized.TestCase):
