@@ -10,6 +10,7 @@ import transformers.integrations.flex_attention as transformers_flex
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from transformers import T5Config, UMT5Config, masking_utils
 
+from hf_depth.models.cache_depth import CACHE
 from hf_depth.models.configuration_depth import DepthConfig
 from hf_depth.models.masking_depth import expand_mask, is_compact
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration
@@ -86,6 +87,11 @@ def random_batch(seed: int, batch_size: int = 3, source_length: int = 12, target
         "attention_mask": attention_mask,
         "labels": labels.masked_fill(~random_padding(generator, batch_size, target_length), -100),
     }
+
+
+def cache_of(outputs):
+    """The key/value cache in the outputs of a model, or None."""
+    return getattr(outputs, CACHE)
 
 
 def checkpoints_gradients(model) -> bool:

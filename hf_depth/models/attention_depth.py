@@ -21,6 +21,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
+from .cache_depth import CACHE, takes_cache
 from .masking_depth import COMPACT_IMPLEMENTATIONS, depth_mask, expand_mask, is_compact
 from .operators_depth import is_transformed
 
@@ -131,21 +132,22 @@ class DepthAttention(T5Attention):
 
     attention_functions = _FUNCTIONS  # those of the files that this class is from
 
+    @takes_cache
     def forward(
         self,
         hidden_states: torch.Tensor,
         mask: torch.Tensor | BlockMask | None = None,
         key_value_states: torch.Tensor | None = None,
         position_bias: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, ...]:
         if self.has_relative_attention_bias:
             position_bias = None
         implementation = self.config._attn_implementation
         if position_bias is None and implementation == "flex_attention":
-            position_bias = self._batched_position_bias(hidden_states, mask, key_value_states, past_key_values)
-        is_dense = past_key_values is not None or not (mask is None or is_compact(mask))
+            position_bias = self._batched_position_bias(hidden_states, mask, key_value_states, cache)
+        is_dense = cache is not None or not (mask is None or is_compact(mask))
         if position_bias is None and implementation in COMPACT_IMPLEMENTATIONS and not is_dense:
             position_bias = self._compact_position_bias(hidden_states, key_value_states)
         return super().forward(
@@ -153,7 +155,7 @@ class DepthAttention(T5Attention):
             mask=mask,
             key_value_states=key_value_states,
             position_bias=position_bias,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
             **kwargs,
         )
 
@@ -171,10 +173,10 @@ class DepthAttention(T5Attention):
         )
         return self.relative_attention_bias(buckets).t().contiguous()
 
-    def _batched_position_bias(self, hidden_states, mask, key_value_states, past_key_values):
+    def _batched_position_bias(self, hidden_states, mask, key_value_states, cache):
         """The position bias (B, H, Q, K) of hidden states (B, Q, D)."""
         batch_size, query_length = hidden_states.shape[:2]
-        past = past_key_values.get_seq_length(self.layer_idx) if past_key_values is not None else 0
+        past = cache.get_seq_length(self.layer_idx) if cache is not None else 0
         if mask is not None:  # under flex a BlockMask of shape (B, 1, Q, K)
             key_length = mask.shape[-1]
         else:

@@ -44,7 +44,7 @@ class DepthConfig(T5Config):
     """
 
     model_type = "depth"
-    keys_to_ignore_at_inference = ["past_key_values", "token_losses"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache", "token_losses"]
 
     first_sentence_token_id: int = 32100
     num_sentence_tokens: int = 20

@@ -34,6 +34,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .attention_depth import DepthAttention, register_attention
+from .cache_depth import CACHE, takes_cache
 from .configuration_depth import DepthConfig
 from .flex_depth import depth_flex
 from .layers_depth import is_plain_layer, speed_up_layers
@@ -302,7 +303,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """As in T5, except that the decoder is not fed again what a cache holds, an assistant's or a given one."""
-        cache = kwargs.get("past_key_values")
+        cache = kwargs.get(CACHE)
         # Transformers 5.23 names no length when an assistant goes on with its cache, nor when `generate()` is given
         # one without a `decoder_attention_mask`, which would say whether the ids are all of them or the new ones.
         has_all_ids = not kwargs.get("is_first_iteration") or kwargs.get("decoder_attention_mask") is None
@@ -321,6 +322,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
         return shifted.masked_fill(is_segment_start(segment_ids), self.config.decoder_start_token_id)
 
     @can_return_tuple
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -328,7 +330,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
@@ -349,12 +351,13 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
             decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
                 Token ids of the decoder input. Defaults to `labels`, shifted to the right.
             decoder_attention_mask (`torch.Tensor` of shape `(batch_size, target_length)`, *optional*):
-                Non-zero on tokens of the decoder that are not padding, those in `past_key_values` included.
+                Non-zero on tokens of the decoder that are not padding, those in `cache` included.
             encoder_outputs ([`BaseModelOutput`] or `tuple`, *optional*):
                 What `model.encoder` returned, instead of `input_ids`. The first element is the last hidden state, of
                 shape `(batch_size, source_length, d_model)`.
-            past_key_values (`EncoderDecoderCache`, *optional*):
-                Keys and values of earlier decoder tokens.
+            cache (`EncoderDecoderCache`, *optional*):
+                Keys and values of earlier decoder tokens. Its name before transformers 5.24, `past_key_values`, is
+                taken as well.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
                 Embeddings instead of `input_ids`.
             decoder_inputs_embeds (`torch.FloatTensor` of shape `(batch_size, target_length, d_model)`, *optional*):
@@ -362,7 +365,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
             labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
                 Target ids; -100 is ignored.
             use_cache (`bool`, *optional*):
-                Whether to return `past_key_values`. Defaults to `False` beside `labels`, else to the configuration's.
+                Whether to return `cache`. Defaults to `False` beside `labels`, else to the configuration's.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*):
                 What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the
                 number of labels in this batch, which gives the mean per token.
@@ -397,7 +400,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
             source = encoder_outputs[0] if encoder_outputs is not None else _first(input_ids, inputs_embeds)
             target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source, target)
-            _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_values, use_cache)
+            _check_packed_arguments(attention_mask, decoder_attention_mask, cache, use_cache)
             dtype = _states_dtype(self, self.shared)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
@@ -437,7 +440,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             inputs_embeds=decoder_inputs_embeds,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
             encoder_hidden_states=encoder_outputs[0],
             encoder_attention_mask=attention_mask,
             use_cache=use_cache,
@@ -451,7 +454,7 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
             skip_logits = self.training and labels is not None
         return TokenLossSeq2SeqLMOutput(
             **self._losses(hidden_states, labels, num_items_in_batch, loss_weights, skip_logits),
-            past_key_values=decoder_outputs.past_key_values,
+            **{CACHE: getattr(decoder_outputs, CACHE)},
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -546,6 +549,7 @@ class DepthStack(InitializedAsT5, T5Stack):
 class DepthEncoder(DepthStack):
     """The encoder. It builds its own hierarchical mask, since `generate()` calls it without the model around it."""
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -553,7 +557,7 @@ class DepthEncoder(DepthStack):
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         sentence_mask: torch.BoolTensor | None = None,
         return_dict: bool | None = None,
@@ -566,7 +570,7 @@ class DepthEncoder(DepthStack):
                 Token ids, in which the sentence tokens are found.
             attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*):
                 Non-zero on tokens that are not padding. A 4-D mask is used as it is.
-            encoder_hidden_states, encoder_attention_mask, past_key_values, use_cache:
+            encoder_hidden_states, encoder_attention_mask, cache, use_cache:
                 For the decoder of T5, whose class is that of its encoder; of no use here.
             inputs_embeds (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
                 Embeddings instead of `input_ids`.
@@ -609,7 +613,7 @@ class DepthEncoder(DepthStack):
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
             use_cache=use_cache,
             return_dict=True,
             **kwargs,
@@ -629,6 +633,7 @@ class DepthDecoder(DepthStack):
     makes its own.
     """
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -636,7 +641,7 @@ class DepthDecoder(DepthStack):
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         sentence_mask: torch.BoolTensor | None = None,
         encoder_sentence_mask: torch.BoolTensor | None = None,
@@ -649,7 +654,7 @@ class DepthDecoder(DepthStack):
             input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
                 Token ids, in which the sentence tokens are found.
             attention_mask (`torch.Tensor` of shape `(batch_size, decoded_length)`, *optional*):
-                Non-zero on tokens that are not padding, those in `past_key_values` included. A 4-D mask is used as it
+                Non-zero on tokens that are not padding, those in `cache` included. A 4-D mask is used as it
                 is.
             encoder_hidden_states (`torch.FloatTensor` of shape `(batch_size, source_length, d_model)`, *optional*):
                 What `model.encoder` returned first. Without it there is no cross-attention.
@@ -675,7 +680,7 @@ class DepthDecoder(DepthStack):
         is_own_cross = self.config.hierarchical_cross_mask and not is_4d(encoder_attention_mask)
         is_own_cross = is_own_cross and encoder_hidden_states is not None
         if has_input and (is_own or is_own_cross):
-            query_mask = _decoder_query_mask(self.config, input_ids, inputs_embeds, sentence_mask, past_key_values)
+            query_mask = _decoder_query_mask(self.config, input_ids, inputs_embeds, sentence_mask, cache)
             query_mask = _required(query_mask, "`inputs_embeds`", "`sentence_mask` beside it, or `input_ids` instead")
             if is_own_cross:
                 encoder_sentence_mask = _required(
@@ -689,7 +694,7 @@ class DepthDecoder(DepthStack):
             if is_own:
                 dtype = _states_dtype(self, self.embed_tokens)
                 attention_mask = _decoder_attention_mask(
-                    self.config, query_mask, attention_mask, sentence_mask, past_key_values, dtype
+                    self.config, query_mask, attention_mask, sentence_mask, cache, dtype
                 )
         return super().forward(
             input_ids=input_ids,
@@ -697,7 +702,7 @@ class DepthDecoder(DepthStack):
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             inputs_embeds=inputs_embeds,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
             use_cache=use_cache,
             **kwargs,
         )
@@ -709,8 +714,8 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
 
     Those that Google published have an output head of their own: their `config.json` says `tie_word_embeddings=False`,
     which [`load_model`] honors by `scale_decoder_outputs=False`. Saved again, such a model has the same field and both
-    matrices. The class of transformers 4 computes the same logits from it; that of transformers 5, which sets
-    `tie_word_embeddings=True` whatever the file says, multiplies them by `d_model ** -0.5`: the order of the tokens
+    matrices. The classes of transformers 4 and from 5.24 on compute the same logits from it; those between set
+    `tie_word_embeddings=True` whatever the file says and multiply them by `d_model ** -0.5`: the order of the tokens
     (greedy decoding) is the same, their probabilities are not, until `model.config.tie_word_embeddings = False` is set
     after loading. With a tied head all compute the same.
     """
@@ -828,6 +833,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
         return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
 
     @can_return_tuple
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -835,7 +841,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
@@ -859,7 +865,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
                 `True` where the encoder input is a sentence token; needed only where neither `input_ids` nor the
                 output of `model.encoder` is given.
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
-                `True` where the decoder input is a sentence token, for all tokens so far, those in `past_key_values`
+                `True` where the decoder input is a sentence token, for all tokens so far, those in `cache`
                 included. Needed only with a filled cache or `decoder_inputs_embeds`; `generate()` passes it.
             encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
                 As in T5: several examples in one row. The rules for sentence tokens hold within each of them.
@@ -879,12 +885,12 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
             source = encoder_outputs[0] if encoder_outputs is not None else _first(input_ids, inputs_embeds)
             target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source, target)
-            _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_values, use_cache)
+            _check_packed_arguments(attention_mask, decoder_attention_mask, cache, use_cache)
             use_cache = False if use_cache is None else use_cache
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self._shift_right(labels, decoder_segment_ids)
         query_mask = _decoder_query_mask(
-            self.config, decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, past_key_values
+            self.config, decoder_input_ids, decoder_inputs_embeds, decoder_sentence_mask, cache
         )
         if encoder_outputs is None:
             given = {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids}
@@ -929,7 +935,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
             query_mask,
             decoder_attention_mask,
             decoder_sentence_mask,
-            past_key_values,
+            cache,
             dtype,
             decoder_segment_ids,
         )
@@ -938,7 +944,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
             use_cache=use_cache,
@@ -974,7 +980,7 @@ class DepthForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin)
         )
         inputs["decoder_attention_mask"] = decoder_attention_mask
         sentence_mask = is_sentence_token(input_ids, self.config)
-        cache = inputs.get("past_key_values")
+        cache = inputs.get(CACHE)
         if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
             # Of a given cache whose ids `generate()` does not know.
             unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
@@ -1043,17 +1049,15 @@ def check_loaded_weights(
         )
 
 
-def _check_packed_arguments(attention_mask, decoder_attention_mask, past_key_values, use_cache):
+def _check_packed_arguments(attention_mask, decoder_attention_mask, cache, use_cache):
     """Raise on what cannot go together with several examples in a row."""
     if is_4d(attention_mask) or is_4d(decoder_attention_mask):
         raise ValueError(
             "An attention mask of four dimensions says by itself who attends to whom: leave out the segment ids, or "
             "give masks of shape `(batch_size, length)`."
         )
-    if past_key_values is not None or use_cache:
-        raise ValueError(
-            "`past_key_values` and `use_cache` are for rows of one example: leave out the segment ids to generate."
-        )
+    if cache is not None or use_cache:
+        raise ValueError("`cache` and `use_cache` are for rows of one example: leave out the segment ids to generate.")
 
 
 def _first(*tensors: torch.Tensor | None) -> torch.Tensor | None:
@@ -1108,13 +1112,13 @@ def _states_dtype(model: PreTrainedModel, embedding: nn.Module) -> torch.dtype:
     return weight.dtype if is_float else model.dtype
 
 
-def _decoder_query_mask(config, input_ids, inputs_embeds, sentence_mask, past_key_values):
+def _decoder_query_mask(config, input_ids, inputs_embeds, sentence_mask, cache):
     """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
     if input_ids is not None:
         return is_sentence_token(input_ids, config)
     if sentence_mask is None or inputs_embeds is None:
         return None
-    past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+    past_length = 0 if cache is None else int(cache.get_seq_length())
     return sentence_mask[:, past_length : past_length + inputs_embeds.shape[1]]
 
 
@@ -1144,9 +1148,7 @@ def _cross_attention_mask(
     )
 
 
-def _decoder_attention_mask(
-    config, query_mask, attention_mask, sentence_mask, past_key_values, dtype, segment_ids=None
-):
+def _decoder_attention_mask(config, query_mask, attention_mask, sentence_mask, cache, dtype, segment_ids=None):
     """The mask of decoder self-attention: (B, T) queries on the (B, past + T) keys up to themselves."""
     if is_4d(attention_mask):
         return attention_mask
@@ -1156,8 +1158,8 @@ def _decoder_attention_mask(
         return _segment_mask(config, segment_ids, segment_ids, attention_mask, dtype, is_causal=True)
     query_mask = _required(query_mask, *_DECODER_INPUT)
     past_length, key_length = 0, query_mask.shape[1]
-    if past_key_values is not None:
-        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+    if cache is not None:
+        cache = getattr(cache, "self_attention_cache", cache)
         past_length = cache.get_seq_length()
         if isinstance(past_length, torch.Tensor):
             past_length = past_length.clone()  # a static cache counts on in place, before a block mask is read
@@ -1167,10 +1169,10 @@ def _decoder_attention_mask(
     is_readable = isinstance(past_length, int) or not (known_length or torch.compiler.is_compiling())
     if is_readable and past_length > 0 and known_length < past_length + query_mask.shape[1]:
         raise ValueError(
-            f"`past_key_values` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing or does "
+            f"`{CACHE}` holds {int(past_length)} tokens, but `decoder_sentence_mask` is missing or does "
             "not cover them: pass it (to the decoder by itself, as `sentence_mask`) for all decoder tokens so far. "
             "`generate()` makes it of its `decoder_input_ids` if those are all ids so far, not only the last ones. "
-            "Prefix tuning (PEFT) fills `past_key_values` with virtual tokens, for which hierarchical attention "
+            f"Prefix tuning (PEFT) fills `{CACHE}` with virtual tokens, for which hierarchical attention "
             "has no rule: use LoRA, or a model with `hierarchical_decoder_mask=False`."
         )
     if sentence_mask is None:

@@ -53,7 +53,7 @@ model = AutoModelForSeq2SeqLM.from_pretrained(name$revision)
 """)
 
 UNSCALED_HEAD = """\
-model.config.tie_word_embeddings = False  # transformers 5 would scale down the logits of a head of its own
+model.config.tie_word_embeddings = False  # 5.0 to 5.23 would scale down the logits
 """
 
 LOAD_WITH_PACKAGE = Template("""\
@@ -427,7 +427,7 @@ def _task_code(
 
 
 def has_unscaled_umt5_head(model: PreTrainedModel) -> bool:
-    """Whether the logits of a model are not those that the class of transformers 5 computes, see [`load_config`]."""
+    """Whether transformers 5.0 to 5.23 would compute other logits with its own class, see [`load_config`]."""
     return model.config.model_type == "umt5" and getattr(model.config, "scale_decoder_outputs", None) is False
 
 

@@ -68,8 +68,8 @@ EVALUATED = (
     "not for bias or errors of fact, which it takes over from its data."
 )
 UNSCALED_HEAD = (
-    "Loaded by `AutoModelForSeq2SeqLM` of transformers 5, it multiplies its logits by `d_model ** -0.5` until "
-    "`model.config.tie_word_embeddings = False` is set: greedy decoding is right, but beam search, sampling, "
+    "Loaded by `AutoModelForSeq2SeqLM` of transformers 5.0 to 5.23, it multiplies its logits by `d_model ** -0.5` "
+    "until `model.config.tie_word_embeddings = False` is set: greedy decoding is right, but beam search, sampling, "
     "probabilities and scores of labels are not."
 )
 ADAPTER = (

@@ -9,11 +9,13 @@ from absl.testing import parameterized
 from transformers import CompileConfig, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from hf_depth.models.cache_depth import CACHE
 from hf_depth.models.masking_depth import is_sentence_token
 from hf_depth.models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 from tiny_models import (
     FIRST_SENTENCE_TOKEN,
     NUM_SENTENCE_TOKENS,
+    cache_of,
     random_batch,
     random_ids,
     tiny_model,
@@ -227,12 +229,12 @@ class OtherWaysTest(parameterized.TestCase):
         prompt = expected.sequences[:, :6]
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         with torch.no_grad():
-            model(**inputs, decoder_input_ids=prompt[:, :cached], past_key_values=cache)
+            model(**inputs, decoder_input_ids=prompt[:, :cached], cache=cache)
         found = model.generate(
             **inputs,
             decoder_input_ids=prompt,
             decoder_attention_mask=torch.ones_like(prompt) if with_mask else None,
-            past_key_values=cache,
+            **{CACHE: cache},
             max_new_tokens=3,
             return_dict_in_generate=True,
             output_logits=True,
@@ -292,9 +294,9 @@ class FilledCacheTest(parameterized.TestCase):
         inputs = sources(7)
         ids = random_ids(torch.Generator().manual_seed(7), 4, 6)
         expected = generating_model("eager", d_kv=16)(**inputs, decoder_input_ids=ids).logits
-        first = model(**inputs, decoder_input_ids=ids[:, :4], past_key_values=cache)  # an empty one needs none
+        first = model(**inputs, decoder_input_ids=ids[:, :4], cache=cache)  # an empty one needs none
         torch.testing.assert_close(first.logits, expected[:, :4], rtol=1e-4, atol=1e-5)
-        rest = {"decoder_input_ids": ids[:, 4:], "past_key_values": cache}
+        rest = {"decoder_input_ids": ids[:, 4:], "cache": cache}
         with self.assertRaisesRegex(ValueError, "holds 4 tokens, but `decoder_sentence_mask` is missing.*Prefix"):
             model(**inputs, **rest)
         sentence_mask = (ids >= SENTENCES.start) & (ids < SENTENCES.stop)
@@ -314,17 +316,17 @@ class FilledCacheTest(parameterized.TestCase):
         expected = model.generate(**inputs, decoder_input_ids=ids, **options)
 
         def cache():
-            filled = model(**inputs, decoder_input_ids=ids[:, :5], use_cache=True).past_key_values
+            filled = cache_of(model(**inputs, decoder_input_ids=ids[:, :5], use_cache=True))
             filled.batch_repeat_interleave(num_beams)
             return filled
 
         with torch.no_grad():
             with self.assertRaisesRegex(ValueError, "`generate..` makes it of its `decoder_input_ids` if"):
-                model.generate(**inputs, decoder_input_ids=ids[:, 5:], past_key_values=cache(), **options)
+                model.generate(**inputs, decoder_input_ids=ids[:, 5:], **{CACHE: cache()}, **options)
             found = model.generate(
                 **inputs,
                 decoder_input_ids=ids[:, 5:],
-                past_key_values=cache(),
+                **{CACHE: cache()},
                 decoder_sentence_mask=is_sentence_token(ids[:, :5], model.config),
                 **options,
             )
@@ -334,6 +336,6 @@ class FilledCacheTest(parameterized.TestCase):
         model, inputs = generating_model(hierarchical_decoder_mask=False), sources(8)
         ids = random_ids(torch.Generator().manual_seed(8), 4, 6)
         expected = model(**inputs, decoder_input_ids=ids).logits
-        cache = model(**inputs, decoder_input_ids=ids[:, :4], use_cache=True).past_key_values
-        second = model(**inputs, decoder_input_ids=ids[:, 4:], past_key_values=cache)
+        cache = cache_of(model(**inputs, decoder_input_ids=ids[:, :4], use_cache=True))
+        second = model(**inputs, decoder_input_ids=ids[:, 4:], cache=cache)
         torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)

@@ -42,6 +42,7 @@ from tiny_models import (
     V1_0,
     V1_1,
     VOCAB_SIZE,
+    cache_of,
     captured_masks,
     checkpoints_gradients,
     dense_mask,
@@ -405,12 +406,12 @@ class GivenStatesTest(parameterized.TestCase):
         decoder_ids = random_ids(torch.Generator().manual_seed(6), 3, 7)
         del batch["labels"]
         expected = model(**batch, decoder_input_ids=decoder_ids).logits
-        cache = model(**batch, decoder_input_ids=decoder_ids[:, :4], use_cache=True).past_key_values
+        cache = cache_of(model(**batch, decoder_input_ids=decoder_ids[:, :4], use_cache=True))
         rest = model(
             **batch,
             decoder_inputs_embeds=model.shared(decoder_ids[:, 4:]),
             decoder_sentence_mask=is_sentence_token(decoder_ids, model.config),
-            past_key_values=cache,
+            cache=cache,
         )
         torch.testing.assert_close(rest.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
@@ -561,8 +562,8 @@ class DecoderTest(parameterized.TestCase):
         batch, given = self.inputs(model)
         ids = random_ids(torch.Generator().manual_seed(6), 3, 7)
         expected = self.logits(model, input_ids=ids, **given)
-        cache = model.decoder(ids[:, :4], use_cache=True, **given).past_key_values
-        rest = {"input_ids": ids[:, 4:], "past_key_values": cache, **given}
+        cache = cache_of(model.decoder(ids[:, :4], use_cache=True, **given))
+        rest = {"input_ids": ids[:, 4:], "cache": cache, **given}
         with self.assertRaisesRegex(ValueError, "pass it .to the decoder by itself, as `sentence_mask`. for all"):
             model.decoder(**rest)
         found = self.logits(model, **rest, sentence_mask=is_sentence_token(ids, model.config))
@@ -839,11 +840,11 @@ class LossTest(parameterized.TestCase):
     @parameterized.named_parameters(*MODELS)
     def test_no_cache_is_built_beside_a_loss(self, model_class, config):
         model, batch = tiny_model(config(), model_class=model_class), random_batch(12)
-        self.assertIsNone(model(**batch).past_key_values)
-        self.assertIsNotNone(model(**batch, use_cache=True).past_key_values)
+        self.assertIsNone(cache_of(model(**batch)))
+        self.assertIsNotNone(cache_of(model(**batch, use_cache=True)))
         decoder_ids = model._shift_right(batch.pop("labels"))
         outputs = model(**batch, decoder_input_ids=decoder_ids)
-        self.assertIsNotNone(outputs.past_key_values)
+        self.assertIsNotNone(cache_of(outputs))
         self.assertIsNone(outputs.loss)
         self.assertIsNone(outputs.token_losses)
 

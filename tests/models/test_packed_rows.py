@@ -6,6 +6,7 @@ import itertools
 import torch
 from absl.testing import parameterized
 
+from hf_depth.models.cache_depth import CACHE
 from hf_depth.models.masking_depth import is_sentence_token
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
@@ -15,6 +16,7 @@ from hf_depth.models.modeling_depth import (
 from tiny_models import (
     EOSEN,
     SENTENCE_TOKENS,
+    cache_of,
     captured_masks,
     dense_mask,
     gradients,
@@ -312,11 +314,11 @@ class RefusalTest(parameterized.TestCase):
         batch = packed_batch(random_examples(8))
         with self.assertRaisesRegex(ValueError, "four dimensions says by itself who attends to whom"):
             model(**batch | {"attention_mask": batch["attention_mask"][:, None, None].bool()})
-        with self.assertRaisesRegex(ValueError, "`past_key_values` and `use_cache` are for rows of one example"):
+        with self.assertRaisesRegex(ValueError, f"`{CACHE}` and `use_cache` are for rows of one example"):
             model(**batch, use_cache=True)
-        cache = model(**separate_batch(random_examples(8)), use_cache=True).past_key_values
-        with self.assertRaisesRegex(ValueError, "`past_key_values` and `use_cache` are for rows of one example"):
-            model(**batch, past_key_values=cache)
+        cache = cache_of(model(**separate_batch(random_examples(8)), use_cache=True))
+        with self.assertRaisesRegex(ValueError, f"`{CACHE}` and `use_cache` are for rows of one example"):
+            model(**batch, cache=cache)
         del batch["labels"]
         outputs = model(**batch, decoder_input_ids=batch["decoder_segment_ids"])
-        self.assertIsNone(outputs.past_key_values)
+        self.assertIsNone(cache_of(outputs))
