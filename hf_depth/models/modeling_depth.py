@@ -1057,7 +1057,9 @@ def _check_packed_arguments(attention_mask, decoder_attention_mask, cache, use_c
             "give masks of shape `(batch_size, length)`."
         )
     if cache is not None or use_cache:
-        raise ValueError("`cache` and `use_cache` are for rows of one example: leave out the segment ids to generate.")
+        raise ValueError(
+            f"`{CACHE}` and `use_cache` are for rows of one example: leave out the segment ids to generate."
+        )
 
 
 def _first(*tensors: torch.Tensor | None) -> torch.Tensor | None:
