@@ -907,6 +907,7 @@ def _add_bias_gradient_of_heads(bias_gradient, tensors, strides, score_gradient,
 
 
 def _launch(kernel, num_programs, *arguments, **options):
+    options = {"enable_fp_fusion": True} | options  # the default, which Triton 3.10 is to change
     if isinstance(kernel, triton.runtime.Autotuner):
         config = _config_without_measuring(kernel, arguments[0], options)
         if config is not None:

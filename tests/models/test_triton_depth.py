@@ -239,7 +239,7 @@ def compile_kernel(
     }
     constants = {argument: constants[argument] for argument in signature if argument in constants}
     source = ASTSource(function, signature, constants, attributes)
-    settings = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    settings = {"num_warps": config.num_warps, "num_stages": config.num_stages, "enable_fp_fusion": True}
     with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TRITON_CACHE_DIR": folder}):
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=settings)
 
