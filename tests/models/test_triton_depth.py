@@ -139,16 +139,16 @@ class LaunchTest(parameterized.TestCase):
             def __getitem__(self, grid):
                 return self.run
 
-            def run(self, query):
+            def run(self, query, enable_fp_fusion):
                 running.append(query)
-                most.append(len(running))
+                most.append((len(running), enable_fp_fusion))
                 time.sleep(0.01)  # in which another thread would come in
                 running.pop()
 
         with ThreadPoolExecutor(4) as threads:
             launches = [threads.submit(triton_depth._launch, Kernel(), None, torch.zeros(1)) for _ in range(4)]
         self.assertEqual([launch.result() for launch in launches], [None] * 4)
-        self.assertEqual(most, [1] * 4)
+        self.assertEqual(most, [(1, True)] * 4)
 
     @parameterized.parameters((16, False), (1024, True))
     def test_configurations_are_measured_for_large_inputs_alone(self, length, is_measured):
