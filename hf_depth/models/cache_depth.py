@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from transformers import Cache
 from transformers.models.t5.modeling_t5 import T5Attention
 
 _OLD_NAME = "past_key_values"
@@ -24,7 +25,7 @@ def takes_cache(forward: Callable[..., Any]) -> Callable[..., Any]:
         forward (`Callable`): a method with an argument `cache`.
 
     Returns:
-        `Callable`: raises `ValueError` if both names have a value.
+        `Callable`: raises `ValueError` if both names have a value, and `TypeError` if a cache comes by a third one.
     """
 
     @functools.wraps(forward)
@@ -32,8 +33,16 @@ def takes_cache(forward: Callable[..., Any]) -> Callable[..., Any]:
         if _OLD_NAME in kwargs:
             cache = kwargs.pop(_OLD_NAME)
             if cache is not None and kwargs.get("cache") is not None:
-                raise ValueError(f"`cache` and `{_OLD_NAME}` are two names of one argument: pass one of them.")
+                raise ValueError(
+                    f"`cache` and `{_OLD_NAME}` are two names of one argument: pass one of them. (Prefix tuning of a "
+                    "PEFT that does not know transformers 5.24 passes the old one beside that of `generate()`.)"
+                )
             kwargs["cache"] = cache if kwargs.get("cache") is None else kwargs["cache"]
+        for name, value in kwargs.items():
+            if name != "cache" and isinstance(value, Cache):  # masks would be made as if nothing was cached
+                raise TypeError(
+                    f"`{name}` is a cache, but no argument of {forward.__qualname__}. Has transformers renamed it?"
+                )
         return forward(*args, **kwargs)
 
     signature = inspect.signature(forward)

@@ -301,16 +301,18 @@ class T5ForConditionalGeneration(InitializedAsT5, HFT5ForConditionalGeneration, 
             self.config.gradient_checkpointing = True
         self.post_init()
 
-    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
+    @takes_cache
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.LongTensor, *, cache: Cache | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """As in T5, except that the decoder is not fed again what a cache holds, an assistant's or a given one."""
-        cache = kwargs.get(CACHE)
-        # Transformers 5.23 names no length when an assistant goes on with its cache, nor when `generate()` is given
+        # Transformers (5.24) names no length when an assistant goes on with its cache, nor when `generate()` is given
         # one without a `decoder_attention_mask`, which would say whether the ids are all of them or the new ones.
         has_all_ids = not kwargs.get("is_first_iteration") or kwargs.get("decoder_attention_mask") is None
         if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
             if 0 < (past_length := cache.get_seq_length()) < input_ids.shape[1]:
                 kwargs["next_sequence_length"] = input_ids.shape[1] - past_length
-        return super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return super().prepare_inputs_for_generation(input_ids, **{CACHE: cache}, **kwargs)
 
     def _shift_right(
         self, input_ids: torch.LongTensor, segment_ids: torch.LongTensor | None = None

@@ -38,11 +38,27 @@ class CacheTest(parameterized.TestCase):
         found = model(**batch, **rest, cache=cache_of(outputs), past_key_values=None)
         torch.testing.assert_close(found.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
 
+    @parameterized.product(model=MODELS, name=("cache", "past_key_values"))
+    def test_by_either_name_generation_feeds_only_what_a_cache_lacks(self, model, name):
+        model, batch, expected, outputs, rest = self.half_decoded(*model)
+        ids = torch.cat([torch.zeros_like(expected[:, :4, 0], dtype=torch.long), rest["decoder_input_ids"]], dim=1)
+        given = {"encoder_outputs": model.encoder(**batch), "attention_mask": batch["attention_mask"]}
+        inputs = model.prepare_inputs_for_generation(ids, **{name: cache_of(outputs)}, **given, use_cache=True)
+        self.assertEqual(inputs["decoder_input_ids"].tolist(), ids[:, 4:].tolist())
+        found = model(**inputs | rest)
+        torch.testing.assert_close(found.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
+
     def test_two_caches_are_refused(self):
         model, batch, _, outputs, rest = self.half_decoded(*MODELS[0])
         cache = cache_of(outputs)
         with self.assertRaisesRegex(ValueError, "`cache` and `past_key_values` are two names of one argument"):
             model(**batch, **rest, cache=cache, past_key_values=cache)
+
+    @parameterized.parameters(*MODELS)
+    def test_a_cache_by_a_name_of_a_later_transformers_is_not_ignored(self, model_class, config):
+        model, batch, _, outputs, rest = self.half_decoded(model_class, config)
+        with self.assertRaisesRegex(TypeError, f"`kv` is a cache, but no argument of {model_class.__name__}.forward"):
+            model(**batch, **rest, kv=cache_of(outputs))
 
     def test_the_name_is_that_of_the_installed_transformers(self):
         self.assertIn(CACHE, inspect.signature(StockT5.forward).parameters)
