@@ -41,7 +41,8 @@ def takes_cache(forward: Callable[..., Any]) -> Callable[..., Any]:
         for name, value in kwargs.items():
             if name != "cache" and isinstance(value, Cache):  # masks would be made as if nothing was cached
                 raise TypeError(
-                    f"`{name}` is a cache, but no argument of {forward.__qualname__}. Has transformers renamed it?"
+                    f"`{name}` is a cache, but no argument of {forward.__qualname__}: pass it as `cache`. If it comes "
+                    "from `generate()` of a newer transformers, this hf_depth does not know that one: update it."
                 )
         return forward(*args, **kwargs)
 
