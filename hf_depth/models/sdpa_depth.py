@@ -23,7 +23,8 @@ from .operators_depth import attention_flops, attention_gradient_flops, counts_f
 
 # Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
 MAX_SCORES = 2**26
-# The same on a CPU, where they should stay in the cache: 2 MiB. Longer examples come one by one.
+# The same on a CPU, where they should stay in the cache: 2 MiB. Longer examples come one by one; the backward pass, which
+# has two matrices of them, takes as many of their heads at a time as have half of it.
 MAX_CPU_SCORES = 2**19
 # On a CPU, queries are taken segment by segment, unless there are more of them in a row.
 MAX_BLOCKS = 16
@@ -78,12 +79,12 @@ def _attend_backward(
     operands = accumulated if _on_cpu(query) else query.dtype
     bias_sums = None
     if bias.dim() == 2:
-        bias_sums = query.new_zeros(*query.shape[1:3], bias.shape[1], dtype=accumulated)
+        bias_sums = query.new_zeros(*query.shape[1:3], key.shape[2], dtype=accumulated)
     grad_key.zero_()
     grad_value.zero_()
     buffers = {}
-    for part, added in _parts(query, key, bias, mask, is_causal):
-        of_queries, of_keys = (part.examples, slice(None), part.queries), (part.examples, slice(None), part.keys)
+    for part, heads, added in _parts_by_heads(query, key, bias, mask, is_causal):
+        of_queries, of_keys = (part.examples, heads, part.queries), (part.examples, heads, part.keys)
         parts = [query[of_queries], key[of_keys], value[of_keys], grad[of_queries]]
         shape = (*parts[0].shape[:3], parts[1].shape[2])
         if part.has_no_key is not None:
@@ -99,12 +100,12 @@ def _attend_backward(
             torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
             if bias_sums is not None:
                 sums = scores if shape[0] == 1 else scores.view(shape).sum(0)
-                _diagonals(bias_sums, key.shape[2])[:, part.queries, part.keys].add_(sums)
+                bias_sums[heads, part.queries, part.keys].add_(sums)
             scores = scores.to(operands)
             grad_query[of_queries] = (scores @ k).view(parts[0].shape)
             grad_key[of_keys] += (scores.mT @ q).view(parts[1].shape)
     if bias_sums is not None:
-        grad_bias.copy_(bias_sums.sum(dim=1))
+        grad_bias.copy_(_sums_of_diagonals(bias_sums))
     return grads
 
 
@@ -156,10 +157,13 @@ def _product(name, left, right, buffers, dtype):
     return torch.bmm(left, right, out=buffer) if left.dtype == dtype else buffer.copy_(torch.bmm(left, right))
 
 
-def _diagonals(sums, key_length):
-    """A view (H, Q, K) of (H, Q, Q + K - 1): what has one distance of query and key is in one column of that."""
-    heads, queries, distances = sums.shape
-    return sums.as_strided((heads, queries, key_length), (queries * distances, distances - 1, 1), queries - 1)
+def _sums_of_diagonals(sums):
+    """Of (H, Q, K), what has one distance of query and key, as one number: (H, Q + K - 1)."""
+    _, queries, keys = sums.shape
+    distances = queries + keys - 1
+    skewed = sums.new_zeros(queries, distances)  # has a distance in each column, of one head after the other
+    diagonals = skewed.as_strided((queries, keys), (distances - 1, 1), queries - 1)
+    return torch.stack([(diagonals.copy_(of_head), skewed.sum(0))[1] for of_head in sums])
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,18 @@ class _Part:
     restricted: torch.Tensor | None = None
     penalty: torch.Tensor | None = None
     has_no_key: torch.Tensor | None = None
+
+
+def _parts_by_heads(query, key, bias, mask, is_causal) -> Iterator[tuple[_Part, slice, torch.Tensor | None]]:
+    """Yields the parts, heads of which the scores are computed at a time, and what is added to those."""
+    heads = query.shape[1]
+    for part, added in _parts(query, key, bias, mask, is_causal):
+        scores = (part.queries.stop - part.queries.start) * (part.keys.stop - part.keys.start)
+        is_long = _on_cpu(query) and heads * scores > MAX_CPU_SCORES
+        size = max(1, MAX_CPU_SCORES // 2 // scores) if is_long else heads
+        for start in range(0, heads, size):
+            of_heads = slice(start, start + size)
+            yield part, of_heads, added if added is None or added.shape[1] == 1 else added[:, of_heads]
 
 
 def _parts(query, key, bias, mask, is_causal) -> Iterator[tuple[_Part, torch.Tensor | None]]:

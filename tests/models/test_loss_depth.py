@@ -124,6 +124,17 @@ class LinearCrossEntropyTest(parameterized.TestCase):
         for name, error in ours.items():
             self.assertLess(error, 1.25 * theirs[name] + 1e-6, name)
 
+    @parameterized.product(offset=(0, 30), spread=(1, 40))
+    def test_logits_far_from_zero_and_from_each_other_cost_no_precision(self, offset, spread):
+        arguments = problem("none")
+        arguments["hidden"] *= spread
+        for name in ("hidden", "weight"):
+            arguments[name][:, 0] += offset
+        exact = results(plain, arguments | {"hidden": arguments["hidden"].double()}, dtype=torch.float64)
+        ours, theirs = (errors(results(each, arguments), exact) for each in (linear_cross_entropy, plain))
+        for name, error in ours.items():
+            self.assertLess(error, 2 * theirs[name] + 1e-6 * exact[name].norm().item(), name)
+
     def test_tiny_weights_keep_the_precision_of_half_floats(self):
         # 1 / (number of labels) of a large batch, in which a float16 has few bits left; `GradScaler` scales it back.
         arguments = problem("none")

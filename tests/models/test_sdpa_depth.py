@@ -94,9 +94,9 @@ class FormulaTest(parameterized.TestCase):
     def test_output_and_gradients_equal_the_formula(self, kind, on_cpu, has_bias):
         self.check_formula(kind, on_cpu, has_bias, examples_at_once=2)
 
-    @parameterized.product(kind=KINDS, has_bias=(True, False))
-    def test_so_do_those_of_examples_that_are_taken_one_by_one(self, kind, has_bias):
-        self.check_formula(kind, True, has_bias, examples_at_once=1)
+    @parameterized.product(kind=KINDS, has_bias=(True, False), examples_at_once=(1, 0.5))
+    def test_so_do_those_of_examples_or_heads_that_are_taken_one_by_one(self, kind, has_bias, examples_at_once):
+        self.check_formula(kind, True, has_bias, examples_at_once)
 
     def check_formula(self, kind, on_cpu, has_bias, examples_at_once):
         generator = torch.Generator().manual_seed(0)
@@ -110,7 +110,7 @@ class FormulaTest(parameterized.TestCase):
             grad = torch.randn(inputs[0].shape, generator=generator)
             expected = outputs_and_gradients(formula, inputs, mask, is_causal, grad)
             name = "MAX_CPU_SCORES" if on_cpu else "MAX_SCORES"
-            limit = mock.patch.object(sdpa_depth, name, examples_at_once * HEADS * queries * keys)
+            limit = mock.patch.object(sdpa_depth, name, int(examples_at_once * HEADS * queries * keys))
             with self.subTest(f"{queries} x {keys}"), place, limit:
                 found = outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, mask, is_causal, grad)
                 for value, right in zip(found, expected, strict=True):
