@@ -210,7 +210,7 @@ def _softmax(logits, targets, values):
     if values.dtype != logits.dtype:
         values.copy_(logits)
     own = values.gather(1, targets)
-    # Powers of 2, as `exp_` on a CPU takes 15 times as long for what is less than exp(-87), and nothing is slower.
+    # Powers of 2: for the exponential of what is below -87, MKL takes 15 times as long.
     largest = values.amax(1, keepdim=True) * LOG2_E
     totals = torch.add(-largest, values, alpha=LOG2_E, out=values).exp2_().sum(1, keepdim=True)
     return values, totals, ((largest + totals.log2()) / LOG2_E - own)[:, 0]
