@@ -125,12 +125,12 @@ def _linear_cross_entropy(
     padding = -number % MULTIPLE if is_by_onednn else 0
     if rows is None and padding:
         rows = torch.arange(number, device=labels.device)
-    if rows is not None:
-        hidden, loss_weights = (_rows_and_padding(each, rows, padding, 0) for each in (hidden, loss_weights))
-        labels = _rows_and_padding(labels, rows, padding, IGNORED)
-        is_label = labels != IGNORED
-        part = [output.new_empty(len(labels) if len(output) else 0, *output.shape[1:]) for output in by_row]
     with torch.autocast(hidden.device.type, enabled=False), onednn(is_by_onednn):
+        if rows is not None:
+            hidden, loss_weights = (_rows_and_padding(each, rows, padding, 0) for each in (hidden, loss_weights))
+            labels = _rows_and_padding(labels, rows, padding, IGNORED)
+            is_label = labels != IGNORED
+            part = [output.new_empty(len(labels) if len(output) else 0, *output.shape[1:]) for output in by_row]
         coefficients = loss_weights * is_label
         _fill(*part, weight_gradient, hidden.to(dtype), weight.to(dtype), labels, is_label, coefficients, size)
         torch.sum(part[0] * coefficients, dim=0, out=loss)
@@ -209,11 +209,11 @@ def _softmax(logits, targets, values):
     """
     if values.dtype != logits.dtype:
         values.copy_(logits)
+    values.sub_(values.amax(1, keepdim=True))
     own = values.gather(1, targets)
-    # Powers of 2: for the exponential of what is below -87, MKL takes 15 times as long.
-    largest = values.amax(1, keepdim=True) * LOG2_E
-    totals = torch.add(-largest, values, alpha=LOG2_E, out=values).exp2_().sum(1, keepdim=True)
-    return values, totals, ((largest + totals.log2()) / LOG2_E - own)[:, 0]
+    # Powers of 2: for the exponential of what is below -87, MKL takes 12 to 18 times as long.
+    totals = values.mul_(LOG2_E).exp2_().sum(1, keepdim=True)
+    return values, totals, (totals.log() - own)[:, 0]
 
 
 def _chunk_size(num_rows: int, vocab_size: int, device_type: str) -> int:

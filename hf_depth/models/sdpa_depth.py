@@ -5,7 +5,7 @@ The forward pass is torch's own, on parts of the batch. The backward pass comput
 keys, so that nothing of (B, H, Q, K) is saved, and sums the gradient of the position bias over the batch as it goes:
 torch would need a bias, and a gradient of it, for each example. On a CPU a part is as many examples as have scores
 (H, Q, K) that stay in the cache; a long example is a part by itself, or each segment of it if it is a packed row, and
-padding at its ends is left out.
+padding at its ends is left out; the backward pass takes some of its heads at a time.
 
 Imports only torch and the files beside it: the Hub ships it with the model's code.
 """
@@ -23,8 +23,8 @@ from .operators_depth import attention_flops, attention_gradient_flops, counts_f
 
 # Scores (H, Q, K) of as many examples are there at once, on a device other than a CPU: 256 MiB in float32.
 MAX_SCORES = 2**26
-# The same on a CPU, where they should stay in the cache: 2 MiB. Longer examples come one by one; the backward pass, which
-# has two matrices of them, takes as many of their heads at a time as have half of it.
+# The same on a CPU, where they should stay in the cache: 2 MiB. Longer examples come one by one, and in the backward
+# pass, which has two matrices of them, as many heads at a time as have half of it for each thread.
 MAX_CPU_SCORES = 2**19
 # On a CPU, queries are taken segment by segment, unless there are more of them in a row.
 MAX_BLOCKS = 16
@@ -77,9 +77,9 @@ def _attend_backward(
     accumulated = torch.promote_types(query.dtype, torch.float32)
     # Products of bfloat16 matrices are slower than those of float32 on most CPUs, and faster elsewhere.
     operands = accumulated if _on_cpu(query) else query.dtype
-    bias_sums = None
+    bias_scores = None
     if bias.dim() == 2:
-        bias_sums = query.new_zeros(*query.shape[1:3], key.shape[2], dtype=accumulated)
+        bias_scores = query.new_zeros(*query.shape[1:3], key.shape[2], dtype=accumulated)
     grad_key.zero_()
     grad_value.zero_()
     buffers = {}
@@ -98,14 +98,14 @@ def _attend_backward(
             grad_value[of_keys] += (weights.to(operands).mT @ g).view(parts[2].shape)
             scores = _product("scores", g, v.mT, buffers, accumulated)
             torch._softmax_backward_data(scores, weights, -1, accumulated, grad_input=scores)
-            if bias_sums is not None:
+            if bias_scores is not None:
                 sums = scores if shape[0] == 1 else scores.view(shape).sum(0)
-                bias_sums[heads, part.queries, part.keys].add_(sums)
+                bias_scores[heads, part.queries, part.keys].add_(sums)
             scores = scores.to(operands)
             grad_query[of_queries] = (scores @ k).view(parts[0].shape)
             grad_key[of_keys] += (scores.mT @ q).view(parts[1].shape)
-    if bias_sums is not None:
-        grad_bias.copy_(_sums_of_diagonals(bias_sums))
+    if bias_scores is not None:
+        grad_bias.copy_(_sums_of_diagonals(bias_scores))
     return grads
 
 
@@ -157,13 +157,20 @@ def _product(name, left, right, buffers, dtype):
     return torch.bmm(left, right, out=buffer) if left.dtype == dtype else buffer.copy_(torch.bmm(left, right))
 
 
-def _sums_of_diagonals(sums):
-    """Of (H, Q, K), what has one distance of query and key, as one number: (H, Q + K - 1)."""
-    _, queries, keys = sums.shape
+def _sums_of_diagonals(scores):
+    """Of scores (H, Q, K), the sums of what has one distance of query and key: (H, Q + K - 1)."""
+    heads, queries, keys = scores.shape
     distances = queries + keys - 1
-    skewed = sums.new_zeros(queries, distances)  # has a distance in each column, of one head after the other
-    diagonals = skewed.as_strided((queries, keys), (distances - 1, 1), queries - 1)
-    return torch.stack([(diagonals.copy_(of_head), skewed.sum(0))[1] for of_head in sums])
+    sums = scores.new_zeros(heads, distances)
+    if scores.numel() == 0:
+        return sums
+    size = min(heads, max(1, MAX_CPU_SCORES // (queries * distances))) if _on_cpu(scores) else heads
+    skewed = scores.new_zeros(size, queries, distances)  # has one distance in each column, of some heads after others
+    diagonals = skewed.as_strided((size, queries, keys), (queries * distances, distances - 1, 1), queries - 1)
+    for some_sums, some_scores in zip(sums.split(size), scores.split(size), strict=True):
+        diagonals[: len(some_scores)] = some_scores
+        torch.sum(skewed[: len(some_scores)], dim=1, out=some_sums)
+    return sums
 
 
 @dataclass(frozen=True)
@@ -185,12 +192,15 @@ class _Part:
 
 
 def _parts_by_heads(query, key, bias, mask, is_causal) -> Iterator[tuple[_Part, slice, torch.Tensor | None]]:
-    """Yields the parts, heads of which the scores are computed at a time, and what is added to those."""
+    """
+    Yields the parts, of long examples on a CPU several times: with some of the heads each time, and what is added to
+    the scores of these, which may be overwritten for the next part.
+    """
     heads = query.shape[1]
     for part, added in _parts(query, key, bias, mask, is_causal):
         scores = (part.queries.stop - part.queries.start) * (part.keys.stop - part.keys.start)
         is_long = _on_cpu(query) and heads * scores > MAX_CPU_SCORES
-        size = max(1, MAX_CPU_SCORES // 2 // scores) if is_long else heads
+        size = max(1, MAX_CPU_SCORES // 2 * torch.get_num_threads() // scores if is_long else heads)
         for start in range(0, heads, size):
             of_heads = slice(start, start + size)
             yield part, of_heads, added if added is None or added.shape[1] == 1 else added[:, of_heads]

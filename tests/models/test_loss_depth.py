@@ -124,16 +124,38 @@ class LinearCrossEntropyTest(parameterized.TestCase):
         for name, error in ours.items():
             self.assertLess(error, 1.25 * theirs[name] + 1e-6, name)
 
-    @parameterized.product(offset=(0, 30), spread=(1, 40))
-    def test_logits_far_from_zero_and_from_each_other_cost_no_precision(self, offset, spread):
+    @parameterized.product(offset=(0, 30), spread=(1, 40), dtype=(torch.float32, torch.bfloat16))
+    def test_logits_far_from_zero_and_from_each_other_cost_no_precision(self, offset, spread, dtype):
         arguments = problem("none")
         arguments["hidden"] *= spread
         for name in ("hidden", "weight"):
             arguments[name][:, 0] += offset
-        exact = results(plain, arguments | {"hidden": arguments["hidden"].double()}, dtype=torch.float64)
-        ours, theirs = (errors(results(each, arguments), exact) for each in (linear_cross_entropy, plain))
+            arguments[name] = arguments[name].to(dtype)
+        exact = results(plain, arguments, dtype=torch.float64)
+        ours, theirs = (errors(results(each, arguments, dtype=dtype), exact) for each in (linear_cross_entropy, plain))
         for name, error in ours.items():
-            self.assertLess(error, 2 * theirs[name] + 1e-6 * exact[name].norm().item(), name)
+            self.assertLess(error, 1.25 * theirs[name] + 1e-7 * exact[name].norm().item(), name)
+
+    @parameterized.parameters(1, 30, 1e3, 1e10, 1e37)
+    def test_a_loss_is_neither_negative_nor_infinite(self, largest):
+        hidden = torch.full((NUM_LABELS, 1), float(largest), requires_grad=True)
+        weight = torch.rand(NUM_IDS, 1).index_fill_(0, torch.tensor([3, 5]), 1).requires_grad_()
+        labels = torch.arange(NUM_LABELS).clamp(max=3)
+        loss, token_losses = linear_cross_entropy(hidden, weight, labels)
+        loss.backward()
+        self.assertGreaterEqual(token_losses.min().item(), 0)
+        torch.testing.assert_close(token_losses, plain(hidden, weight, labels, torch.ones(NUM_LABELS))[1].detach())
+        self.assertTrue(all(tensor.isfinite().all() for tensor in (token_losses, hidden.grad, weight.grad)))
+
+    @parameterized.product(dtype=(torch.bfloat16, torch.float16, torch.float32), under=(torch.bfloat16, torch.float16))
+    def test_hidden_states_of_any_dtype_are_taken_under_autocast_of_any(self, dtype, under):
+        arguments = problem()
+        arguments["hidden"] = arguments["hidden"].to(dtype)
+        with torch.autocast("cpu", under):
+            loss, _ = linear_cross_entropy(**arguments)
+        torch.testing.assert_close(
+            loss, plain(**(arguments | {"hidden": arguments["hidden"].float()}))[0], rtol=0.02, atol=0
+        )
 
     def test_tiny_weights_keep_the_precision_of_half_floats(self):
         # 1 / (number of labels) of a large batch, in which a float16 has few bits left; `GradScaler` scales it back.

@@ -9,7 +9,7 @@ from hf_depth.models import sdpa_depth
 from hf_depth.models.attention_depth import expand_bias
 from hf_depth.models.masking_depth import compact_mask, expand_mask, own_sentence_groups
 
-BATCH_SIZE, HEADS, HEAD_SIZE = 3, 2, 4
+BATCH_SIZE, HEADS, HEAD_SIZE = 3, 5, 4
 
 
 def formula(query, key, value, bias, mask, is_causal):
@@ -94,9 +94,37 @@ class FormulaTest(parameterized.TestCase):
     def test_output_and_gradients_equal_the_formula(self, kind, on_cpu, has_bias):
         self.check_formula(kind, on_cpu, has_bias, examples_at_once=2)
 
-    @parameterized.product(kind=KINDS, has_bias=(True, False), examples_at_once=(1, 0.5))
-    def test_so_do_those_of_examples_or_heads_that_are_taken_one_by_one(self, kind, has_bias, examples_at_once):
+    @parameterized.product(kind=KINDS, has_bias=(True, False), examples_at_once=(1, 0.9, 0.2))
+    def test_so_do_those_of_examples_or_some_heads_that_are_taken_one_by_one(self, kind, has_bias, examples_at_once):
         self.check_formula(kind, True, has_bias, examples_at_once)
+
+    @parameterized.parameters((1, True, [2, 2, 1]), (2, True, [4, 1]), (64, True, [5]), (1, False, [5]))
+    def test_a_long_example_goes_backward_by_heads_whose_scores_fit_the_cache(self, num_threads, on_cpu, expected):
+        inputs = random_inputs(torch.Generator().manual_seed(0), 16, 16)
+        inputs = [tensor[:1] if tensor.dim() == 4 else tensor for tensor in inputs]
+        product, heads = sdpa_depth._product, []
+
+        def record(name, left, *others):
+            if name == "scores":
+                heads.append(len(left))
+            return product(name, left, *others)
+
+        with (
+            mock.patch.object(sdpa_depth, "MAX_CPU_SCORES", 4 * 16 * 16),
+            mock.patch.object(sdpa_depth, "_on_cpu", lambda tensor: on_cpu),
+            mock.patch.object(sdpa_depth, "_product", record),
+            mock.patch.object(torch, "get_num_threads", lambda: num_threads),
+        ):
+            outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, None, False, torch.ones(1, HEADS, 16, HEAD_SIZE))
+        self.assertEqual(heads, expected)
+
+    @parameterized.product(heads=(0, HEADS), on_cpu=(True, False))
+    def test_nothing_to_attend_to_has_no_gradient(self, heads, on_cpu):
+        inputs = [torch.zeros(BATCH_SIZE if heads == 0 else 0, heads, 3, HEAD_SIZE) for _ in range(3)]
+        with mock.patch.object(sdpa_depth, "_on_cpu", lambda tensor: on_cpu):
+            grads = sdpa_depth._attend_backward(inputs[0], *inputs, torch.ones(heads, 5), None, False)
+        self.assertEqual([grad.shape for grad in grads], [*[inputs[0].shape] * 3, (heads, 5)])
+        self.assertEqual(grads[3].abs().sum().item(), 0)
 
     def check_formula(self, kind, on_cpu, has_bias, examples_at_once):
         generator = torch.Generator().manual_seed(0)
@@ -134,7 +162,9 @@ class FormulaTest(parameterized.TestCase):
     def test_the_bias_may_be_of_float32_beside_other_dtypes(self):
         inputs = random_inputs(torch.Generator().manual_seed(0), 9, 9, dtype=torch.bfloat16)
         inputs[3] = inputs[3].float()
-        grads = outputs_and_gradients(sdpa_depth.depth_sdpa, inputs, None, True, torch.ones(BATCH_SIZE, HEADS, 9, 4))
+        grads = outputs_and_gradients(
+            sdpa_depth.depth_sdpa, inputs, None, True, torch.ones(BATCH_SIZE, HEADS, 9, HEAD_SIZE)
+        )
         self.assertEqual([grad.dtype for grad in grads[1:]], [tensor.dtype for tensor in inputs])
 
     @parameterized.parameters(True, False)
