@@ -2,8 +2,8 @@
 Products of float32 matrices by oneDNN, on CPUs on which that is faster than MKL and as precise.
 
 torch (2.11 to 2.13) leaves them to MKL, which runs code for AVX2 on AMD's processors: half of what those from Zen 5
-on can do. oneDNN, which is a part of torch, too, has code for AVX-512 on all of them. torch takes it where products
-may be rounded to bfloat16, and on a processor without AMX none are.
+on can do, and nine tenths of what a Zen 4 can. oneDNN, which is a part of torch, too, has code for AVX-512 on all of
+them. torch takes it where products may be rounded to bfloat16, and on a processor without AMX none are.
 
 For each size of matrices, oneDNN compiles code of half a megabyte in a millisecond. So rows are multiplied in blocks
 of few sizes, and whoever multiplies something else by [`onednn`] takes care that it has few sizes.
@@ -12,6 +12,7 @@ Imports only torch and the files beside it: the Hub ships it with the model's co
 """
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +25,9 @@ from .operators_depth import counts_flops, is_traced, is_transformed, operator_n
 
 MULTIPLE = 32  # of the lengths that oneDNN gets, so that they are few
 BLOCKS = (2048, 1024, 512)  # rows that are multiplied at a time, and at last the largest multiple that is left
-# Below so many multiplications, a call of oneDNN takes longer than MKL does.
-MIN_MULTIPLICATIONS = 2**21
+# Below so many multiplications, a call of oneDNN takes longer than MKL does. Zen 4 does no more in a cycle by AVX-512
+# than by AVX2: there it gains little, and with two threads small products lose much.
+MIN_ON_ZEN_5, MIN_ON_ZEN_4 = 2**21, 2**27
 
 _lock = threading.Lock()
 _users = 0  # of the setting of torch, in all threads
@@ -57,14 +59,18 @@ def onednn(is_chosen: bool = True) -> Iterator[None]:
                     settings.fp32_precision = "none"
 
 
-def _find_out() -> bool:
-    """Whether oneDNN is known to be faster on this processor than what torch multiplies by, and as precise."""
+def _least_multiplications() -> float:
+    """
+    From how many multiplications on oneDNN is known to be faster on this processor than what torch multiplies by, and
+    as precise; infinity if from none.
+    """
     if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
-        return False
+        return math.inf
     capabilities = torch.cpu.get_capabilities()
-    # AMD's processors before Zen 5, the first with this instruction, do no more in a cycle by AVX-512 than by AVX2.
-    is_zen_5 = "AMD" in capabilities.get("cpu_name", "") and capabilities.get("avx512_vp2intersect", False)
-    return is_zen_5 and _is_precise()
+    # AMD's processors have AVX-512 from Zen 4 on, and this instruction from Zen 5 on. Intel's get AVX-512 from MKL.
+    if "AMD" not in capabilities.get("cpu_name", "") or not capabilities.get("avx512_f", False) or not _is_precise():
+        return math.inf
+    return MIN_ON_ZEN_5 if capabilities.get("avx512_vp2intersect", False) else MIN_ON_ZEN_4
 
 
 def _is_precise() -> bool:
@@ -77,7 +83,8 @@ def _is_precise() -> bool:
         return (error.norm() / (left @ right).norm()).item() < 1e-5  # 3e-7; of bfloat16, 2e-3
 
 
-ONEDNN_IS_FASTER = _find_out()
+MIN_MULTIPLICATIONS = _least_multiplications()
+ONEDNN_IS_FASTER = MIN_MULTIPLICATIONS < math.inf
 
 
 def suits_onednn(device: torch.device, dtype: torch.dtype, *sizes: int) -> bool:

@@ -84,22 +84,22 @@ class OnednnTest(parameterized.TestCase):
 
 class ChoiceTest(parameterized.TestCase):
     @parameterized.named_parameters(
-        ("zen_5", ZEN_5, True, True),
-        ("zen_4", ZEN_5 | {"avx512_vp2intersect": False}, True, False),
-        ("zen_3", {"cpu_name": "AMD EPYC 7763"}, True, False),
-        ("tiger_lake", ZEN_5 | {"cpu_name": "Intel(R) Core(TM) i7"}, True, False),
-        ("no_name", {"avx512_vp2intersect": True}, True, False),
-        ("arm", {"architecture": "aarch64"}, True, False),
-        ("rounding", ZEN_5, False, False),
+        ("zen_5", ZEN_5, True, 2**21),
+        ("zen_4", ZEN_5 | {"avx512_vp2intersect": False}, True, 2**27),
+        ("zen_3", {"cpu_name": "AMD EPYC 7763"}, True, math.inf),
+        ("tiger_lake", ZEN_5 | {"cpu_name": "Intel(R) Core(TM) i7"}, True, math.inf),
+        ("no_name", {"avx512_f": True, "avx512_vp2intersect": True}, True, math.inf),
+        ("arm", {"architecture": "aarch64"}, True, math.inf),
+        ("rounding", ZEN_5, False, math.inf),
     )
-    def test_it_is_for_processors_on_which_it_is_faster_and_precise(self, capabilities, is_precise, expected):
+    def test_it_is_for_products_for_which_it_is_faster_and_precise(self, capabilities, is_precise, expected):
         with (
             mock.patch.object(torch.cpu, "get_capabilities", lambda: capabilities),
             mock.patch.object(torch.backends.mkl, "is_available", lambda: True),
             mock.patch.object(torch.backends.mkldnn, "is_available", lambda: True),
             mock.patch.object(matmul_depth, "_is_precise", lambda: is_precise),
         ):
-            self.assertEqual(matmul_depth._find_out(), expected)
+            self.assertEqual(matmul_depth._least_multiplications(), expected)
 
     @parameterized.parameters(torch.backends.mkl, torch.backends.mkldnn)
     def test_torch_must_have_both_libraries(self, library):
@@ -107,7 +107,7 @@ class ChoiceTest(parameterized.TestCase):
             mock.patch.object(torch.cpu, "get_capabilities", lambda: ZEN_5),
             mock.patch.object(library, "is_available", lambda: False),
         ):
-            self.assertFalse(matmul_depth._find_out())
+            self.assertEqual(matmul_depth._least_multiplications(), math.inf)
 
     @parameterized.parameters((torch.bfloat16, False), (torch.float32, True))
     def test_rounded_products_are_not_precise(self, dtype, expected):
@@ -134,7 +134,10 @@ class ChoiceTest(parameterized.TestCase):
     )
     def test_products_that_suit(self, sizes, changes, expected):
         options = {"dtype": torch.float32, "device": torch.device("cpu"), "is_faster": True} | changes
-        with mock.patch.object(matmul_depth, "ONEDNN_IS_FASTER", options["is_faster"]):
+        with (
+            mock.patch.object(matmul_depth, "ONEDNN_IS_FASTER", options["is_faster"]),
+            mock.patch.object(matmul_depth, "MIN_MULTIPLICATIONS", 2**21),
+        ):
             self.assertEqual(suits_onednn(options["device"], options["dtype"], *sizes), expected)
 
 
