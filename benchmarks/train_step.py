@@ -95,7 +95,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--all_by_onednn",
         action="store_true",
-        help="On a CPU on which our models multiply float32 matrices by oneDNN, all sides do.",
+        help="On a CPU on which our models multiply float32 matrices by oneDNN, all sides multiply all of them by it.",
     )
     parser.add_argument("--num_threads", type=int, default=1, help="On a CPU.")
     parser.add_argument("--steps", type=int, default=20)

@@ -25,8 +25,8 @@ from .operators_depth import counts_flops, is_traced, is_transformed, operator_n
 
 MULTIPLE = 32  # of the lengths that oneDNN gets, so that they are few
 BLOCKS = (2048, 1024, 512)  # rows that are multiplied at a time, and at last the largest multiple that is left
-# Below so many multiplications, a call of oneDNN takes longer than MKL does. Zen 4 does no more in a cycle by AVX-512
-# than by AVX2: there it gains little, and with two threads small products lose much.
+# Below so many multiplications, a call of oneDNN takes longer than MKL does. Zen 4 does little more by AVX-512 than by
+# AVX2, and two of its threads take much longer for small products by oneDNN.
 MIN_ON_ZEN_5, MIN_ON_ZEN_4 = 2**21, 2**27
 
 _lock = threading.Lock()
@@ -125,7 +125,11 @@ def _is_by_blocks(states, weight):
         return False
     if type(weight) not in (nn.Parameter, torch.Tensor) or hasattr(weight, "ds_id"):  # sharded, quantized, ...
         return False
-    return states.numel() >= MULTIPLE * states.shape[-1] and states.numel() * len(weight) >= MIN_MULTIPLICATIONS
+    least = MIN_MULTIPLICATIONS
+    if torch.compiler.is_compiling():
+        # A limit amid common lengths would make more graphs of a model with changing ones. Blocks have it, too.
+        least = min(least, MIN_ON_ZEN_5)
+    return states.numel() >= MULTIPLE * states.shape[-1] and states.numel() * len(weight) >= least
 
 
 def _has_setting():
@@ -175,7 +179,7 @@ def _sum_of_products(left, right):
 
 def _product_by_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     output = left.new_empty(len(left), right.shape[1])
-    for rows, is_by_onednn in _blocks(len(left)):
+    for rows, is_by_onednn in _blocks(*left.shape, right.shape[1]):
         with onednn(is_by_onednn and ONEDNN_IS_FASTER):
             torch.mm(left[rows], right, out=output[rows])
     return output
@@ -183,20 +187,23 @@ def _product_by_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def _sum_by_blocks(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     output = left.new_empty(left.shape[1], right.shape[1])
-    for rows, is_by_onednn in _blocks(len(left)):
+    for rows, is_by_onednn in _blocks(*left.shape, right.shape[1]):
         with onednn(is_by_onednn and ONEDNN_IS_FASTER):
             torch.addmm(output, left[rows].t(), right[rows], beta=1 if rows.start else 0, out=output)
     return output
 
 
-def _blocks(number: int) -> Iterator[tuple[slice, bool]]:
-    """The rows from 0 to `number` in blocks, and whether oneDNN multiplies them."""
-    start = 0
+def _blocks(number: int, *sizes: int) -> Iterator[tuple[slice, bool]]:
+    """
+    The rows from 0 to `number` in blocks, and whether oneDNN multiplies them. `sizes` are the product's other two.
+    """
+    start, of_a_row = 0, math.prod(sizes)
     for size in BLOCKS:
-        while start + size <= number:
+        while start + size <= number and size * of_a_row >= MIN_MULTIPLICATIONS:
             yield slice(start, start + size), True
             start += size
-    if rest := (number - start) // MULTIPLE * MULTIPLE:
+    rest = (number - start) // MULTIPLE * MULTIPLE
+    if 0 < rest < BLOCKS[-1] and rest * of_a_row >= MIN_MULTIPLICATIONS:
         yield slice(start, start + rest), True
         start += rest
     if start < number:

@@ -8,6 +8,7 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_depth.models import layers_depth, loss_depth, matmul_depth, sdpa_depth
@@ -142,16 +143,22 @@ class ChoiceTest(parameterized.TestCase):
 
 
 class BlocksTest(parameterized.TestCase):
-    def test_each_row_is_in_one_block_and_there_are_few_sizes(self):
+    @parameterized.parameters(1, 2**21, 2**27)
+    def test_each_row_is_in_one_block_and_there_are_few_sizes(self, least):
+        others = 128, 256
         for number in (*range(200), 255, 2047, 2048, 4095, 10_000):
-            blocks = list(matmul_depth._blocks(number))
+            with mock.patch.object(matmul_depth, "MIN_MULTIPLICATIONS", least):
+                blocks = list(matmul_depth._blocks(number, *others))
             rows = [row for block, _ in blocks for row in range(block.start, block.stop)]
             self.assertEqual(rows, list(range(number)))
             for block, is_by_onednn in blocks:
                 size = block.stop - block.start
-                self.assertEqual(is_by_onednn, size >= MULTIPLE)
                 if is_by_onednn:
                     self.assertIn(size, (*range(MULTIPLE, BLOCKS[-1], MULTIPLE), *BLOCKS))
+                    self.assertGreaterEqual(size * math.prod(others), least)
+                else:
+                    self.assertEqual(block.stop, number)
+                    self.assertTrue(size < MULTIPLE or min(size, BLOCKS[0]) * math.prod(others) < least)
 
 
 class LinearTest(ProductsTestCase):
@@ -232,6 +239,18 @@ class LinearTest(ProductsTestCase):
             first = torch.autograd.grad(function(*inputs).sin().sum(), inputs, create_graph=True)
             results.append(torch.autograd.grad(sum(each.square().sum() for each in first), inputs))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-2)
+
+    def test_a_compiled_layer_of_changing_lengths_is_one_graph_on_both_sides_of_the_limit(self):
+        counter = CompileCounter()
+        with (
+            mock.patch.object(matmul_depth, "MIN_MULTIPLICATIONS", 2000 * IN_FEATURES * OUT_FEATURES),
+            mock.patch.object(matmul_depth, "MIN_ON_ZEN_5", 1),
+        ):
+            compiled = torch.compile(linear, backend=counter, dynamic=True)
+            for number in (1500, 1900, 2100, 3000, 1600):
+                states, weight = self.inputs(number)
+                torch.testing.assert_close(compiled(states, weight), states @ weight.t(), rtol=1e-4, atol=1e-4)
+        self.assertEqual(counter.frame_count, 1)
 
     def test_a_compiled_layer_is_one_graph_with_the_same_results(self):
         states, weight = self.inputs(2, 50)
