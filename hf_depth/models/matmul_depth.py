@@ -1,7 +1,7 @@
 """
 Products of float32 matrices by oneDNN, on CPUs on which that is faster than MKL and as precise.
 
-torch (2.11 to 2.13) leaves them to MKL, which runs code for AVX2 on AMD's processors: half of what those from Zen 5
+torch (2.11 to 2.15) leaves them to MKL, which runs code for AVX2 on AMD's processors: half of what those from Zen 5
 on can do, and nine tenths of what a Zen 4 can. oneDNN, which is a part of torch, too, has code for AVX-512 on all of
 them. torch takes it where products may be rounded to bfloat16, and on a processor without AMX none are.
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .operators_depth import counts_flops, is_traced, is_transformed, operator_name
@@ -125,11 +126,11 @@ def _is_by_blocks(states, weight):
         return False
     if type(weight) not in (nn.Parameter, torch.Tensor) or hasattr(weight, "ds_id"):  # sharded, quantized, ...
         return False
-    least = MIN_MULTIPLICATIONS
-    if torch.compiler.is_compiling():
-        # A limit amid common lengths would make more graphs of a model with changing ones. Blocks have it, too.
-        least = min(least, MIN_ON_ZEN_5)
-    return states.numel() >= MULTIPLE * states.shape[-1] and states.numel() * len(weight) >= least
+    is_large = states.numel() * len(weight) >= MIN_MULTIPLICATIONS
+    if torch.compiler.is_compiling() and MIN_MULTIPLICATIONS > MIN_ON_ZEN_5:
+        # A limit amid common lengths would make several graphs of a model with changing ones, which is left to MKL.
+        is_large = statically_known_true(is_large)
+    return states.numel() >= MULTIPLE * states.shape[-1] and is_large
 
 
 def _has_setting():

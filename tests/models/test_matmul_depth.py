@@ -240,17 +240,27 @@ class LinearTest(ProductsTestCase):
             results.append(torch.autograd.grad(sum(each.square().sum() for each in first), inputs))
         torch.testing.assert_close(*results, rtol=1e-4, atol=1e-2)
 
+    def limit_of_rows(self, number):
+        """From so many rows on oneDNN is faster, as on a Zen 4."""
+        patch = mock.patch.multiple(
+            matmul_depth, MIN_ON_ZEN_5=1, MIN_MULTIPLICATIONS=number * IN_FEATURES * OUT_FEATURES
+        )
+        self.enterContext(patch)
+
     def test_a_compiled_layer_of_changing_lengths_is_one_graph_on_both_sides_of_the_limit(self):
+        self.limit_of_rows(2000)
         counter = CompileCounter()
-        with (
-            mock.patch.object(matmul_depth, "MIN_MULTIPLICATIONS", 2000 * IN_FEATURES * OUT_FEATURES),
-            mock.patch.object(matmul_depth, "MIN_ON_ZEN_5", 1),
-        ):
-            compiled = torch.compile(linear, backend=counter, dynamic=True)
-            for number in (1500, 1900, 2100, 3000, 1600):
-                states, weight = self.inputs(number)
-                torch.testing.assert_close(compiled(states, weight), states @ weight.t(), rtol=1e-4, atol=1e-4)
+        compiled = torch.compile(linear, backend=counter, dynamic=True)
+        for number in (1500, 1900, 2100, 3000, 1600):
+            states, weight = self.inputs(number)
+            torch.testing.assert_close(compiled(states, weight), states @ weight.t(), rtol=1e-4, atol=1e-4)
         self.assertEqual(counter.frame_count, 1)
+
+    @parameterized.parameters((1984, []), (2048, [True] * 3))
+    def test_a_compiled_layer_of_one_length_is_by_onednn_from_the_limit_on(self, number, expected):
+        self.limit_of_rows(2000)
+        self.results(torch.compile(linear, backend="aot_eager", dynamic=False), *self.inputs(number))
+        self.assertEqual(self.chosen, expected)
 
     def test_a_compiled_layer_is_one_graph_with_the_same_results(self):
         states, weight = self.inputs(2, 50)
