@@ -12,7 +12,13 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from ..data.base_objective import Documents, Objective
-from ..data.corpus import HELD_OUT_PERCENTAGE, PYTHON_TEXT, describe_dataset, describe_documents, described_commit
+from ..data.corpus import (
+    HELD_OUT_PERCENTAGE,
+    describe_dataset,
+    describe_documents,
+    described_commit,
+    python_text,
+)
 from ..data.denoisers import parse_denoisers
 from ..data.files import FILE_ARGUMENTS, describe_all_files, file_names
 from ..data.mixture import RANGES as MIXTURE_RANGES
@@ -43,6 +49,7 @@ SOURCE_FLAGS = ("dataset_name", *FILE_ARGUMENTS)
 TEXT_FLAGS = (
     *SOURCE_FLAGS,
     *("dataset_config_name", "text_column", "validation_split_percentage", "split_seed", "on_bad_record"),
+    "installed_packages",
 )
 MIXTURE_FLAGS = ("mixture_temperature", "mixture_stopping_strategy")
 OBJECTIVE_RANGES = SHARED_RANGES | {
@@ -94,6 +101,10 @@ class CorpusArguments:
         default="all_exhausted",
         metadata={"help": "When an epoch of a mixture ends, as for datasets.interleave_datasets. Streams do not end."}
         | {"choices": list(STOPPING_STRATEGIES)},
+    )
+    installed_packages: bool = field(
+        default=False,
+        metadata={"help": "Without any source: read the docstrings of installed packages, too (numpy, torch, …)."},
     )
     text_column: str = field(default="text", metadata={"help": "Column that holds the documents."})
     validation_split_percentage: float = field(
@@ -167,7 +178,7 @@ class CorpusArguments:
         names = [Path(file).name for file in self.train_file or []]
         if self.dataset_name and Path(self.dataset_name).exists():
             return Path(self.dataset_name).resolve().name
-        return self.dataset_name or ", ".join(names) or PYTHON_TEXT
+        return self.dataset_name or ", ".join(names) or python_text(self.installed_packages)
 
     @property
     def hub_datasets(self) -> list[str]:
@@ -259,7 +270,7 @@ class CorpusArguments:
         common["cache_dir"] = cache_dir
         names = ("dataset_name", "dataset_config_name", "split", "train_file", "validation_file")
         if self.mixture is None:
-            given = {name: getattr(self, name) for name in names if name != "split"}
+            given = {name: getattr(self, name) for name in (*names, "installed_packages") if name != "split"}
             return describe_documents(**given, **common, revision=self.dataset_revision)
         described: dict[str, Any] = {"mixture_sources": [source.name for source in self.mixture]}
         for source in self.mixture:
@@ -398,7 +409,8 @@ def _described_source(source: Any, revision: str | None, cache_dir: str | None) 
     files = {name: describe_all_files(name, files) for name, files in named.items() if files}
     if files:
         return files
-    return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir, revision)}
+    more = {"installed_packages": getattr(source, "installed_packages", False)}
+    return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir, revision, **more)}
 
 
 class _ObjectiveNames:
@@ -462,7 +474,8 @@ class ObjectiveArguments:
         metadata={"help": "DEPTH: leave out examples with fewer sentences; one has no order (default: 1)."},
     )
     sentence_language: str | None = field(
-        default=None, metadata={"help": "DEPTH: language for splitting sentences (default: en)."}
+        default=None,
+        metadata={"help": "DEPTH: language for splitting sentences, or lines: each line is one (default: en)."},
     )
     pack_examples: bool | None = field(
         default=None,

@@ -77,7 +77,9 @@ class TaskArguments:
     max_target_length: int | None = field(
         default=None, metadata={"help": "Longest target in tokens (default: the task's)."}
     )
-    sentence_language: str = field(default="en", metadata={"help": "Language for splitting sentences."})
+    sentence_language: str = field(
+        default="en", metadata={"help": "Language for splitting sentences, or lines: each line is one."}
+    )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that prepare the examples."}
     )

@@ -18,7 +18,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         *("benchmark", "dataset_name", "dataset_config_name", "dataset_revision", "excluded_datasets", "task_file"),
         "dataset_dir",
         *("train_file", "validation_file", "test_file", "dataset_mixture", "mixture_temperature"),
-        *("mixture_stopping_strategy", "text_column", "validation_split_percentage"),
+        *("mixture_stopping_strategy", "installed_packages", "text_column", "validation_split_percentage"),
         *("test_split_percentage", "split_seed", "max_train_samples", "max_eval_samples", "max_predict_samples"),
         *("max_examples_per_document", "mixing_temperature", "mixing_maximum", "streaming", "shuffle_buffer_size"),
         *("on_bad_record", "preprocessing_num_workers", "overwrite_cache", "tokenized_dataset_dir"),

@@ -30,7 +30,7 @@ from .files import (
     shard_problem,
 )
 from .mixture import DocumentMixture, Mixing, naming_source, read_sources
-from .python_docstrings import python_docstring_documents, standard_library
+from .python_docstrings import find_packages, python_docstring_documents, standard_library
 from .python_reference import python_reference_documents
 from .records import check_on_bad_record, load_streamed_files
 from .sentences import get_sentence_splitter
@@ -75,10 +75,12 @@ def load_corpus(
     dataset_mixture: Sequence[Any] | str | None = None,
     mixture_temperature: float = 1.0,
     mixture_stopping_strategy: str = "all_exhausted",
+    installed_packages: bool = False,
 ) -> DatasetDict | IterableDatasetDict | dict[str, DocumentMixture]:
     """
     Load documents to pre-train on. Without any source, they are what every CPython has: its language reference, and
-    the docstrings of its standard library, about a megabyte of prose.
+    the docstrings of its standard library, about a megabyte of prose. With `installed_packages` there are some eleven
+    megabytes more.
 
     Args:
         dataset_name (`str`, *optional*): a data set on the Hub, or a folder, as for `datasets.load_dataset`. Of text
@@ -101,6 +103,8 @@ def load_corpus(
         dataset_mixture (`Sequence`, *optional*): instead of one source several, each as a mapping with `name`,
             `weight` and what says where its documents are, see [`MixtureSource`] and [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
+        installed_packages (`bool`, defaults to `False`): without any source, read the docstrings of numpy, torch and
+            the other packages that hf_depth requires, too. That takes minutes once; then they are kept.
 
     Returns:
         `DatasetDict` or, if `streaming`, `IterableDatasetDict`: a dictionary with the splits `"train"`, `"validation"`
@@ -139,6 +143,8 @@ def load_corpus(
         shared |= {"cache_dir": cache_dir, "token": token, "validation_split_percentage": validation_split_percentage}
         return _load_mixture(dataset_mixture, mixing, shared, on_bad_record)
     check_on_bad_record(on_bad_record, streaming and bool(files))
+    if installed_packages and (dataset_name or files):
+        raise ValueError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
     if dataset_name:
         check_folder_name("dataset_name", dataset_name)
         _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
@@ -150,7 +156,7 @@ def load_corpus(
         load = load_streamed_files if streaming else load_files
         corpus = {split: load(f"{split}_file", files[split], cache_dir=cache_dir, **options) for split in files}
     else:
-        documents = _python_documents(cache_dir)
+        documents = _python_documents(cache_dir, find_packages() if installed_packages else {})
         corpus = {"train": documents.to_iterable_dataset() if streaming else documents}
     for name, documents in corpus.items():
         try:
@@ -221,20 +227,33 @@ def _report_shards(argument: str, files: Sequence[str]) -> None:
         logger.warning(f"`{argument}`: {problem}. If this is not meant, copy the files again, older ones removed.")
 
 
-def _python_documents(cache_dir: str | None) -> Dataset:
-    """Python's own documentation. It takes some seconds to read, hence is kept on disk."""
+def _python_documents(cache_dir: str | None, packages: Mapping[str, tuple[str, str]]) -> Dataset:
+    """Python's own documentation, and that of packages. It takes some seconds to read, hence is kept on disk."""
     versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
-    arguments = {"folder": standard_library(), "versions": versions}
+    arguments = {"folder": standard_library(), "packages": dict(packages), "versions": versions}
     try:
         return Dataset.from_generator(_read_python_documents, gen_kwargs=arguments, cache_dir=cache_dir)
     except DatasetGenerationError as error:
         raise (error.__cause__ or error) from None
 
 
-def _read_python_documents(folder: str, versions: tuple) -> Iterator[dict[str, str]]:
+def _read_python_documents(
+    folder: str, packages: Mapping[str, tuple[str, str]], versions: tuple
+) -> Iterator[dict[str, str]]:
     """Yield the documents; `versions` tell those of another Python from them."""
+    seen: set[str] = set()
     yield from python_reference_documents()
-    yield from python_docstring_documents(folder)
+    yield from python_docstring_documents(folder, seen=seen)
+    for name, (_, package_folder) in packages.items():
+        yield from python_docstring_documents(package_folder, name, seen)
+
+
+def python_text(with_packages: bool = False) -> str:
+    """What to call the text that needs no source; with the versions of the packages."""
+    if not with_packages:
+        return PYTHON_TEXT
+    versions = ", ".join(f"{name} {number}" for name, (number, _) in find_packages().items())
+    return f"{PYTHON_TEXT} and that of installed packages: {versions}"
 
 
 def _load_mixture(
@@ -316,6 +335,7 @@ def describe_documents(
     streaming: bool = False,
     cache_dir: str | None = None,
     revision: str | None = None,
+    installed_packages: bool = False,
 ) -> dict[str, Any]:
     """
     What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what these hold,
@@ -331,7 +351,7 @@ def describe_documents(
     if train_file:
         return {"train_file": describe_all_files("train_file", file_names(train_file))} | held_out
     if dataset_name is None:
-        return {"dataset_content": _describe_python() if streaming else None} | held_out
+        return {"dataset_content": _describe_python(installed_packages) if streaming else None} | held_out
     is_described = streaming or Path(dataset_name).is_dir()
     splits = describe_dataset(dataset_name, dataset_config_name, cache_dir, revision) if is_described else None
     if splits is None:
@@ -348,19 +368,20 @@ def describe_dataset(
     dataset_config_name: str | None = None,
     cache_dir: str | None = None,
     revision: str | None = None,
+    installed_packages: bool = False,
 ) -> dict[str, list[str]] | list[str] | None:
     """
     What a data set holds, by the names of its splits: of a folder [`describe_file`] of the files, of the Hub the
     commit; or of Python's own documentation the versions.
 
     Args:
-        dataset_name, dataset_config_name, cache_dir, revision: as for [`load_corpus`].
+        dataset_name, dataset_config_name, cache_dir, revision, installed_packages: as for [`load_corpus`].
 
     Returns:
         `None` if it is not known, as without a connection to the Hub.
     """
     if dataset_name is None:
-        return _describe_python()
+        return _describe_python(installed_packages)
     try:
         builder = load_dataset_builder(dataset_name, dataset_config_name, cache_dir=cache_dir, revision=revision)
     except Exception:  # of many kinds; what is wrong is told when the documents are loaded
@@ -389,9 +410,11 @@ def _describe_split(names: Sequence[str]) -> list[str]:
     return describe_all_files("dataset_name", names)
 
 
-def _describe_python() -> list[str]:
+def _describe_python(with_packages: bool = False) -> list[str]:
     splitter = get_sentence_splitter()
-    return [f"Python {platform.python_version()}", f"reader {PYTHON_TEXT_VERSION}", splitter.version]
+    described = [f"Python {platform.python_version()}", f"reader {PYTHON_TEXT_VERSION}", splitter.version]
+    packages = find_packages() if with_packages else {}
+    return described + [f"{name} {number}" for name, (number, _) in packages.items()]
 
 
 def hold_out(

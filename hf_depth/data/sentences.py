@@ -1,5 +1,5 @@
 """
-Text to sentences, offline: by nupunkt for English, by sentencex for the other languages.
+Text to sentences, offline: by nupunkt for English, by sentencex for the other languages, or one sentence on each line.
 
 DEPTH reads, shuffles and restores sentences; where a sentence ends is decided here and nowhere else.
 """
@@ -24,6 +24,8 @@ SENTENCEX_LANGUAGES = frozenset(
 # A line break after a closed sentence. Quotation marks can keep sentencex from seeing any boundary for the rest of its
 # input, so that it gets as little text at once as possible.
 CLOSED_LINE = re.compile(r"(?<=[.!?…。！？।؟])\s*\n|(?<=[.!?…。！？।؟][\"'”’»」』)\]])\s*\n")
+
+LINES = "lines"  # in the place of a language: the text is split already, one sentence on each line
 
 # White space before a full stop. sentencex (1.0.32) takes its last byte for a character, and panics on "A\u00a0.".
 WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
@@ -94,7 +96,7 @@ class SentenceSplitter:
     without spaces without the line breaks in them. No other character is lost. Made by [`get_sentence_splitter`].
 
     Args:
-        language (`str`, defaults to `"en"`): ISO 639-1 code.
+        language (`str`, defaults to `"en"`): ISO 639-1 code, or `"lines"`.
 
     Attributes:
         version (`str`): the library with the rules and its version, and that of our own rules. It makes part of the
@@ -105,6 +107,9 @@ class SentenceSplitter:
     version: str = field(init=False)
 
     def __post_init__(self):
+        if self.language == LINES:
+            object.__setattr__(self, "version", LINES)
+            return
         library = "nupunkt" if self.language == "en" else "sentencex"
         parts = ", in parts" if self.language in WITHOUT_SPACES else ""
         object.__setattr__(self, "version", f"{library} {_version(library)}, line rules {LINE_RULES_VERSION}{parts}")
@@ -117,6 +122,8 @@ class SentenceSplitter:
         Returns:
             `list[str]`: its sentences.
         """
+        if self.language == LINES:
+            return [line.strip() for line in text.split("\n") if line.strip()]
         layout = iter_blocks(without_wraps(text), paragraph_breaks=True, line_breaks=True)
         blocks = (text[start:end] for start, end in layout)
         if self.language == "en":
@@ -156,14 +163,15 @@ class SentenceSplitter:
 
 def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     """
-    A sentence splitter that needs no download: nupunkt for English, sentencex for the other languages.
+    A sentence splitter that needs no download: nupunkt for English, sentencex for the other languages. For text that
+    is split already, `"lines"` takes each line for a sentence, and knows no other rule.
 
     Blank lines, headings and list items end a sentence whether or not they end with a full stop; a line that is as
     long as the page is wide does not. The splitter can be pickled, and two splitters of one language have the same
     fingerprint for `datasets.map`.
 
     Args:
-        language (`str`, defaults to `"en"`): ISO 639-1 code, such as `"en"` or `"de"`.
+        language (`str`, defaults to `"en"`): ISO 639-1 code, such as `"en"` or `"de"`, or `"lines"`.
 
     Returns:
         `SentenceSplitter`: a function that takes a text and returns the list of its sentences.
@@ -176,8 +184,10 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     >>> from hf_depth.data.sentences import get_sentence_splitter
     >>> get_sentence_splitter("en")("Mr. Bennet made no answer. Call me Ishmael.")
     ['Mr. Bennet made no answer.', 'Call me Ishmael.']
+    >>> get_sentence_splitter("lines")("x = 1\\nreturn x")
+    ['x = 1', 'return x']
     """
-    known = sorted(SENTENCEX_LANGUAGES | {"en"})
+    known = sorted(SENTENCEX_LANGUAGES | {"en", LINES})
     if language not in known:
         raise ValueError(
             f"There are no sentence rules for the language {language!r}.{suggestion(language, known, cutoff=0.5)} "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
+from .attention_entropy import KINDS, SATURATED
 from .figures import new_figure
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ def plot_losses(
     log_history: Sequence[Mapping], path: str | Path, baselines: Mapping[str, float] | None = None
 ) -> None:
     """
-    Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture. For
-    a run with scores, these stand in a panel of their own.
+    Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture.
+    Scores and the entropy of attention, where there are any, stand in panels of their own.
 
     Args:
         log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
@@ -34,11 +35,15 @@ def plot_losses(
 def losses_figure(log_history: Sequence[Mapping], baselines: Mapping[str, float] | None = None) -> "Figure":
     """The picture of [`plot_losses`] as a matplotlib figure."""
     has_scores = any("eval_score" in log for log in log_history)
-    figure = new_figure(10, 4.5)
-    panels = figure.subplots(1, 2) if has_scores else [figure.subplots()]
+    has_entropy = any("eval_attention_entropy" in log for log in log_history)
+    number = 1 + has_scores + has_entropy
+    figure = new_figure(max(10, 5 * number), 4.5)
+    panels = figure.subplots(1, number, squeeze=False)[0]
     _plot_loss_panel(panels[0], log_history)
     if has_scores:
         _plot_score_panel(panels[1], log_history, baselines or {})
+    if has_entropy:
+        _plot_attention_panel(panels[-1], log_history)
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -78,6 +83,25 @@ def _plot_score_panel(axes: "Axes", log_history: Sequence[Mapping], baselines: M
     for (name, value), linestyle in zip(baselines.items(), ("-.", ":"), strict=False):
         axes.axhline(value, color="grey", linestyle=linestyle, label=f"{name}: {value:.4f}")
     axes.set(xlabel="step", ylabel="score")
+
+
+def _plot_attention_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
+    """A line for each layer, the deeper the darker."""
+    keys = {key for log in log_history for key in log}
+    for color, kind in enumerate(KINDS):
+        layers = sorted((key for key in keys if key.startswith(f"eval_attention_entropy_{kind}_")), key=_number_behind)
+        for place, key in enumerate(layers, start=1):
+            points, is_last = _by_step(log_history, key), place == len(layers)
+            label = kind if is_last else None
+            axes.plot(
+                list(points), list(points.values()), ".-", color=f"C{color}", alpha=place / len(layers), label=label
+            )
+    axes.axhline(SATURATED, color="grey", linestyle=":", label="saturated below")
+    axes.set(xlabel="step", ylabel="entropy of attention, share of uniform", ylim=(0, 1.02))
+
+
+def _number_behind(key: str) -> int:
+    return int(key.rpartition("_")[2])
 
 
 def plot_unshuffling(

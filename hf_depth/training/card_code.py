@@ -17,7 +17,7 @@ from typing import Any
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.sentences import CLOSED_LINE, WIDE_LINE_BREAK, WIDE_SPACE_BEFORE_STOP
+from ..data.sentences import CLOSED_LINE, LINES, WIDE_LINE_BREAK, WIDE_SPACE_BEFORE_STOP
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..evaluation.prediction import generation_length
 from ..models.masking_depth import has_sentence_tokens
@@ -142,6 +142,13 @@ SPLIT_ENGLISH = """\
 
 def split(text):
     return nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
+"""
+
+SPLIT_LINES = """\
+
+
+def split(text):
+    return [line.strip() for line in text.split("\\n") if line.strip()]
 """
 
 SPLIT_OTHERS = Template("""\
@@ -459,6 +466,8 @@ def _splitter(language: str) -> tuple[str, list[str]]:
     """The function that splits text into sentences, and what it imports."""
     if language == "en":
         return SPLIT_ENGLISH, ["import nupunkt"]
+    if language == LINES:
+        return SPLIT_LINES, []
     patterns = {"closed_line": CLOSED_LINE, "wide_space": WIDE_SPACE_BEFORE_STOP, "wide_line_break": WIDE_LINE_BREAK}
     patterns = {name: repr(pattern.pattern) for name, pattern in patterns.items()}
     code = SPLIT_OTHERS.substitute(patterns, language=repr(language))
@@ -468,9 +477,9 @@ def _splitter(language: str) -> tuple[str, list[str]]:
 def _packages(language: str | None = None) -> list[str]:
     """What the code without hf_depth needs; with the version of the rules by which text was split."""
     packages = ["torch", f'"transformers>={transformers.__version__}"']
-    if language is not None:
+    if language not in (None, LINES):
         packages += [f"nupunkt=={version('nupunkt')}"]
-    if language not in (None, "en"):
+    if language not in (None, "en", LINES):
         packages += [f"sentencex=={version('sentencex')}"]
     return packages
 

@@ -35,6 +35,7 @@ EVALUATION_FIGURES = (
     ("sentence_accuracy", "sentence accuracy", ".4f"),
     ("order_exact_shuffled", "exact order of shuffled", ".4f"),
     ("with_metadata_loss", "loss with metadata", ".4g"),
+    ("attention_entropy", "attention entropy", ".2f"),
     ("score", "score", ".4f"),
     ("unparsed_fraction", "unparsed", ".4f"),
 )

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_metrics
 
 from ..data.metadata import has_metadata
+from ..evaluation.attention_entropy import REMEDY, SATURATED, attention_entropy, entropy_metrics
 from ..models.masking_depth import has_sentence_tokens
 from .callbacks import EvaluatedBatchCallback
 from .evaluation_order import (
@@ -37,6 +39,8 @@ from .statistics import (
     unshuffling_statistics,
     unshuffling_table,
 )
+
+logger = logging.getLogger(__name__)
 
 LOSS_SUM, TOKENS = STATISTICS.index("loss_sum"), STATISTICS.index("tokens")
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
@@ -64,6 +68,10 @@ class EvaluationTrainer(GenerationTrainer):
         # [`unshuffling_accuracy`] of the latest evaluations, by the prefix of their metrics and the way of generating.
         self.unshuffling: dict[str, dict[str, Any]] = {}
         self._returns_generated = False
+        # Of the present evaluation: the prefix of its metrics, and how even the attention was in its first batch.
+        self._evaluation_prefix: str | None = None
+        self._attention_metrics: dict[str, float] | None = None
+        self._warned_of_attention = False
         self.add_callback(EvaluatedBatchCallback(self._add_evaluated))
 
     # ---- Data -------------------------------------------------------------------------------------------------------
@@ -121,6 +129,7 @@ class EvaluationTrainer(GenerationTrainer):
         all have metadata, there are both once more with these.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._begin_evaluation(metric_key_prefix)
         if not isinstance(datasets, Mapping):
             gen_kwargs = self._completed(gen_kwargs)
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -129,6 +138,9 @@ class EvaluationTrainer(GenerationTrainer):
         self._report_evaluation(metrics)
         self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
+
+    def _begin_evaluation(self, prefix: str) -> None:
+        self._evaluation_prefix, self._attention_metrics = prefix, None
 
     def _report_evaluation(self, metrics: dict[str, float]) -> None:
         """One log and one event, as after an evaluation by `Trainer`."""
@@ -152,7 +164,8 @@ class EvaluationTrainer(GenerationTrainer):
         for suffix, parts in sums.items():
             if None not in parts:  # with metadata only if all have them: means of a part would not compare
                 together |= {f"{prefix}{suffix}_{name}": value for name, value in self._metrics_of_all(parts).items()}
-        return together | speed_metrics(prefix, started, num_samples=num_samples) | metrics
+        together |= speed_metrics(prefix, started, num_samples=num_samples) | self._attention_of(prefix)
+        return together | metrics
 
     def _metrics_of_all(self, parts: list[tuple[torch.Tensor, dict[str, torch.Tensor]]]) -> dict[str, float]:
         """The metrics from the sums of several evaluations."""
@@ -251,6 +264,8 @@ class EvaluationTrainer(GenerationTrainer):
             self.unshuffling[metric_key_prefix] = {name: unshuffling_accuracy(table) for name, table in tables}
         if f"{metric_key_prefix}_loss" in output.metrics:
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        if metric_key_prefix == self._evaluation_prefix:
+            output.metrics.update(self._attention_of(metric_key_prefix))
         return output
 
     # ---- A batch ----------------------------------------------------------------------------------------------------
@@ -302,7 +317,27 @@ class EvaluationTrainer(GenerationTrainer):
             inputs = {**inputs, "skip_logits": True}
         loss = super().prediction_step(model, inputs, True, ignore_keys)[0]
         self._add_evaluated(loss)
+        if self._attention_metrics is None:
+            self._measure_attention(inputs)
         return loss
+
+    def _measure_attention(self, inputs: Mapping[str, Any]) -> None:
+        """Note how even the attention is in a batch of this process; warn once in a training if it is not."""
+        with self.compute_loss_context_manager():
+            self._attention_metrics = entropy_metrics(
+                attention_entropy(self._base_model, self._prepare_inputs(inputs))
+            )
+        layers = {name: share for name, share in self._attention_metrics.items() if name != "attention_entropy"}
+        if self.is_in_train and not self._warned_of_attention and min(layers.values(), default=1.0) < SATURATED:
+            self._warned_of_attention = True
+            name = min(layers, key=layers.get)
+            if self.is_world_process_zero():
+                logger.warning(
+                    f"Step {self.state.global_step}: `{name}` is {layers[name]:.3f}, of at most 1. {REMEDY}"
+                )
+
+    def _attention_of(self, prefix: str) -> dict[str, float]:
+        return {f"{prefix}_{name}": value for name, value in (self._attention_metrics or {}).items()}
 
     def _add_evaluated(self, loss: torch.Tensor | None = None) -> None:
         """

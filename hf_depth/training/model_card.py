@@ -15,7 +15,8 @@ from transformers.trainer_pt_utils import get_model_param_count
 
 from ..credentials import is_hub_name, told_name
 from ..data.metadata import metadata_prefix
-from ..data.sentences import get_sentence_splitter
+from ..data.sentences import LINES, get_sentence_splitter
+from ..evaluation.attention_entropy import SATURATED
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult, get_metric
 from ..models.masking_depth import has_sentence_tokens
@@ -63,6 +64,7 @@ TRAINING_SETTINGS = (
 )
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
 NO_MEASURES = ("time", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
+ATTENTION_BY_LAYER = "attention_entropy_"  # the card has the least of all layers
 EVALUATED = (
     "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
     "not for bias or errors of fact, which it takes over from its data."
@@ -165,7 +167,7 @@ def pretraining_content(
     settings |= run_settings(training_args, model, base_model)
     datasets = [name for name in _as_list(dataset_name) if is_hub_name(name)]
     sections = {"Data": {**data, **statistics}, "Settings": settings}
-    return CardContent(sections, base_model, datasets, language, training_args.hub_license)
+    return CardContent(sections, base_model, datasets, _iso_code(language), training_args.hub_license)
 
 
 def fine_tuning_content(
@@ -192,7 +194,11 @@ def fine_tuning_content(
         language = splits.sentence_language
         data |= _sentence_rules(language)
     sections = {"Data": data | splits.statistics, "Settings": settings}
-    return CardContent(sections, base_model, splits.hub_datasets, language, training_args.hub_license)
+    return CardContent(sections, base_model, splits.hub_datasets, _iso_code(language), training_args.hub_license)
+
+
+def _iso_code(language: str | None) -> str | None:
+    return None if language == LINES else language
 
 
 def _sentence_rules(language: str | None) -> dict[str, str]:
@@ -317,6 +323,7 @@ def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, d
     for key, value in last.items():
         name = key.removeprefix("eval_")
         is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
+        is_measure &= not name.startswith(ATTENTION_BY_LAYER)
         if key == name or not is_measure:
             continue
         logs = {"before": first} if first["step"] == 0 and first is not last and key in first else {}
@@ -343,6 +350,11 @@ def pretraining_limits(
         limits.append(
             f"Of shuffled held-out sentences it names {order['after']:.1%} right from the true ones before them, "
             f"{relation} {order['chance']:.1%} by chance."
+        )
+    if results.get("attention_entropy", {}).get("after", 1.0) < SATURATED:
+        limits.append(
+            f"The attention of a layer has {results['attention_entropy']['after']:.3f} of the entropy of uniform "
+            "attention: it is saturated, and the model reads little of its input."
         )
     if settings.get("max_source_length"):
         limits.append(f"It was trained on inputs of at most {settings['max_source_length']} tokens.")

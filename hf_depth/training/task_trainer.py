@@ -318,11 +318,13 @@ class TaskTrainer(DepthTrainer):
             `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
         """
         self._check_evaluation_data(datasets)
+        self._begin_evaluation(metric_key_prefix)
         self._gen_kwargs = gen_kwargs
         metrics, evaluations = {}, []
         for _, dataset, output in self._evaluate_each(datasets, ignore_keys, metric_key_prefix):
             metrics |= output.metrics
             evaluations.append(self.evaluations[dataset.key])
+        metrics |= self._attention_of(metric_key_prefix)
         score = mean_score(evaluations)
         if score is not None:
             metrics[f"{metric_key_prefix}_score"] = score

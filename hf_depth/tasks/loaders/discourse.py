@@ -18,7 +18,7 @@ import numpy as np
 from datasets import Dataset, Features, Value
 
 from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
-from ...data.sentences import get_sentence_splitter
+from ...data.sentences import LINES, SentenceSplitter, get_sentence_splitter
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
 from ..spec import TaskSpec
 
@@ -143,7 +143,8 @@ def load(
     (`DISCOURSE_TASKS`), so that the labels are balanced and a majority scores no more than chance. What is no sentence
     (a heading, an item of a list, code, a table, a short fragment) is never part of a window, nor are the sentences on
     both sides of it neighbours. The same holds for a sentence that several documents have, such as a byline. Windows
-    in which a sentence occurs twice, and windows that occur before, are left out.
+    in which a sentence occurs twice, and windows that occur before, are left out. With the `sentence_language` `lines`
+    every line is a sentence.
 
     Splits: no document, and no sentence, is in two of them. Where `train_file` has no `validation_file` beside it, a
     tenth of the documents is set apart for validation, and before them `test_split_percentage` for the test if there
@@ -226,7 +227,7 @@ def _rows(
     documents: Mapping[str, Dataset],
     options: DiscourseOptions,
     seed: int,
-    splitter: Callable[[str], list[str]],
+    splitter: SentenceSplitter,
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of all splits, those of a split together."""
     num_sentences = DISCOURSE_TASKS[spec.config_name].num_sentences
@@ -254,10 +255,11 @@ def _rows(
 
 
 def _sentences(
-    texts: Iterable[str | None], splitter: Callable[[str], list[str]], seen: set[str], counts: Counter
+    texts: Iterable[str | None], splitter: SentenceSplitter, seen: set[str], counts: Counter
 ) -> dict[str, list[str]]:
     """By a hash of each new text its sentences, `""` for what is none; `seen` holds the hashes, and grows."""
     documents = {}
+    is_split = splitter.language == LINES  # then every line is meant to be a sentence
     for text in texts:
         pieces = (text or "").split()
         id = hashlib.blake2b(" ".join(pieces).encode(), digest_size=8).hexdigest()
@@ -267,7 +269,7 @@ def _sentences(
         seen.add(id)
         # A line break would show the original order.
         sentences = [" ".join(sentence.split()) for sentence in splitter(text or "")]
-        documents[id] = [sentence if is_sentence(sentence) else "" for sentence in sentences]
+        documents[id] = [sentence if is_split or is_sentence(sentence) else "" for sentence in sentences]
         counts["pieces"] += len(sentences)
         counts["no sentences"] += documents[id].count("")
     return documents

@@ -1,0 +1,793 @@
+"""
+Does pre-training help, and does DEPTH help more than T5? Small models are pre-trained on three kinds of text for a
+number of CPU minutes, and compared with models from scratch and with bags of words.
+
+    python benchmarks/transfer.py --output_dir runs/transfer --prose "novels/*.jsonl.gz" --processes 2
+    python benchmarks/transfer.py --output_dir runs/transfer --minutes 3 --parts curves
+
+The texts are documentation and Python functions of what is installed, and `--prose`, files of documents. All parts are
+measured by default:
+
+    optimizers  optimizers and learning rates from scratch at three sizes: held-out loss, entropy of attention
+    tuning      optimizers and learning rates for fine-tuning a checkpoint, and for going on with its pre-training
+    curves      accuracy over the number of labels: T5, DEPTH, from scratch, bag of words
+    order       tasks of discourse: ordering, position, coherence of sentences; order of statements
+    unshuffle   exact order and Kendall's tau of 2 and 4 sentences without any label, beside a linear ranker
+    pairs       minimal pairs: is the sentence as it was written the likelier one?
+    variants    what was tried for DEPTH: coefficient, shuffled share, number of sentences, noise, size
+    probes      DiscoEval's tasks from frozen embeddings, of the files in `--disco_eval`
+
+Each process uses one thread; a budget of minutes is CPU time of the optimizer's steps. Each measurement is a line of
+results.jsonl; started again, the script goes on with those that are missing, also within a pre-training. At the end,
+and by `--report`, it writes results.md and a figure for each part.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import re
+import statistics
+import sys
+import time
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_data as data
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from hf_depth import (
+    DepthObjective,
+    DepthTrainer,
+    DepthTrainingArguments,
+    SpanCorruptionObjective,
+    TaskSplits,
+    TaskTrainer,
+    TaskTrainingArguments,
+    add_sentence_tokens,
+    load_corpus,
+    load_model,
+    load_tokenizer,
+    order_sentences,
+    train_tokenizer,
+)
+from hf_depth.data.tokenization import TextEncoder
+from hf_depth.evaluation.probing import ProbeOptions, probe_task
+
+Cell = dict[str, Any]  # what is measured: `part` and settings; equal ones are measured once
+
+PARTS = ("optimizers", "tuning", "curves", "order", "unshuffle", "pairs", "variants", "probes")
+MINUTES = (3, 20, 120)
+SEEDS = (0, 1, 2)
+LABELS = (50, 200, 1000)
+STEPS = {50: 100, 200: 200, 1000: 400}  # of fine-tuning, of 16 examples
+TUNED_AT = 200  # labels at which the learning rate is chosen, by validation examples, with the first seed
+RATES = {"pre-trained": (1e-3, 5e-3, 1e-2), "scratch": (5e-3, 1e-2, 2e-2)}  # of `adamw_scale`
+
+SIZE = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4}
+SIZES = {
+    "64 x 1+1": SIZE | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_decoder_layers": 1},
+    "128 x 2+2": SIZE,
+    "256 x 3+3": SIZE | {"d_model": 256, "d_kv": 64, "d_ff": 512, "num_layers": 3, "num_decoder_layers": 3},
+}
+VOCAB_SIZE = 4096
+PRETRAINING = {
+    "max_source_length": 96,
+    "batch_size": 32,
+    "optim": "adamw_scale",
+    "optim_args": None,
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.05,
+    "adam_beta2": 0.98,
+    "dropout_rate": 0.0,
+}
+KINDS = {
+    "T5": PRETRAINING | {"mlm_probability": 0.15, "mean_noise_span_length": 3.0},
+    "DEPTH": PRETRAINING
+    | {
+        "mlm_probability": 0.15,
+        "mean_noise_span_length": 3.0,
+        "sentence_shuffling_probability": 1.0,
+        "sentence_loss_coefficient": 10.0,
+        "min_sentences": 2,
+        "max_sentences": 4,
+    },
+}
+MODEL_TYPES = {"T5": "t5", "DEPTH": "depth"}
+OBJECTIVE_SETTINGS = (
+    "max_source_length",
+    "mlm_probability",
+    "mean_noise_span_length",
+    "min_sentences",
+    "max_sentences",
+)
+OBJECTIVE_SETTINGS += ("sentence_shuffling_probability",)
+OPTIMIZERS = {
+    "adamw_torch_fused 1e-3": {"optim": "adamw_torch_fused", "learning_rate": 1e-3},
+    "adamw_torch_fused 3e-3": {"optim": "adamw_torch_fused", "learning_rate": 3e-3},
+    "adamw_scale 1e-2": {"optim": "adamw_scale", "learning_rate": 1e-2},
+    "adamw_scale 2e-2": {"optim": "adamw_scale", "learning_rate": 2e-2},
+    "adafactor 1e-2": {"optim": "adafactor", "optim_args": "scale_parameter=True", "learning_rate": 1e-2},
+    "adafactor 2e-2": {"optim": "adafactor", "optim_args": "scale_parameter=True", "learning_rate": 2e-2},
+    "adafactor 1e-2, T5's schedule": {
+        "optim": "adafactor",
+        "optim_args": "scale_parameter=True",
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "t5_inverse_sqrt",
+        "warmup_steps": 0,
+    },
+    "muon 1e-3": {"optim": "muon", "learning_rate": 1e-3},
+    "muon 3e-3": {"optim": "muon", "learning_rate": 3e-3},
+}
+OPTIMIZER_MINUTES = 5
+TUNING = [
+    ("adamw_torch_fused", None, (1e-4, 5e-4, 2e-3)),
+    ("adamw_scale", None, (1e-3, 5e-3, 2e-2)),
+    ("adafactor", "scale_parameter=True", (1e-3, 5e-3, 2e-2)),
+]
+VARIANTS = {
+    "as in the other parts": {},
+    "coefficient 1": {"sentence_loss_coefficient": 1.0},
+    "coefficient 2": {"sentence_loss_coefficient": 2.0},
+    "coefficient 5": {"sentence_loss_coefficient": 5.0},
+    "half of the examples shuffled": {"sentence_shuffling_probability": 0.5},
+    "2 sentences": {"max_sentences": 2},
+    "2 to 8 sentences": {"max_sentences": 8},
+    "one sentence and more": {"min_sentences": 1},
+    "two sentence tokens, 2 sentences": {"num_sentence_tokens": 2, "max_sentences": 2},
+    "noise 0.3": {"mlm_probability": 0.3},
+    "length 64": {"max_source_length": 64},
+    "d_model 64, 1 + 1 layers": {"size": "64 x 1+1"},
+    "d_model 256, 3 + 3 layers": {"size": "256 x 3+3"},
+}
+VARIANT_MINUTES = 10
+CURVES = {
+    "documentation": ("topic", "altered", "last_word", "sentence_ordering"),
+    "functions": ("sentence_ordering",),
+}
+ORDER = {"documentation": ("sentence_position", "discourse_coherence"), "prose": data.DISCOURSE}
+PROBES = ("SParxiv", "BSOarxiv", "DCchat")
+MAX_HELD_OUT = 500  # documents, for losses
+
+
+# ---- Measurements: each is a function of its settings and the folder with all files ---------------------------------
+
+
+class StepClock(TrainerCallback):
+    """CPU seconds of each step, without evaluations and checkpoints."""
+
+    def __init__(self):
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *args, **kwargs):
+        self.started = time.process_time()
+
+    def on_step_end(self, *args, **kwargs):
+        self.seconds.append(time.process_time() - self.started)
+
+
+def model_folder(root: Path, cell: Cell) -> Path:
+    """Of a pre-training: named by its settings, those that are not the usual ones by a hash."""
+    name = "-".join(str(cell[key]) for key in ("corpus", "kind", "minutes", "seed"))
+    if cell.get("settings"):
+        name += f"-{zlib.crc32(json.dumps(cell['settings'], sort_keys=True).encode()):08x}"
+    return root / "models" / name
+
+
+def pretrain(cell: Cell, root: Path) -> dict[str, Any]:
+    """Pre-train for `minutes` of CPU time; goes on with a checkpoint."""
+    settings = {**KINDS[cell["kind"]], **cell.get("settings", {})}
+    size = SIZES[settings.pop("size", "128 x 2+2")]
+    folder, corpus = model_folder(root, cell), root / "corpora" / cell["corpus"]
+    tokenizer = load_tokenizer(str(root / "tokenizers" / cell["corpus"]))
+    given = {name: settings[name] for name in OBJECTIVE_SETTINGS if name in settings}
+    if cell["kind"] == "DEPTH":
+        tokenizer = add_sentence_tokens(tokenizer, settings.get("num_sentence_tokens", 20))
+        given["sentence_language"] = language_of(cell["corpus"])
+        objective = DepthObjective(tokenizer, **given)
+    else:
+        objective = SpanCorruptionObjective(tokenizer, **given)
+    files = {f"{split}_file": str(corpus / f"{split}.jsonl") for split in ("train", "validation")}
+    documents = load_corpus(**files)
+    documents["validation"] = documents["validation"].select(range(min(MAX_HELD_OUT, len(documents["validation"]))))
+    prepared, counts = objective.prepare_splits(documents)
+
+    def trainer(output_dir: Path, steps: int) -> DepthTrainer:
+        set_seed(cell["seed"])
+        start = cell.get("start")
+        dropout = {"dropout_rate": settings["dropout_rate"]}
+        model = load_model(str(root / "models" / start), tokenizer, **dropout) if start else None
+        if model is None:
+            model = load_model(None, tokenizer, model_type=MODEL_TYPES[cell["kind"]], **size, **dropout)
+        names = ("optim", "optim_args", "learning_rate", "lr_scheduler_type", "warmup_steps", "adam_beta2")
+        arguments = {name: settings[name] for name in (*names, "sentence_loss_coefficient") if name in settings}
+        return DepthTrainer(
+            model=model,
+            args=DepthTrainingArguments(
+                str(output_dir),
+                max_steps=steps,
+                per_device_train_batch_size=settings["batch_size"],
+                per_device_eval_batch_size=64,
+                logging_steps=max(1, steps // 20),
+                save_steps=max(1, steps // 10),
+                save_total_limit=1,
+                seed=cell["seed"],
+                use_cpu=True,
+                disable_tqdm=True,
+                report_to="none",
+                **arguments,
+            ),
+            data_collator=objective.collator(),
+            train_dataset=prepared["train"],
+            eval_dataset=prepared["validation"],
+            processing_class=tokenizer,
+            callbacks=[StepClock()],
+        )
+
+    plan = folder / "plan.json"
+    if not plan.is_file():
+        trial = trainer(folder / "trial", 14)
+        trial.train()
+        seconds = statistics.median(clock_of(trial).seconds[4:])
+        steps = max(20, round(60 * cell["minutes"] / seconds))
+        plan.write_text(json.dumps({"steps": steps, "trial_seconds": seconds}))
+        del trial
+    steps = json.loads(plan.read_text())["steps"]
+    run = trainer(folder, steps)
+    run.train(resume_from_checkpoint=get_last_checkpoint(str(folder)))
+    metrics = run.evaluate()
+    run.save_model()
+    kept = {name.removeprefix("eval_"): value for name, value in metrics.items() if not name.endswith("_second")}
+    return kept | {
+        "steps": steps,
+        "cpu_minutes": statistics.fmean(clock_of(run).seconds) * steps / 60,
+        "examples": counts["train"]["examples"],
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+    }
+
+
+def clock_of(trainer: DepthTrainer) -> StepClock:
+    return next(one for one in trainer.callback_handler.callbacks if isinstance(one, StepClock))
+
+
+def language_of(corpus: str) -> str:
+    return "lines" if corpus == "functions" else "en"
+
+
+def load_splits(cell: Cell, root: Path, labels: int | None = None) -> TaskSplits:
+    """The splits of a task: so many labels, and the same held-out rows for all."""
+    if cell["task"] in data.DISCOURSE:
+        folder, task = root / "corpora" / cell["corpus"], f"discourse/{cell['task']}"
+    else:
+        folder, task = root / "tasks" / cell["task"], data.SPECS[cell["task"]]
+    return TaskSplits.load(
+        task,
+        **{f"{split}_file": str(folder / f"{split}.jsonl") for split in data.SPLITS},
+        max_train_samples=labels,
+        max_eval_samples=data.TASK_ROWS["validation"],
+        max_predict_samples=data.TASK_ROWS["test"],
+        sentence_language=language_of(cell["corpus"]),
+        seed=cell["seed"],
+    )
+
+
+def load_start(cell: Cell, root: Path, **changes: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A pre-trained model with its tokenizer; "scratch" is a DEPTH model with random weights, of the usual size."""
+    if cell["model"] != "scratch":
+        folder = str(root / "models" / cell["model"])
+        return load_model(folder, tokenizer := load_tokenizer(folder), **changes), tokenizer
+    torch.manual_seed(cell["seed"])
+    tokenizer = add_sentence_tokens(load_tokenizer(str(root / "tokenizers" / cell["corpus"])))
+    return load_model(None, tokenizer, **SIZE, **changes), tokenizer
+
+
+def fine_tune(cell: Cell, root: Path) -> dict[str, Any]:
+    """Fine-tune a pre-trained model, or one from scratch, on some labels; score held-out examples."""
+    set_seed(cell["seed"])
+    model, tokenizer = load_start(cell, root, dropout_rate=0.1)
+    splits = load_splits(cell, root, cell["labels"]).prepare(tokenizer)
+    spec = splits.tasks[0]
+    output_dir = root / "fine_tuning" / str(os.getpid())
+    trainer = TaskTrainer(
+        model=model,
+        args=TaskTrainingArguments(
+            str(output_dir),
+            max_steps=cell.get("steps", STEPS[cell["labels"]]),
+            per_device_train_batch_size=16,
+            per_device_eval_batch_size=64,
+            optim=cell.get("optim", "adamw_scale"),
+            optim_args=cell.get("optim_args"),
+            learning_rate=cell["rate"],
+            lr_scheduler_type="cosine",
+            warmup_steps=0.1,
+            prediction_mode="generate" if spec.labels is None else "score_labels",
+            save_strategy="no",
+            logging_steps=100,
+            seed=cell["seed"],
+            use_cpu=True,
+            disable_tqdm=True,
+            report_to="none",
+        ),
+        train_dataset=splits.train_dataset(),
+        eval_dataset=splits.eval_dataset(),
+        processing_class=tokenizer,
+    )
+    trainer.train()
+    scores = {}
+    for split, dataset in (("validation", splits.eval_dataset()), ("test", splits.test_datasets())):
+        metrics = trainer.evaluate_tasks(dataset, metric_key_prefix=split)
+        scores[split] = metrics[f"{split}_{spec.metric_to_optimize}"]
+        names = [f"{split}_{kind}_{spec.metric_to_optimize}" for kind in ("majority", "chance")]
+        scores |= {name.removeprefix(f"{split}_"): metrics[name] for name in names if name in metrics}
+        scores["attention_entropy"] = metrics.get(f"{split}_attention_entropy")
+    return scores
+
+
+def bag_of_words(cell: Cell, root: Path) -> dict[str, Any]:
+    """TF-IDF of words and pairs of words, by column, and a logistic regression chosen by validation examples."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    (part,) = load_splits(cell, root, cell["labels"]).parts
+    spec, examples = part.spec, part.examples
+    if spec.labels is None:
+        return following_words(examples, read_texts(root, cell["corpus"]))
+    texts = {
+        split: [words_by_column([row[name] for name in spec.text_column_name]) for row in examples[split]]
+        for split in data.SPLITS
+    }
+    labels = {split: spec.label_ids(examples[split]) for split in data.SPLITS}
+    found = []
+    for most, strength in itertools.product((1, 2), (0.1, 1.0, 10.0, 100.0)):
+        vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\S+", ngram_range=(1, most), lowercase=False)
+        classifier = LogisticRegression(C=strength, max_iter=2000)
+        classifier.fit(vectorizer.fit_transform(texts["train"]), labels["train"])
+        scores = {
+            split: classifier.score(vectorizer.transform(texts[split]), labels[split])
+            for split in ("validation", "test")
+        }
+        found.append(scores)
+    return max(found, key=lambda scores: scores["validation"])
+
+
+def words_by_column(columns: Sequence[str]) -> str:
+    """The words of each column, each with the number of its column."""
+    return " ".join(f"{place}:{word}" for place, text in enumerate(columns) for word in words(text))
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+def read_texts(root: Path, corpus: str) -> list[str]:
+    return [row["text"] for row in data.read_rows(root / "corpora" / corpus / "train.jsonl")]
+
+
+def following_words(examples: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """Which word ends a sentence: the one that ends most, after the last two words, or one, in all texts."""
+    counts: dict[tuple[str, ...], Counter] = defaultdict(Counter)
+    for text in texts:
+        pieces = text.split()
+        for place, piece in enumerate(pieces):
+            word = piece[:-1]
+            if piece.endswith(".") and word.isalpha() and word.islower() and len(word) > 2:
+                for size in range(3):
+                    counts[tuple(pieces[max(0, place - size) : place])][word] += 1
+
+    def guess(text: str, most: int) -> str:
+        pieces = text.split()
+        for size in range(most, -1, -1):
+            found = counts.get(tuple(pieces[len(pieces) - size :]))
+            if found:
+                return found.most_common(1)[0][0]
+        return ""
+
+    scores = {}
+    for split in ("validation", "test"):
+        rows = list(examples[split])
+        scores[split] = statistics.fmean(guess(row["text"], 2) == row["label"] for row in rows)
+        scores["majority_exact_match"] = statistics.fmean(guess(row["text"], 0) == row["label"] for row in rows)
+    return scores
+
+
+def unshuffle(cell: Cell, root: Path) -> dict[str, Any]:
+    """Put windows of 2 and of 4 sentences in order, which come in a random one."""
+    windows = json.loads((root / "windows" / f"{cell['corpus']}.json").read_text(encoding="utf-8"))
+    order = order_by(cell, root, windows["train"])
+    rng, scores = np.random.default_rng(0), {}
+    for size in cell.get("sizes", ("2", "4")):
+        arranged = [rng.permutation(len(window)).tolist() for window in windows[size]]
+        given = [[window[i] for i in places] for window, places in zip(windows[size], arranged, strict=True)]
+        found = [[places[i] for i in own] for own, places in zip(order(given), arranged, strict=True)]
+        scores[f"exact_{size}"] = statistics.fmean(own == sorted(own) for own in found)
+        scores[f"tau_{size}"] = statistics.fmean(map(kendall_tau, found))
+    return scores
+
+
+def kendall_tau(order: Sequence[int]) -> float:
+    pairs = list(itertools.combinations(order, 2))
+    return sum(1 if a < b else -1 for a, b in pairs) / len(pairs)
+
+
+def order_by(cell: Cell, root: Path, pairs: Sequence[Sequence[str]]) -> Callable[[list[list[str]]], list[list[int]]]:
+    """A function that gives the order of the sentences of each window."""
+    if cell["model"] == "ranker":
+        return ranker(pairs)
+    model, tokenizer = load_start(cell, root)
+    model.eval()
+    if cell["kind"] == "DEPTH":
+        return lambda windows: [one["order"] for one in order_sentences(model, tokenizer, windows, num_arrangements=2)]
+    return lambda windows: by_likelihood(model, tokenizer, windows)
+
+
+def ranker(pairs: Sequence[Sequence[str]]) -> Callable[[list[list[str]]], list[list[int]]]:
+    """
+    A logistic regression on the difference between the words of the first and of the second sentence; sentences are
+    sorted by its weights.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    vectorizer = CountVectorizer(tokenizer=words_and_ends, token_pattern=None, lowercase=False, binary=True)
+    vectorizer.fit(text for pair in pairs for text in pair)
+    firsts, seconds = (vectorizer.transform([pair[place] for pair in pairs]) for place in (0, 1))
+    signs = np.where(np.arange(len(pairs)) % 2, -1, 1)  # every second pair is turned round: there must be two classes
+    classifier = LogisticRegression(C=0.1, fit_intercept=False, max_iter=2000)
+    classifier.fit((firsts - seconds).multiply(signs[:, None]).tocsr(), signs)
+
+    def order(windows: list[list[str]]) -> list[list[int]]:
+        return [np.argsort(-classifier.decision_function(vectorizer.transform(one))).tolist() for one in windows]
+
+    return order
+
+
+def words_and_ends(text: str) -> list[str]:
+    found = words(text)
+    return [*found, f"begins {found[0]}", f"ends {found[-1]}", f"words {len(found) // 5}"] if found else []
+
+
+def by_likelihood(model, tokenizer, windows: list[list[str]]) -> list[list[int]]:
+    """
+    By a T5, without labels: for each two sentences, how likely is each as what follows the other, against as what
+    precedes it? The sentence that wins most comes first.
+    """
+    asked, places = [], []
+    for number, window in enumerate(windows):
+        for a, b in itertools.permutations(range(len(window)), 2):  # a before b
+            asked += [((window[a], ""), window[b]), (("", window[b]), window[a])]
+            places += [(number, a, b)] * 2
+    scores = log_likelihoods(model, tokenizer, asked)
+    wins = [np.zeros((len(window), len(window))) for window in windows]
+    for (number, a, b), score in zip(places, scores, strict=True):
+        wins[number][a, b] += score
+    return [np.argsort(-np.sign(matrix - matrix.T).sum(1), kind="stable").tolist() for matrix in wins]
+
+
+def log_likelihoods(
+    model, tokenizer, asked: Sequence[tuple[tuple[str, str], str]], batch_size: int = 64
+) -> list[float]:
+    """
+    The log-probability in nats of each text between what stands before and behind it: `((before, behind), text)`. A
+    sentinel stands for the text, as in pre-training, for DEPTH in one sentence with all that is around it.
+    """
+    is_depth = model.config.model_type == MODEL_TYPES["DEPTH"]
+    sentinel, sent, eosen = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<sent_0>", "<eosen>"])
+    encoder = TextEncoder(tokenizer)
+    texts = sorted({text for (before, behind), middle in asked for text in (before, behind, middle) if text})
+    ids = dict(zip(texts, encoder(texts), strict=True)) | {"": []}
+    eos = tokenizer.eos_token_id
+    rows = []
+    for (before, behind), middle in asked:
+        source, target = [*ids[before], sentinel, *ids[behind]], [sentinel, *ids[middle]]
+        if is_depth:
+            source, target = [eosen, sent, *source, eosen], [sent, *target, eosen]
+        rows.append((torch.tensor([*source, eos]), torch.tensor([*target, eos])))
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place][0]) + len(rows[place][1]))
+    scores = [0.0] * len(rows)
+    for start in range(0, len(rows), batch_size):
+        part = order[start : start + batch_size]
+        pad = torch.nn.utils.rnn.pad_sequence
+        sources = pad([rows[place][0] for place in part], batch_first=True, padding_value=tokenizer.pad_token_id)
+        labels = pad([rows[place][1] for place in part], batch_first=True, padding_value=-100)
+        with torch.no_grad():
+            mask = (sources != tokenizer.pad_token_id).long()
+            losses = model(input_ids=sources, attention_mask=mask, labels=labels, use_cache=False).token_losses
+        for place, loss in zip(part, losses.sum(1).tolist(), strict=True):
+            scores[place] = -loss
+    return scores
+
+
+def minimal_pairs(cell: Cell, root: Path) -> dict[str, Any]:
+    """How often what was written is likelier than what was not, by the model, or by frequencies of words and pairs."""
+    rows = data.read_rows(root / "minimal_pairs" / f"{cell['corpus']}.jsonl")
+    if cell["model"] == "bigrams":
+        scores = bigram_scores(rows, read_texts(root, cell["corpus"]))
+    else:
+        model, tokenizer = load_start(cell, root)
+        asked = [((row["before"], row["after"]), row[name]) for row in rows for name in ("good", "bad")]
+        scores = log_likelihoods(model.eval(), tokenizer, asked)
+    right = defaultdict(list)
+    for row, good, bad in zip(rows, scores[::2], scores[1::2], strict=True):
+        for kind in ("all", row["kind"]):
+            right[kind].append(1.0 if good > bad else 0.5 if good == bad else 0.0)
+    return {kind: statistics.fmean(values) for kind, values in right.items()} | {"pairs": len(rows)}
+
+
+def bigram_scores(rows: Sequence[Mapping[str, str]], texts: Sequence[str]) -> list[float]:
+    singles, pairs = Counter(), Counter()
+    for text in texts:
+        pieces = text.lower().split()
+        singles.update(pieces)
+        pairs.update(itertools.pairwise(pieces))
+    total = sum(singles.values())
+
+    def score(text: str) -> float:
+        pieces = text.lower().split()
+        return sum(
+            math.log(0.9 * pairs[a, b] / max(1, singles[a]) + 0.1 * (singles[b] + 0.1) / total)
+            for a, b in itertools.pairwise(pieces)
+        )
+
+    whole = (f"{row['before']} {row[name]} {row['after']}" for row in rows for name in ("good", "bad"))
+    return list(map(score, whole))
+
+
+def probe(cell: Cell, root: Path) -> dict[str, Any]:
+    """A task of DiscoEval by a classifier of frozen embeddings, beside the same of random weights and words."""
+    model, tokenizer = load_start(cell, root)
+    (part,) = TaskSplits.load(
+        f"disco_eval/{cell['task']}",
+        dataset_dir=str(Path(cell["folder"], cell["task"])),
+        max_train_samples=1000,
+        max_eval_samples=500,
+        max_predict_samples=1000,
+        seed=cell["seed"],
+    ).parts
+    splits = [part.examples[name] for name in data.SPLITS]
+    (found,) = probe_task(
+        model,
+        tokenizer,
+        part.spec,
+        *splits[:2],
+        {"test": splits[2]},
+        ProbeOptions(batch_size=64, read_together=cell["read_together"]),
+        seed=cell["seed"],
+    )
+    return {name: value for name, value in found.metrics.items() if name.endswith("accuracy")}
+
+
+MEASURES: dict[str, Callable[[Cell, Path], dict[str, Any]]] = {
+    function.__name__: function for function in (pretrain, fine_tune, bag_of_words, unshuffle, minimal_pairs, probe)
+}
+
+
+# ---- What is measured, in which order -------------------------------------------------------------------------------
+
+Done = Mapping[str, dict[str, Any]]  # the scores of each cell that was measured
+
+
+def key_of(cell: Cell) -> str:
+    return json.dumps(cell, sort_keys=True)
+
+
+def plan(args: argparse.Namespace, done: Done) -> Iterator[list[Cell]]:
+    """
+    Yield waves of cells: those of one do not need each other. `done` has the scores of all waves before, by which the
+    learning rates of the next are chosen.
+    """
+    parts, corpora = (
+        args.parts,
+        [corpus for corpus in ("documentation", "functions", "prose") if is_there(corpus, args)],
+    )
+    if "optimizers" in parts:
+        yield [
+            pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
+            for size, optimizer in itertools.product(SIZES, OPTIMIZERS.values())
+        ]
+    if "variants" in parts:
+        yield (models := [pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, one) for one in VARIANTS.values()])
+        yield [unshuffling(model) for model in models]
+    if {"curves", "order", "unshuffle"} & set(parts):
+        yield [{"what": "unshuffle", "corpus": corpus, "model": "ranker"} for corpus in corpora]
+    for minutes in args.minutes:
+        seeds = SEEDS if minutes <= args.seeded_minutes else SEEDS[:1]
+        models = [pretraining(*one) for one in itertools.product(corpora, KINDS, [minutes], seeds)]
+        if {"curves", "order", "unshuffle", "pairs", "probes", "tuning"} & set(parts):
+            yield models
+        if "unshuffle" in parts:
+            yield [unshuffling(model) for model in models]
+        if "pairs" in parts:
+            yield list(pair_cells(models))
+        tasks = [task for task, part in tasks_of(args).items() if part in parts]
+        yield from fine_tuning_waves(tasks, minutes, done, args)
+        if "probes" in parts and args.disco_eval:
+            wanted = [model for model in models if model["corpus"] == "documentation" and model["seed"] == 0]
+            yield [probe_cell(model, task, args) for model, task in itertools.product(wanted, PROBES)]
+    if "tuning" in parts:
+        yield list(tuning_cells(args))
+
+
+def is_there(corpus: str, args: argparse.Namespace) -> bool:
+    return corpus != "prose" or bool(args.prose)
+
+
+def pretraining(corpus: str, kind: str, minutes: float, seed: int, settings: Mapping[str, Any] | None = None) -> Cell:
+    cell = {"what": "pretrain", "corpus": corpus, "kind": kind, "minutes": minutes, "seed": seed}
+    return cell | ({"settings": dict(settings)} if settings else {})
+
+
+def unshuffling(model: Cell) -> Cell:
+    cell = {"what": "unshuffle", "corpus": model["corpus"], "kind": model["kind"], "model": name_of(model)}
+    return cell | ({"sizes": ["2"]} if "num_sentence_tokens" in model.get("settings", {}) else {})
+
+
+def name_of(model: Cell) -> str:
+    return model_folder(Path(), model).name
+
+
+def pair_cells(models: Sequence[Cell]) -> Iterator[Cell]:
+    for model in models:
+        if model["corpus"] != "functions":
+            cell = {"what": "minimal_pairs", "corpus": model["corpus"]}
+            yield cell | {"model": name_of(model), "seed": model["seed"]}
+            yield cell | {"model": "scratch", "seed": model["seed"]}
+    for corpus in {model["corpus"] for model in models} - {"functions"}:
+        yield {"what": "minimal_pairs", "corpus": corpus, "model": "bigrams"}
+
+
+def probe_cell(model: Cell, task: str, args: argparse.Namespace) -> Cell:
+    cell = {"what": "probe", "task": task, "model": name_of(model), "folder": args.disco_eval, "seed": 0}
+    return cell | {"read_together": model["kind"] == "DEPTH"}
+
+
+def tasks_of(args: argparse.Namespace) -> dict[tuple[str, str], str]:
+    """The tasks that models are fine-tuned on, and the part that each belongs to."""
+    tasks = {(corpus, task): "curves" for corpus, names in CURVES.items() for task in names}
+    tasks |= {(corpus, task): "order" for corpus, names in ORDER.items() for task in names}
+    return {(corpus, task): part for (corpus, task), part in tasks.items() if is_there(corpus, args)}
+
+
+def fine_tuning(task: tuple[str, str], start: Cell | str, labels: int, rate: float, seed: int, **more: Any) -> Cell:
+    """`start` is a pre-training, or "scratch"."""
+    model = start if start == "scratch" else name_of(start)
+    cell = {"what": "fine_tune", "corpus": task[0], "task": task[1], "model": model}
+    return cell | {"labels": labels, "rate": rate, "seed": seed} | more
+
+
+def labels_of(task: tuple[str, str]) -> tuple[int, ...]:
+    return LABELS if task[1] in CURVES.get(task[0], ()) else LABELS[-1:]
+
+
+def fine_tuning_waves(
+    tasks: Sequence[tuple[str, str]], minutes: float, done: Done, args: argparse.Namespace
+) -> Iterator[list[Cell]]:
+    """First the learning rates, with the first seed, then all seeds and numbers of labels."""
+    starts = [(task, kind) for task in tasks for kind in KINDS]
+    starts += [(task, "scratch") for task in tasks] * (minutes == args.minutes[0])
+    yield [fine_tuning(*one) for start in starts for one in tuned(*start, minutes)]
+    cells = []
+    for task, kind in starts:
+        best = max(tuned(task, kind, minutes), key=lambda one: done[key_of(fine_tuning(*one))]["validation"])
+        for labels, seed in itertools.product(labels_of(task), SEEDS):
+            model = start_of(task, kind, minutes, seed, args.seeded_minutes)
+            cells.append(fine_tuning(task, model, labels, best[3], seed))
+            if kind == "scratch":
+                cell = {"what": "bag_of_words", "corpus": task[0], "task": task[1], "labels": labels, "seed": seed}
+                cells.append(cell)
+    yield cells
+
+
+def start_of(task: tuple[str, str], kind: str, minutes: float, seed: int, seeded_minutes: float) -> Cell | str:
+    if kind == "scratch":
+        return kind
+    return pretraining(task[0], kind, minutes, seed if minutes <= seeded_minutes else 0)
+
+
+def tuned(task: tuple[str, str], kind: str, minutes: float) -> list[tuple]:
+    """What `fine_tuning` takes for each of the learning rates that are compared."""
+    labels = TUNED_AT if TUNED_AT in labels_of(task) else labels_of(task)[0]
+    rates = RATES["scratch" if kind == "scratch" else "pre-trained"]
+    return [(task, start_of(task, kind, minutes, 0, 0), labels, rate, 0) for rate in rates]
+
+
+def tuning_cells(args: argparse.Namespace) -> Iterator[Cell]:
+    """Optimizers and rates for fine-tuning the longest checkpoint of at most 20 minutes, and to go on with it."""
+    minutes = max(minutes for minutes in args.minutes if minutes <= 20)
+    model = pretraining("documentation", "DEPTH", minutes, 0)
+    for (optim, options, rates), task in itertools.product(TUNING, ("sentence_ordering", "topic")):
+        for rate, seed in itertools.product(rates, SEEDS):
+            more = {"optim": optim, "optim_args": options}
+            yield fine_tuning(("documentation", task), model, TUNED_AT, rate, seed, **more)
+
+
+# ---- Execution ------------------------------------------------------------------------------------------------------
+
+
+def measure(cell: Cell, root: Path) -> dict[str, Any]:
+    """In a process of its own: the scores of a cell and its CPU seconds. What is printed goes to a file."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    started = time.process_time()
+    (root / "logs").mkdir(exist_ok=True)
+    with (root / "logs" / f"{os.getpid()}.log").open("a", encoding="utf-8") as log:
+        print(f"\n---- {key_of(cell)}", file=log, flush=True)
+        with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+            scores = MEASURES[cell["what"]](cell, root)
+    return scores | {"seconds": round(time.process_time() - started, 1)}
+
+
+def prepare(args: argparse.Namespace, root: Path) -> None:
+    """Write texts, vocabularies and tasks that are not there."""
+    corpora = ["documentation", "functions"] + ["prose"] * bool(args.prose)
+    for corpus in corpora:
+        folder = root / "corpora" / corpus
+        if not (folder / "test.jsonl").is_file():
+            data.write_corpus(corpus, folder, args.prose if corpus == "prose" else None)
+        if not (root / "tokenizers" / corpus).is_dir():
+            texts = [row["text"] for row in data.read_rows(folder / "train.jsonl")]
+            train_tokenizer(texts, VOCAB_SIZE, str(root / "tokenizers" / corpus), allow_fewer=True)
+        if corpus != "functions" and not (root / "minimal_pairs" / f"{corpus}.jsonl").is_file():
+            (root / "minimal_pairs").mkdir(exist_ok=True)
+            data.write_minimal_pairs(folder, root / "minimal_pairs" / f"{corpus}.jsonl")
+        if not (root / "windows" / f"{corpus}.json").is_file():
+            data.write_windows(folder, root / "windows" / f"{corpus}.json", language_of(corpus))
+    for task in data.SPECS:
+        if not (root / "tasks" / task / "test.jsonl").is_file():
+            data.write_task(task, root / "corpora" / "documentation", root / "tasks" / task)
+
+
+def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
+    """Measure all cells that are not in results.jsonl, and return the scores of all."""
+    path = root / "results.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    done = {key_of(line["cell"]): line["scores"] for line in lines}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.processes, context) as pool, path.open("a", encoding="utf-8") as file:
+        for wave in plan(args, done):
+            missing = list({key_of(cell): cell for cell in wave if key_of(cell) not in done}.values())
+            running = {pool.submit(measure, cell, root): cell for cell in missing}
+            for number, future in enumerate(as_completed(running), 1):
+                cell, scores = running[future], future.result()
+                done[key_of(cell)] = scores
+                print(json.dumps({"cell": cell, "scores": scores}), file=file, flush=True)
+                print(f"{number}/{len(missing)} {cell} {scores['seconds']} s", flush=True)
+    return done
+
+
+def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", required=True, help="is continued")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--minutes", nargs="+", type=float, default=list(MINUTES), help="of pre-training, CPU time")
+    parser.add_argument("--seeded_minutes", type=float, default=20, help="up to which each seed has its pre-training")
+    parser.add_argument("--prose", nargs="+", help="files of documents, with a column title for what belongs together")
+    parser.add_argument("--disco_eval", help="folder with a folder of files for each of its tasks")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--report", action="store_true", help="of what there is; measures nothing")
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    args = parse_args()
+    args.minutes = [int(minutes) if minutes == int(minutes) else minutes for minutes in args.minutes]
+    root = Path(args.output_dir).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    if not args.report:
+        prepare(args, root)
+        execute(args, root)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""How evenly a model attends: the entropy of its attention weights, by layer, as a share of that of even weights."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+# The names of the outputs of any encoder-decoder of transformers, by what is said of them.
+KINDS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
+# Fewer keys leave little to choose from: the short targets of a task, or the first sentence tokens of a document.
+MIN_KEYS = 8
+# Weights of one layer that are held at once; those of all layers are, at 4 bytes each.
+MAX_WEIGHTS = 2**22
+SATURATED = 0.1  # below it, a warning
+REMEDY = (
+    "Its attention is nearly one-hot, so that it reads next to nothing of its input, which fine-tuning does not undo. "
+    "T5 does not scale attention scores, and plain AdamW lets them grow without limit: train with `--optim "
+    "adamw_scale`, whose updates are relative to the size of the weights, or with a lower learning rate."
+)
+
+
+@torch.no_grad()
+def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[str, list[float]]:
+    """
+    The mean entropy of the attention weights of each layer, as a share of the entropy of even weights.
+
+    The entropy of a query over its `n` keys is between 0 (one key has all the weight) and `ln n` (all have the same);
+    here it is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do
+    not count. An untrained T5 is near 1. One that was trained with updates that are too large for its attention is
+    near 0: see EVIDENCE in docs/results.md.
+
+    Args:
+        model (`PreTrainedModel`): any encoder-decoder of transformers, in evaluation mode. It runs once, with eager
+            attention, and gets its own implementation back.
+        batch (`Mapping`): `input_ids` (B, S) and `labels` (B, T), and optionally `attention_mask` (B, S). Of a large
+            batch the first rows are read, as many as have 4 million weights in a layer.
+
+    Returns:
+        `dict[str, list[float]]`: for `encoder`, `decoder` and `cross` (decoder to encoder) a share in [0, 1] for each
+        layer. A kind without any query of 8 keys is left out.
+
+    Source: the measure is that of Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention
+    Entropy Collapse", arXiv 2303.06296, section 3, here divided by its maximum.
+
+    >>> from hf_depth import DepthConfig, DepthForConditionalGeneration
+    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
+    >>> ids = torch.arange(3, 15)[None]
+    >>> entropy = attention_entropy(DepthForConditionalGeneration(config).eval(), {"input_ids": ids, "labels": ids})
+    >>> {kind: [round(layer) for layer in layers] for kind, layers in entropy.items()}
+    {'encoder': [1, 1], 'decoder': [1, 1], 'cross': [1, 1]}
+    """
+    input_ids, labels = batch["input_ids"], batch["labels"]
+    longest = max(input_ids.shape[1], labels.shape[1])
+    rows = slice(max(1, MAX_WEIGHTS // (model.config.num_attention_heads * longest**2)))
+    mask = batch.get("attention_mask")
+    mask = torch.ones_like(input_ids) if mask is None else mask
+    is_query = {"encoder": mask[rows] != 0, "decoder": labels[rows] != -100}
+    implementation = model.config._attn_implementation
+    model.set_attn_implementation("eager")  # no other one has weights to look at
+    try:
+        outputs = model(
+            input_ids=input_ids[rows],
+            attention_mask=mask[rows],
+            labels=labels[rows],
+            output_attentions=True,
+            use_cache=False,
+        )
+    finally:
+        model.set_attn_implementation(implementation)
+    found = {}
+    for kind, name in KINDS.items():
+        shares = _shares(outputs[name], is_query["encoder" if kind == "encoder" else "decoder"])
+        if shares:
+            found[kind] = shares
+    return found
+
+
+def _shares(attentions: tuple[torch.Tensor, ...], is_query: torch.BoolTensor) -> list[float]:
+    """The share of each layer, from weights (B, H, Q, K); none if no query has enough keys."""
+    # The same keys are open to all heads and layers. A weight that is too small for a float32 is 0, as that of a key
+    # which is hidden; it is not so everywhere.
+    num_keys = torch.stack([(weights > 0).sum(-1).amax(1) for weights in attentions]).amax(0)  # (B, Q)
+    counted = is_query & (num_keys >= MIN_KEYS)
+    if not counted.any():
+        return []
+    most = num_keys.float().log()[:, None]  # (B, 1, Q)
+    shares = []
+    for weights in attentions:
+        entropy = torch.special.entr(weights.float()).sum(-1) / most  # (B, H, Q)
+        shares.append(entropy.mean(1)[counted].mean().item())
+    return shares
+
+
+def entropy_metrics(entropy: Mapping[str, list[float]]) -> dict[str, float]:
+    """
+    The same as metrics: `attention_entropy` is the least of all layers.
+
+    >>> entropy_metrics({"encoder": [0.9, 0.8], "cross": [0.7]})
+    {'attention_entropy': 0.7, 'attention_entropy_encoder_0': 0.9, 'attention_entropy_encoder_1': 0.8, \
+'attention_entropy_cross_0': 0.7}
+    """
+    metrics = {
+        f"attention_entropy_{kind}_{layer}": share
+        for kind, layers in entropy.items()
+        for layer, share in enumerate(layers)
+    }
+    return {"attention_entropy": min(metrics.values(), default=math.nan), **metrics}
