@@ -84,6 +84,8 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     )
 
     # ---- Train, evaluate, predict, save ----
+    if run.do_train:
+        trainer.fit_baselines(splits)
     run.execute(trainer, test_dataset=splits.test_datasets())
     trainer.end()
     return trainer

@@ -212,27 +212,9 @@ class FineTuningModelArguments(ModelArguments):
         metadata={"help": "`depth` or `t5` (default: the type of the checkpoint; `depth` from scratch)."}
         | {"choices": list(MODEL_TYPES)},
     )
-    train_from_scratch_if_missing: bool = field(
-        default=False,
-        metadata={
-            "help": "If there is no folder `model_name_or_path`, train a model of the given sizes from scratch."
-        },
-    )
-
-    def __post_init__(self):
-        self.missing_checkpoint = None
-        if self.train_from_scratch_if_missing and self.model_name_or_path is not None:
-            if Path(self.model_name_or_path).exists():
-                for name in SIZE_FIELDS:  # of the model that would be built otherwise
-                    setattr(self, name, None)
-            else:
-                self.missing_checkpoint, self.model_name_or_path = self.model_name_or_path, None
-        super().__post_init__()
 
     def complete(self) -> None:
-        """Take the kind of model from the checkpoint, if none was asked for, and report a missing checkpoint."""
-        if self.missing_checkpoint is not None:
-            logger.warning(f"There is no {self.missing_checkpoint}: the model is trained from scratch.")
+        """Take the kind of model from the checkpoint, if none was asked for."""
         if self.model_type is None:
             self.model_type = "depth" if self.model_name_or_path is None else self._checkpoint_model_type()
 

@@ -9,7 +9,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "vocabulary of collocations": ("output_file", "pmi_vocab_size", "min_count", "max_counted"),
     "model": (
         *("model_type", "model_name_or_path", "model_revision", "config_name", "tokenizer_name", "cache_dir"),
-        *("train_from_scratch_if_missing", "vocab_size", "d_model", "d_kv", "d_ff", "num_layers"),
+        *("vocab_size", "d_model", "d_kv", "d_ff", "num_layers"),
         *("num_decoder_layers", "num_heads", "dropout_rate", "feed_forward_proj", "tie_word_embeddings"),
         *("num_sentence_tokens", "hierarchical_encoder_mask", "hierarchical_decoder_mask"),
         *("hierarchical_cross_mask", "attn_implementation"),
@@ -52,7 +52,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "generation_cache_implementation",
         *("metric_for_best_model", "greater_is_better", "early_stopping_patience", "early_stopping_threshold"),
         *("constrain_sentence_order", "probe_layer", "probe_pooling", "probe_normalization", "probe_read_together"),
-        *("prediction_loss_only", "bf16_full_eval", "fp16_full_eval"),
+        *("baselines", "prediction_loss_only", "bf16_full_eval", "fp16_full_eval"),
     ),
     "saving and resuming": (
         *("save_strategy", "save_steps", "save_total_limit", "save_only_model", "save_on_each_node"),

@@ -198,23 +198,23 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
 def results_table(results: Sequence[TaskResult], markdown: bool = False) -> str:
     """
     The scores as lines of text: task, split, metric, model, majority class, chance and, where a result has them, the
-    baselines of a probe and the unparsed fraction.
+    baselines that were fitted and the unparsed fraction.
 
     Args:
         results (`Sequence[TaskResult]`): a line for each of their metrics.
         markdown (`bool`, *optional*, defaults to `False`): write a Markdown table.
     """
-    head = ["task", "split", "metric", "model", "majority", "chance", "bag of words", "random weights", "unparsed"]
+    shown = ("majority", "chance", *BASELINES, "from_scratch")
+    head = ["task", "split", "metric", "model", *(name.replace("_", " ") for name in shown), "unparsed"]
     lines = []
     for result in results:
         for name in result.spec.metric_names:
             if name in result.metrics:
-                baselines = [f"{baseline}_{name}" for baseline in ("majority", "chance", *BASELINES)]
-                keys = (name, *baselines, "unparsed_fraction")
+                keys = (name, *(f"{baseline}_{name}" for baseline in shown), "unparsed_fraction")
                 digits = 4 if get_metric(name).scale == 1 else 2
                 texts = [f"{result.metrics[key]:.{digits}f}" if key in result.metrics else "" for key in keys]
                 lines.append([result.spec.full_name, result.split, name, *texts])
-    # Only a probe has baselines that are fitted, and only generated text can be unparseable.
-    shown = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
-    rows = [list(compress(line, shown)) for line in [head, *lines]]
+    # Not always are there baselines that were fitted, and only generated text can be unparseable.
+    filled = [column < 6 or any(line[column] for line in lines) for column in range(len(head))]
+    rows = [list(compress(line, filled)) for line in [head, *lines]]
     return markdown_table(rows, num_text_columns=3) if markdown else aligned(rows, num_text_columns=3)

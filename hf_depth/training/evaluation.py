@@ -293,7 +293,7 @@ class EvaluationTrainer(GenerationTrainer):
             )
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-            self._add_evaluated(outputs[0])
+            self._after_loss(inputs, outputs[0])
             return outputs
 
         loss = self._loss(model, inputs, ignore_keys)
@@ -316,10 +316,13 @@ class EvaluationTrainer(GenerationTrainer):
         if self._weights_losses:
             inputs = {**inputs, "skip_logits": True}
         loss = super().prediction_step(model, inputs, True, ignore_keys)[0]
+        self._after_loss(inputs, loss)
+        return loss
+
+    def _after_loss(self, inputs: Mapping[str, Any], loss: torch.Tensor) -> None:
         self._add_evaluated(loss)
         if self._attention_metrics is None:
             self._measure_attention(inputs)
-        return loss
 
     def _measure_attention(self, inputs: Mapping[str, Any]) -> None:
         """Note how even the attention is in a batch of this process; warn once in a training if it is not."""

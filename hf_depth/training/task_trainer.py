@@ -1,7 +1,7 @@
 """[`TaskTrainer`]: fine-tuning, with evaluation of what the model generates, never by teacher forcing."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, merge_task_configs
 from ..tasks.dataset import HOW_TO_PREPARE, DataCollatorForTasks, TaskDataset, TokenCounts, count_tokens
 from ..tasks.preprocessing import encode_labels
+from ..tasks.splits import TaskSplits
+from .baselines import Scores, fit_baselines
 from .callbacks import EarlyStopping
 from .card_code import Usage, name_in_code, task_usage
 from .evaluation_order import by_name
@@ -131,8 +133,20 @@ class TaskTrainer(DepthTrainer):
         # The latest evaluation of each data set since the latest training began, by its key.
         self.evaluations: dict[tuple[str, str, str], TaskEvaluation] = {}
         self._evaluated_steps: dict[tuple[str, str, str], int] = {}  # of the weights that `evaluations` are of
+        self.baselines: Scores = {}  # of `fit_baselines`
         self._task_dataset, self._label_ids = None, None
         self.task_config = self._complete_task_config(task_config)
+
+    def fit_baselines(self, splits: TaskSplits, names: Sequence[str] | None = None) -> None:
+        """
+        Before training, measure what scores are to be compared with. All evaluations then have it beside their metrics
+        and in the tables: `eval_bag_of_words_accuracy`, `predict_from_scratch_accuracy`.
+
+        Args:
+            splits ([`TaskSplits`]): whose data sets this trainer has.
+            names (`Sequence[str]`, *optional*): see [`fit_baselines`]; by default those of the arguments.
+        """
+        self.baselines = fit_baselines(self, splits, self.args.baselines or () if names is None else names)
 
     def _check_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Stop on what a `Seq2SeqTrainer` takes, but an evaluation of tasks cannot heed."""
@@ -362,6 +376,7 @@ class TaskTrainer(DepthTrainer):
         metrics = compute_task_metrics(
             dataset.spec, dataset.rows, **predicted, train_label_ids=dataset.train_label_ids
         )
+        metrics |= self.baselines.get(dataset.key, {})
         self.evaluations[dataset.key] = TaskEvaluation(dataset, predictions, metrics)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
         self._evaluated_steps[dataset.key] = self._weights_step

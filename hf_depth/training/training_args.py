@@ -50,6 +50,7 @@ RELATIVE_STEP_SCHEDULE = {
 }
 # Of the values of an argument those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
+BASELINES = ("bag_of_words", "from_scratch")
 GENERATION_CACHES = ("dynamic", "static")
 POLLING_SECONDS = 0.2  # of the processes that wait for the first one
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
@@ -436,6 +437,8 @@ class TaskTrainingArguments(DepthTrainingArguments):
             Stop after this many evaluations without a better score. Sets `load_best_model_at_end`.
         early_stopping_threshold (`float`, *optional*, defaults to 0.0):
             By how much a score must be better to count.
+        baselines (`list[str]`, *optional*):
+            What the scores are compared with: `"bag_of_words"`, `"from_scratch"`, see [`fit_baselines`].
         metric_for_best_model (`str`, *optional*, defaults to `"score"`):
             `score` is the mean of the tasks' `metric_to_optimize` on their first validation sets.
         predict_with_generate (`bool`, *optional*, defaults to `True`):
@@ -485,6 +488,11 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
     early_stopping_threshold: float = field(
         default=0.0, metadata={"help": "By how much a score must be better to count."}
+    )
+    baselines: list[str] | None = field(
+        default=None,
+        metadata={"help": "Beside the scores, those of a bag of words, and of the same training from scratch."}
+        | {"choices": list(BASELINES)},
     )
     metric_for_best_model: str | None = field(
         default="score",

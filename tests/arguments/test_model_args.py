@@ -126,12 +126,3 @@ class FineTuningModelArgumentsTest(parameterized.TestCase):
         arguments = FineTuningModelArguments()
         arguments.complete()
         self.assertEqual(arguments.model_type, "depth")
-
-    def test_a_missing_checkpoint_can_become_a_model_from_scratch(self):
-        with tempfile.TemporaryDirectory() as folder:
-            flags = {"num_layers": 2, "train_from_scratch_if_missing": True}
-            found = FineTuningModelArguments(model_name_or_path=folder, **flags)
-            missing = FineTuningModelArguments(model_name_or_path=str(Path(folder, "missing")), **flags)
-        self.assertEqual((found.model_name_or_path, found.num_layers, found.missing_checkpoint), (folder, None, None))
-        self.assertEqual((missing.model_name_or_path, missing.num_layers), (None, 2))
-        self.assertEqual(missing.missing_checkpoint, f"{folder}/missing")

@@ -1,10 +1,18 @@
+import textwrap
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 from absl.testing import parameterized
 
 from helpers import CorpusTestCase
 from hf_depth.data.corpus import load_corpus
-from hf_depth.data.python_docstrings import MIN_DOCSTRING_SENTENCES, python_docstring_documents
+from hf_depth.data.python_docstrings import (
+    MIN_DOCSTRING_SENTENCES,
+    PACKAGES,
+    find_packages,
+    python_docstring_documents,
+)
 from hf_depth.data.sentences import get_sentence_splitter
 
 PROSE = "The {} file is opened. Then its first line is read. It is compared with the others. At last it is closed."
@@ -39,6 +47,25 @@ class PythonDocstringsTest(CorpusTestCase):
     def test_code_is_no_prose(self):
         code = f'"""\n{PROSE.format("red")}\n\n>>> f(1) is never more than it was.\n2\n\nx = [f(i) for i in y].\n"""\n'
         self.assertEqual([document["text"] for document in self.read(module=code)], [PROSE.format("red")])
+
+    def test_headings_and_terms_of_numpydoc_are_no_prose(self):
+        docstring = "It sorts an array. It takes some time.\n\nParameters\n----------\na : array\n    This is what is "
+        docstring += "sorted. It is not changed.\naxis, order : int\n    This says along which axis. It is the last."
+        code = f'def sort():\n    """{textwrap.indent(docstring, "    ").strip()}"""\n'
+        self.read(module=code)
+        documents = python_docstring_documents(self.path("library"), "numpy")
+        prose = "It sorts an array. It takes some time.\nThis is what is sorted. It is not changed.\n"
+        prose += "This says along which axis. It is the last."
+        self.assertEqual("\n".join(document["text"] for document in documents), prose)
+        self.assertEqual({document["source"] for document in documents}, {"numpy"})
+        self.assertEqual(documents[0]["title"], "numpy.module.sort")
+
+    def test_required_packages_are_found_with_their_versions_and_not_imported(self):
+        packages = find_packages()
+        version, folder = packages["numpy"]
+        self.assertEqual((version, folder), (np.__version__, str(Path(np.__file__).parent)))
+        with mock.patch.dict(PACKAGES, no_such_package="no-such-package", json="json"):
+            self.assertEqual(find_packages(), packages)
 
     def test_nothing_is_executed(self):
         self.assertLen(self.read(module=f'"""{PROSE.format("red")}"""\nraise SystemExit("executed")\n'), 1)

@@ -55,6 +55,11 @@ class SentenceSplitterTest(parameterized.TestCase):
     def test_other_languages_have_rules_of_their_own(self, language, text, sentences):
         self.assertEqual(get_sentence_splitter(language)(text), sentences)
 
+    def test_of_text_that_is_split_already_each_line_is_a_sentence(self):
+        text = "x = [f(y) for y in z]\n\n  if x: return 'A b. C d.'  \r\nDr. No\x0cand 1. this\n"
+        expected = ["x = [f(y) for y in z]", "if x: return 'A b. C d.'", "Dr. No\x0cand 1. this"]
+        self.assertEqual(get_sentence_splitter("lines")(text), expected)
+
     @parameterized.product(
         text=[("en", " ".join(SENTENCES)), ("de", GERMAN), ("hi", HINDI), ("zh", CHINESE)], width=[44, 50, 60, 72]
     )

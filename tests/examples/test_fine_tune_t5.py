@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import torch
 import yaml
 from absl.testing import absltest, parameterized
 from datasets import Dataset
@@ -151,19 +152,29 @@ class OneTaskTest(ScriptTest):
             self.assertEqual(self.script.main(explicit).args.prediction_mode, "generate")
 
     def test_from_scratch_a_vocabulary_is_trained_on_the_examples(self):
-        missing = self.folder / "nowhere"
-        changes = SIZE | {"model_name_or_path": missing, "train_from_scratch_if_missing": True}
-        with self.assertLogs(level="INFO") as logs:
-            trainer = self.script.main(self.flags(**changes))
-        self.assertRegex("\n".join(logs.output), "nowhere.*from scratch")
+        trainer = self.script.main(self.flags(**SIZE, model_name_or_path=None))
         self.assertEqual(trainer.model.config.d_model, 16)
         read = trainer.processing_class(trainer.train_dataset.info.description or "entailment")["input_ids"]
         self.assertNotIn(trainer.processing_class.unk_token_id, read)
 
-    def test_where_there_is_a_checkpoint_the_sizes_do_not_matter(self):
-        flags = SIZE | {"d_model": 64, "do_eval": None, "max_steps": 1}
-        trainer = self.script.main(self.flags(**flags, train_from_scratch_if_missing=True))
-        self.assertEqual(trainer.model.config.d_model, 16)
+    def test_scores_stand_beside_those_of_baselines(self):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            self.script.main(self.flags(do_predict=None, baselines=["bag_of_words", "from_scratch"], max_steps=2))
+        self.assertRegex(
+            output.getvalue(), r"task +split +metric +model +majority +chance +bag of words +from scratch"
+        )
+        for baseline in ("bag_of_words", "from_scratch", "majority"):
+            self.assertBetween(self.results()[f"eval_{baseline}_accuracy"], 0, 1)
+        self.assertFalse((self.output_dir / "from_scratch").exists())
+
+    def test_baselines_do_not_change_the_run(self):
+        plain, beside = (
+            self.script.main(self.flags(output_dir=self.folder / str(names), baselines=names, max_steps=3))
+            for names in (None, ["from_scratch"])
+        )
+        for name, weights in plain.model.state_dict().items():
+            self.assertTrue(torch.equal(weights, beside.model.state_dict()[name]), name)
 
     def test_a_t5_is_fine_tuned_as_depth(self):
         flags = {"model_name_or_path": self.save_model("t5"), "model_type": "depth", "do_eval": None, "max_steps": 1}

@@ -47,7 +47,8 @@ class MetadataTest(TrainingTestCase):
             times = ("runtime", "per_second", "preparation_time")
             same = {name: value for name, value in plain.items() if not name.endswith(times)}
             self.assertEqual({name: metrics[name] for name in same}, same)
-            self.assertContainsSubset([name.replace("eval_", "eval_with_metadata_", 1) for name in same], metrics)
+            twice = [name for name in same if "attention_entropy" not in name]
+            self.assertContainsSubset([name.replace("eval_", "eval_with_metadata_", 1) for name in twice], metrics)
         self.assertLen([log for log in run.state.log_history if "eval_with_metadata_loss" in log], 2)
         self.assertEqual(collator.metadata_probability, 0.5)
 
@@ -70,6 +71,7 @@ class MetadataTest(TrainingTestCase):
             run.eval_dataset = datasets
             others = ("runtime", "per_second", "preparation_time", "epoch")
             reported = [name.removeprefix("eval_") for name in run.evaluate() if not name.endswith(others)]
+            reported = [name for name in reported if "attention_entropy" not in name]  # no measure of quality
             self.assertCountEqual(run._evaluation_metric_names(), reported)
 
     def test_several_data_sets_with_metadata_are_one_with_all_of_them(self):
