@@ -31,7 +31,6 @@ import multiprocessing
 import os
 import re
 import statistics
-import sys
 import time
 import zlib
 from collections import Counter, defaultdict
@@ -747,11 +746,15 @@ def prepare(args: argparse.Namespace, root: Path) -> None:
             data.write_task(task, root / "corpora" / "documentation", root / "tasks" / task)
 
 
-def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
-    """Measure all cells that are not in results.jsonl, and return the scores of all."""
+def read_results(root: Path) -> dict[str, dict[str, Any]]:
     path = root / "results.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    done = {key_of(line["cell"]): line["scores"] for line in lines}
+    return {key_of(line["cell"]): line["scores"] for line in lines}
+
+
+def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
+    """Measure all cells that are not in results.jsonl, and return the scores of all."""
+    path, done = root / "results.jsonl", read_results(root)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.processes, context) as pool, path.open("a", encoding="utf-8") as file:
         for wave in plan(args, done):
@@ -763,6 +766,201 @@ def execute(args: argparse.Namespace, root: Path) -> dict[str, dict[str, Any]]:
                 print(json.dumps({"cell": cell, "scores": scores}), file=file, flush=True)
                 print(f"{number}/{len(missing)} {cell} {scores['seconds']} s", flush=True)
     return done
+
+
+# ---- Report ---------------------------------------------------------------------------------------------------------
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard error over seeds."""
+    if not values:
+        return ""
+    error = f" ± {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{error}"
+
+
+def markdown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join([f"## {title}\n", *("| " + " | ".join(map(str, line)) + " |" for line in lines)]) + "\n"
+
+
+class Report:
+    """Tables and figures from the scores of all cells."""
+
+    def __init__(self, args: argparse.Namespace, done: Done):
+        self.args, self.done = args, done
+        self.cells = [(json.loads(key), scores) for key, scores in done.items()]
+
+    def found(self, cells: Sequence[Cell], name: str) -> list[float]:
+        keys = map(key_of, cells)
+        return [self.done[key][name] for key in keys if self.done.get(key, {}).get(name) is not None]
+
+    def tables(self) -> list[str]:
+        parts = (
+            self.optimizers,
+            self.tuning,
+            self.fine_tuned,
+            self.unshuffled,
+            self.pairs,
+            self.variants,
+            self.probes,
+        )
+        return [table for part in parts for table in part()]
+
+    def optimizers(self) -> Iterator[str]:
+        rows = []
+        for name, optimizer in OPTIMIZERS.items():
+            row = [name]
+            for size in SIZES:
+                cell = pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
+                scores = self.done.get(key_of(cell))
+                if scores:
+                    row.append(f"{scores['reconstruction_loss']:.3f} ({scores['attention_entropy']:.2f})")
+            rows.append(row)
+        if any(len(row) > 1 for row in rows):
+            yield markdown("Optimizers: held-out loss (least entropy of attention)", ["", *SIZES], rows)
+
+    def tuning(self) -> Iterator[str]:
+        cells = [cell for cell in tuning_cells(self.args) if key_of(cell) in self.done]
+        rows: dict[tuple, dict[str, list[Cell]]] = {}
+        for cell in cells:
+            rows.setdefault((cell["optim"], cell["rate"]), {}).setdefault(cell["task"], []).append(cell)
+        tasks = list(dict.fromkeys(cell["task"] for cell in cells))
+        lines = [
+            [optim, f"{rate:g}", *(spread(self.found(of.get(task, ()), "test")) for task in tasks)]
+            for (optim, rate), of in rows.items()
+        ]
+        if lines:
+            yield markdown(f"Fine-tuning, {TUNED_AT} labels", ["optimizer", "learning rate", *tasks], lines)
+
+    def starts(self, task: tuple[str, str]) -> Iterator[tuple[str, str, float]]:
+        """Name, kind and minutes of what a task is fine-tuned from."""
+        yield "from scratch", "scratch", self.args.minutes[0]
+        for kind, minutes in itertools.product(KINDS, self.args.minutes):
+            yield f"{kind}, {minutes:g} minutes", kind, minutes
+
+    def cells_of(self, task: tuple[str, str], kind: str, minutes: float, labels: int) -> list[Cell]:
+        tried = [one for one in tuned(task, kind, minutes) if key_of(fine_tuning(*one)) in self.done]
+        if not tried:
+            return []
+        best = max(tried, key=lambda one: self.done[key_of(fine_tuning(*one))]["validation"])
+        starts = [start_of(task, kind, minutes, seed, self.args.seeded_minutes) for seed in SEEDS]
+        return [fine_tuning(task, start, labels, best[3], seed) for start, seed in zip(starts, SEEDS, strict=True)]
+
+    def fine_tuned(self) -> Iterator[str]:
+        for task in tasks_of(self.args):
+            labels = labels_of(task)
+            rows = []
+            for name, kind, minutes in self.starts(task):
+                row = [spread(self.found(self.cells_of(task, kind, minutes, number), "test")) for number in labels]
+                if any(row):
+                    rows.append([name, *row])
+            bags = [
+                spread([scores["test"] for cell, scores in self.cells if is_bag_of_words(cell, task, number)])
+                for number in labels
+            ]
+            if rows:
+                rows.insert(0, ["bag of words", *bags])
+                yield markdown(f"{task[0]}, {task[1]}", ["labels", *map(str, labels)], rows)
+
+    def unshuffled(self) -> Iterator[str]:
+        names = ("exact_2", "tau_2", "exact_4", "tau_4")
+        for corpus in ("documentation", "functions", "prose"):
+            own = [(cell, s) for cell, s in self.cells if cell["what"] == "unshuffle" and cell["corpus"] == corpus]
+            own = [(cell, s) for cell, s in own if is_usual(cell["model"])]
+            by_name: dict[str, list[dict]] = {}
+            for cell, scores in own:
+                model = cell["model"]
+                name = (
+                    "linear ranker on words" if model == "ranker" else f"{cell['kind']}, {minutes_of(model)} minutes"
+                )
+                by_name.setdefault(name, []).append(scores)
+            rows = [[name, *(spread([one[k] for one in scores]) for k in names)] for name, scores in by_name.items()]
+            if rows:
+                rows.append(["chance", "0.500", "0.000", "0.042", "0.000"])
+                head = ["", "2: exact", "2: tau", "4: exact", "4: tau"]
+                yield markdown(f"{corpus}: sentences put in order without labels", head, rows)
+
+    def pairs(self) -> Iterator[str]:
+        kinds = ("all", "agreement", "determiner", "neighbours", "replaced")
+        for corpus in ("documentation", "prose"):
+            by_name: dict[str, list[dict]] = {}
+            for cell, scores in self.cells:
+                if cell["what"] == "minimal_pairs" and cell["corpus"] == corpus:
+                    model = cell["model"]
+                    is_own = model in ("scratch", "bigrams")
+                    name = model if is_own else f"{model.split('-')[1]}, {minutes_of(model)} minutes"
+                    by_name.setdefault(name, []).append(scores)
+            rows = [[name, *(spread([one[k] for one in scores]) for k in kinds)] for name, scores in by_name.items()]
+            if rows:
+                yield markdown(f"{corpus}: minimal pairs", ["", *kinds], rows)
+
+    def variants(self) -> Iterator[str]:
+        rows = []
+        for name, settings in VARIANTS.items():
+            model = pretraining("documentation", "DEPTH", VARIANT_MINUTES, 0, settings)
+            scores = self.done.get(key_of(unshuffling(model)))
+            if scores:
+                names = ("exact_2", "tau_2", "exact_4", "tau_4")
+                rows.append([name, *(f"{scores[key]:.3f}" if key in scores else "" for key in names)])
+        if rows:
+            head = ["", "2: exact", "2: tau", "4: exact", "4: tau"]
+            yield markdown(f"DEPTH, {VARIANT_MINUTES:g} minutes of documentation: what was tried", head, rows)
+
+    def probes(self) -> Iterator[str]:
+        rows: dict[str, dict[str, float]] = {}
+        for cell, scores in self.cells:
+            if cell["what"] == "probe":
+                rows.setdefault(cell["model"], {})[cell["task"]] = scores["accuracy"]
+                for name in ("chance", "majority", "bag_of_words", "random_weights"):
+                    rows.setdefault(name.replace("_", " "), {}).setdefault(cell["task"], scores[f"{name}_accuracy"])
+        lines = [[name, *(f"{of[task]:.3f}" if task in of else "" for task in PROBES)] for name, of in rows.items()]
+        if lines:
+            yield markdown("Probes of DiscoEval", ["", *PROBES], lines)
+
+    def figures(self, folder: Path) -> None:
+        from matplotlib.figure import Figure
+
+        tasks = [task for task in tasks_of(self.args) if len(labels_of(task)) > 1]
+        figure = Figure(figsize=(4.5 * len(tasks), 4), layout="constrained")
+        for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+            for name, kind, minutes in self.starts(task):
+                groups = [self.found(self.cells_of(task, kind, minutes, number), "test") for number in LABELS]
+                color = {"T5": "C0", "DEPTH": "C1"}.get(kind, "grey")
+                shade = 0.4 + 0.6 * self.args.minutes.index(minutes) / max(1, len(self.args.minutes) - 1)
+                draw(axes, LABELS, groups, label=name, color=color, alpha=shade if kind in KINDS else 1.0)
+            bags = [
+                [scores["test"] for cell, scores in self.cells if is_bag_of_words(cell, task, number)]
+                for number in LABELS
+            ]
+            draw(axes, LABELS, bags, label="bag of words", color="C2", linestyle="--")
+            axes.set(xscale="log", xticks=LABELS, xticklabels=LABELS, xlabel="labels", title=f"{task[0]}\n{task[1]}")
+            axes.grid(alpha=0.3)
+        figure.axes[0].set_ylabel("test score")
+        figure.axes[-1].legend(fontsize="x-small")
+        figure.savefig(folder / "curves.png", dpi=110)
+
+
+def draw(axes: Any, places: Sequence[float], groups: Sequence[Sequence[float]], **style: Any) -> None:
+    """A line through the means of groups of scores, with standard errors."""
+    kept = [(place, values) for place, values in zip(places, groups, strict=True) if values]
+    if kept:
+        means = [statistics.fmean(values) for _, values in kept]
+        errors = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else 0.0 for _, v in kept]
+        axes.errorbar([place for place, _ in kept], means, errors, marker="o", markersize=3, **style)
+
+
+def is_bag_of_words(cell: Cell, task: tuple[str, str], labels: int) -> bool:
+    return cell["what"] == "bag_of_words" and (cell["corpus"], cell["task"]) == task and cell["labels"] == labels
+
+
+def is_usual(model: str) -> bool:
+    """Whether the name of a model is that of the usual settings: corpus, kind, minutes, seed."""
+    return model == "ranker" or len(model.split("-")) == 4
+
+
+def minutes_of(model: str) -> str:
+    return model.split("-")[2]
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -786,7 +984,10 @@ def main() -> None:
     if not args.report:
         prepare(args, root)
         execute(args, root)
-    sys.exit(0)
+    report = Report(args, read_results(root))
+    (root / "results.md").write_text("\n".join(report.tables()), encoding="utf-8")
+    report.figures(root)
+    print("\n".join(report.tables()))
 
 
 if __name__ == "__main__":

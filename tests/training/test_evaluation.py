@@ -2,6 +2,7 @@
 
 import multiprocessing
 from types import MappingProxyType
+from unittest import mock
 
 import numpy as np
 import torch
@@ -287,6 +288,34 @@ class MetricsTest(TrainingTestCase):
         if generate:
             self.assertEqual(prediction.predictions.ndim, 2)  # ids, not logits
             self.assertLen(prediction.predictions, 7)
+
+
+class AttentionTest(TrainingTestCase):
+    def test_each_evaluation_tells_how_even_the_attention_is(self):
+        metrics = trainer("depth", self.folder).evaluate()
+        layers = {name: value for name, value in metrics.items() if name.startswith("eval_attention_entropy_")}
+        self.assertLen(layers, 3)  # one layer, each kind
+        self.assertEqual(metrics["eval_attention_entropy"], min(layers.values()))
+        self.assertBetween(metrics["eval_attention_entropy"], 0.3, 1.0)
+
+    def test_of_several_data_sets_it_is_told_once(self):
+        run = trainer("depth", self.folder)
+        run.eval_dataset = {"a": rows(3), "b": rows(2)}
+        names = [name for name in run.evaluate() if name.endswith("attention_entropy")]
+        self.assertEqual(names, ["eval_attention_entropy"])
+
+    def test_saturated_attention_is_warned_of_once_while_training(self):
+        run = trainer("depth", self.folder, max_steps=3, learning_rate=1e-9, eval_strategy="steps", eval_steps=1)
+        # A limit that this model is below of.
+        self.enterContext(mock.patch("hf_depth.training.evaluation.SATURATED", 1.0))
+        with self.assertNoLogs("hf_depth.training.evaluation", "WARNING"):
+            run.evaluate()
+        with self.assertLogs("hf_depth.training.evaluation", "WARNING") as logs:
+            run.train()
+        self.assertLen(logs.output, 1)
+        self.assertRegex(
+            logs.output[0], r"Step 1: `attention_entropy_\w+_0` is 0.\d+, of at most 1.*--optim adamw_scale"
+        )
 
 
 if __name__ == "__main__":
