@@ -176,8 +176,8 @@ def _problem_of_separate_folders(folder: str, mark: str) -> str | None:
 def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:
     """
     Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
-    well, and a model from scratch has a learning rate, a schedule and a warm-up of its own, see
-    [`DepthTrainingArguments.use_scratch_schedule`].
+    well, and a model from scratch has a learning rate of its own, see
+    [`DepthTrainingArguments.use_scratch_learning_rate`].
 
     Args:
         model_args ([`ModelArguments`]): which model.
@@ -199,9 +199,5 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
             raise ValueError("PyTorch's flex_attention cannot train on a CPU: use `--attn_implementation sdpa`.")
     training_args.do_eval |= training_args.eval_on_start
     is_from_scratch = model_args.model_name_or_path is None
-    if training_args.do_train and is_from_scratch and training_args.use_scratch_schedule():
-        logger.info(
-            f"Of a model from scratch the learning rate is {training_args.learning_rate:g} (lr_scheduler_type "
-            f"{training_args.lr_scheduler_type.value}, warmup_steps {training_args.warmup_steps:g}); "
-            "give `--learning_rate` for another one."
-        )
+    if training_args.do_train and is_from_scratch and training_args.use_scratch_learning_rate():
+        logger.info(f"The learning rate of a model from scratch is {training_args.learning_rate:g} by default.")

@@ -132,6 +132,8 @@ class DepthTrainer(EvaluationTrainer):
         super().__init__(model, args, data_collator, *more, **kwargs)
         install_console(self)
         install_trackers(self)
+        if self._saves_adapter and self.args.use_adapter_optimizer():
+            logger.info(f"An adapter is trained by {self.args.optim.value}, unless an optimizer is given.")
         self._check_settings()
         check_parts(
             self.accelerator.unwrap_model(self.model),

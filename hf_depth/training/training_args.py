@@ -34,20 +34,21 @@ from .settings import (
 
 logger = logging.getLogger(__name__)
 
-# Of AdamW. A pre-trained T5 needs more than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
-# From scratch, nanoT5's best recipe for a T5-base is a cosine from 2e-2 times the root mean square of each matrix,
-# hence about 7e-4, with a warm-up.
-DEFAULT_SCHEDULE = {"learning_rate": 1e-4, "lr_scheduler_type": "linear", "warmup_steps": 0}
-SCRATCH_SCHEDULE = {"learning_rate": 1e-3, "lr_scheduler_type": SchedulerType.COSINE, "warmup_steps": 0.05}
-# Relative to the size of each matrix: of AdamWScale, from scratch nanoT5's, and of Adafactor with `scale_parameter`,
-# that of T5's pre-training. For a pre-trained model that of T5's fine-tuning (Raffel et al. 2020, section 3.1.2).
-RELATIVE_RATE, SCRATCH_RELATIVE_RATES = 1e-3, {OptimizerName.ADAMW_SCALE: 2e-2, OptimizerNames.ADAFACTOR: 1e-2}
+# The course of the learning rate: nanoT5's, but for the length of its warm-up.
+DEFAULT_SCHEDULE = {"lr_scheduler_type": SchedulerType.COSINE, "warmup_steps": 0.05}
+# Its peak from a checkpoint, and from scratch. With `adamw_scale`, and with Adafactor and `scale_parameter`, it is
+# relative to the size of each matrix: from scratch that of nanoT5 and of T5 (Raffel et al. 2020, section 3.1.2); from
+# a checkpoint what transferred best in docs/results.md.
+RELATIVE_RATES = {OptimizerName.ADAMW_SCALE: (5e-3, 2e-2), OptimizerNames.ADAFACTOR: (5e-3, 1e-2)}
+# A pre-trained T5 needs more of AdamW than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
+ADAMW_RATES = (1e-4, 1e-3)
 # What Adafactor computes under `relative_step`, with `warmup_init` and without.
 RELATIVE_STEP_SCHEDULE = {
     "learning_rate": RELATIVE_STEP_PEAK,
     "lr_scheduler_type": ScheduleName.RELATIVE_STEP,
     "warmup_steps": 0,
 }
+DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
 # Of the values of an argument those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
 BASELINES = ("bag_of_words", "from_scratch")
@@ -96,14 +97,19 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         generation_cache_implementation (`str`, *optional*):
             The cache of `generate()` in evaluations: `"dynamic"`, or `"static"`, with which a GPU runs a compiled step
             of decoding. By default that of the generation configuration, in which `"dynamic"` is the default.
-        learning_rate, lr_scheduler_type, warmup_steps (*optional*, defaults to 1e-4, `"linear"` and 0):
-            The peak of the learning rate, its course, and the steps of the warm-up (below 1 a share of all steps).
-            For a model from scratch call [`~DepthTrainingArguments.use_scratch_schedule`], as the scripts do. With
-            `optim="adamw_scale"`, and with `"adafactor"` and `scale_parameter`, the peak defaults to 1e-3. Besides
-            transformers' schedules there is `"t5_inverse_sqrt"`, see [`t5_inverse_sqrt`].
-        optim (`str`, *optional*, defaults to `"adamw_torch_fused"`):
-            One of transformers' `OptimizerNames`, `"adamw_scale"` ([`AdamWScale`]) or `"muon"` ([`MuonWithAdamW`]). Of
-            Adafactor, `optim_args` may have all options, with T5's own: `"scale_parameter=True,relative_step=True"`.
+        learning_rate (`float`, *optional*):
+            The peak of the learning rate. It defaults to 5e-3 with `adamw_scale`, and with `adafactor` and
+            `scale_parameter`; to 1e-4 with others. For a model from scratch call
+            [`~DepthTrainingArguments.use_scratch_learning_rate`], as the scripts do.
+        lr_scheduler_type, warmup_steps (*optional*, default to `"cosine"` and 0.05):
+            Its course, and the steps of the warm-up, below 1 a share of all steps. Besides transformers' schedules
+            there is `"t5_inverse_sqrt"`, see [`t5_inverse_sqrt`].
+        optim (`str`, *optional*, defaults to `"adamw_scale"`):
+            [`AdamWScale`], `"muon"` ([`MuonWithAdamW`]) or one of transformers' `OptimizerNames`. Of Adafactor,
+            `optim_args` may have all options, with T5's own: `"scale_parameter=True,relative_step=True"`. T5 does not
+            scale attention scores, and updates that are not relative to the size of the weights saturate them (see
+            docs/results.md); so the Trainer's own default, plain AdamW, is not that of this class. An adapter of PEFT
+            is trained by AdamW, unless an optimizer was given.
         adam_epsilon (`float`, *optional*, defaults to 1e-8; of `adamw_scale` to 1e-6):
             Added to the square root of the second moment.
         residual_dtype (`str`, *optional*, defaults to `"float32"`):
@@ -156,25 +162,24 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     learning_rate: float | None = field(
         default=None,
         metadata={
-            "help": "Peak learning rate (default: 1e-4; of a model from scratch 1e-3, and if lr_scheduler_type and "
-            "warmup_steps are not given either, these are cosine and 0.05)."
+            "help": "Peak learning rate (default with adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; with "
+            "AdamW 1e-4, 1e-3)."
         },
     )
     lr_scheduler_type: SchedulerType | str | None = field(
         default=None,
-        metadata={"help": "Course of the learning rate (default: linear; see learning_rate)."}
+        metadata={"help": "Course of the learning rate (default: cosine)."}
         | {"choices": [*(kind.value for kind in SchedulerType), ScheduleName.T5_INVERSE_SQRT.value]},
     )
     warmup_steps: float | None = field(
         default=None,
         metadata={
-            "help": "Steps over which the learning rate rises, or below 1 their share of all steps (default: 0; see "
-            "learning_rate)."
+            "help": "Steps over which the learning rate rises, or below 1 their share of all steps (default: 0.05)."
         },
     )
-    optim: str = field(
-        default=Seq2SeqTrainingArguments.optim,
-        metadata={"help": "The optimizer; docs/how_to/optimizers.md compares those for T5."}
+    optim: str | None = field(
+        default=None,
+        metadata={"help": "The optimizer (default: adamw_scale); docs/how_to/optimizers.md compares those for T5."}
         | {"choices": [*(name.value for name in OptimizerNames), *(name.value for name in OptimizerName)]},
     )
     adam_epsilon: float | None = field(
@@ -194,13 +199,18 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self):
-        not_given = [name for name in DEFAULT_SCHEDULE if getattr(self, name) is None]
-        for name in not_given:
-            setattr(self, name, DEFAULT_SCHEDULE[name])
+        not_given = [name for name in (*DEFAULT_SCHEDULE, "learning_rate", "optim") if getattr(self, name) is None]
+        if "optim" in not_given:
+            self.optim = DEFAULT_OPTIMIZER
+        if "lr_scheduler_type" in not_given:
+            self.lr_scheduler_type = DEFAULT_SCHEDULE["lr_scheduler_type"]
         for argument in NAMES:
             setattr(self, argument, _known_name(argument, getattr(self, argument)))
-        if "learning_rate" in not_given and self._is_relative:
-            self.learning_rate = RELATIVE_RATE
+        if "learning_rate" in not_given:
+            self.learning_rate = self._default_rates[0]
+        if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
+            is_own = isinstance(self.lr_scheduler_type, ScheduleName)
+            self.warmup_steps = 0 if is_own else DEFAULT_SCHEDULE["warmup_steps"]
         if read_options(self).get("relative_step"):
             self._use_relative_step(not_given)
         elif self.lr_scheduler_type == ScheduleName.RELATIVE_STEP:
@@ -328,40 +338,54 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         return self
 
     @property
-    def _is_relative(self) -> bool:
-        """Whether the learning rate is relative to the size of each matrix."""
-        return self.optim == OptimizerName.ADAMW_SCALE or read_options(self).get("scale_parameter", False)
+    def _default_rates(self) -> tuple[float, float]:
+        """The peak of the learning rate from a checkpoint and from scratch."""
+        if self.optim == OptimizerName.ADAMW_SCALE or read_options(self).get("scale_parameter", False):
+            return RELATIVE_RATES[self.optim]
+        is_adamw = any(name in self.optim.value for name in ("adamw", "muon"))
+        return ADAMW_RATES if is_adamw else ADAMW_RATES[:1] * 2
 
-    def use_scratch_schedule(self) -> bool:
+    def use_scratch_learning_rate(self) -> bool:
         """
         Take the learning rate of a model from scratch in place of that for a pre-trained one, unless one was given:
-        of AdamW and Muon 1e-3, of `adamw_scale` 2e-2, of `adafactor` with `scale_parameter` 1e-2; others keep theirs.
-        If of `lr_scheduler_type`, `lr_scheduler_kwargs` and `warmup_steps` none was given either, take the schedule
-        and the warm-up too (cosine, a twentieth of the steps).
+        with `adamw_scale` 2e-2, with `adafactor` and `scale_parameter` 1e-2, with AdamW and Muon 1e-3. Other
+        optimizers keep theirs.
 
         Returns:
-            `bool`: whether anything was taken.
+            `bool`: whether it was taken.
 
         >>> args = DepthTrainingArguments("runs/mine", use_cpu=True)
-        >>> args.learning_rate, args.use_scratch_schedule(), args.learning_rate
-        (0.0001, True, 0.001)
-        >>> DepthTrainingArguments("runs/mine", learning_rate=2e-3, use_cpu=True).use_scratch_schedule()
+        >>> args.learning_rate, args.use_scratch_learning_rate(), args.learning_rate
+        (0.005, True, 0.02)
+        >>> DepthTrainingArguments("runs/mine", learning_rate=1e-3, use_cpu=True).use_scratch_learning_rate()
         False
         """
-        is_adamw = any(name in getattr(self.optim, "value", self.optim) for name in ("adamw", "muon"))
         # Neither given to this class, nor set since, by `set_optimizer` or `set_training`.
-        defaults = [name for name, value in self._defaults.items() if getattr(self, name) == value]
-        is_given = "learning_rate" not in defaults or self.lr_scheduler_type == ScheduleName.RELATIVE_STEP
-        if is_given or not (is_adamw or self._is_relative):
+        is_default = self._defaults.get("learning_rate") == self.learning_rate
+        from_checkpoint, from_scratch = self._default_rates
+        if not is_default or self.learning_rate != from_checkpoint or from_scratch == from_checkpoint:
             return False
-        schedule = dict(SCRATCH_SCHEDULE)
-        if self._is_relative:
-            schedule["learning_rate"] = SCRATCH_RELATIVE_RATES[self.optim]
-        is_whole = len(defaults) == len(schedule) and not self.lr_scheduler_kwargs
-        for name in schedule if is_whole else ("learning_rate",):
-            setattr(self, name, schedule[name])
+        if self.lr_scheduler_type == ScheduleName.RELATIVE_STEP:
+            return False
+        self.learning_rate = from_scratch
         if self.deepspeed:
             self._fill_deepspeed_config()
+        return True
+
+    def use_adapter_optimizer(self) -> bool:
+        """
+        Take AdamW in place of the default optimizer, for an adapter: half of its matrices begin at 0, and updates that
+        are relative to their size would leave them there.
+
+        Returns:
+            `bool`: whether it was taken; not if an optimizer was given.
+        """
+        if "optim" not in self._defaults or self.optim != self._defaults["optim"]:
+            return False
+        self.optim = OptimizerNames.ADAMW_TORCH_FUSED
+        self.adam_epsilon = Seq2SeqTrainingArguments.adam_epsilon
+        if self._defaults.get("learning_rate") == self.learning_rate:
+            self.learning_rate = ADAMW_RATES[0]
         return True
 
     def _fill_deepspeed_config(self) -> None:

@@ -165,7 +165,7 @@ class CheckRunArgumentsTest(parameterized.TestCase):
         names = ("do_train", "do_eval", "do_predict", "eval_on_start")
         training_args = SimpleNamespace(**dict.fromkeys(names, False) | {"hub_token": None} | changes)
         training_args.device = SimpleNamespace(type="cuda")
-        training_args.use_scratch_schedule = lambda: False
+        training_args.use_scratch_learning_rate = lambda: False
         model_args = SimpleNamespace(model_name_or_path=model_name_or_path, attn_implementation="sdpa")
         check_run_arguments(model_args, training_args)
         return training_args
@@ -189,14 +189,14 @@ class CheckRunArgumentsTest(parameterized.TestCase):
     def test_evaluation_at_the_start_is_evaluation(self, arguments, expected):
         self.assertEqual(self.check(**arguments).do_eval, expected)
 
-    @parameterized.parameters((None, {}, 1e-3), ("runs/depth", {}, 1e-4), (None, {"learning_rate": 1e-4}, 1e-4))
-    def test_a_model_from_scratch_has_a_schedule_of_its_own_unless_one_is_given(self, checkpoint, given, expected):
+    @parameterized.parameters((None, {}, 2e-2), ("runs/depth", {}, 5e-3), (None, {"learning_rate": 5e-3}, 5e-3))
+    def test_a_model_from_scratch_has_its_own_learning_rate_unless_one_is_given(self, checkpoint, given, expected):
         training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True, **given)
         model_args = SimpleNamespace(model_name_or_path=checkpoint, attn_implementation="sdpa")
         with self.assertLogs("hf_depth.arguments.launch", "INFO") as logs:
             logging.getLogger("hf_depth.arguments.launch").info("begin")
             check_run_arguments(model_args, training_args)
         self.assertEqual(training_args.learning_rate, expected)
-        self.assertLen(logs.output, 1 + (expected == 1e-3))
-        if expected == 1e-3:
-            self.assertIn("is 0.001 (lr_scheduler_type cosine, warmup_steps 0.05)", logs.output[-1])
+        self.assertLen(logs.output, 1 + (expected == 2e-2))
+        if expected == 2e-2:
+            self.assertIn("learning rate of a model from scratch is 0.02", logs.output[-1])

@@ -272,7 +272,7 @@ class OptimFlagTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"`{next(iter(given))}` .* has no effect with .*relative_step"):
             DepthTrainingArguments("unused", use_cpu=True, **options, **given)
         args = DepthTrainingArguments("unused", use_cpu=True, **options)
-        self.assertFalse(args.use_scratch_schedule())
+        self.assertFalse(args.use_scratch_learning_rate())
         self.assertEqual((args.learning_rate, args.lr_scheduler_type.value), (1e-2, "relative_step"))
         again = DepthTrainingArguments(**args.to_dict() | {"accelerator_config": None})
         self.assertEqual((again.learning_rate, again.lr_scheduler_type.value), (1e-2, "relative_step"))
@@ -282,20 +282,22 @@ class OptimFlagTest(parameterized.TestCase):
     def test_adafactor_with_scaled_updates_has_learning_rates_of_t5(self):
         options = {"optim": "adafactor", "use_cpu": True}
         scaled = DepthTrainingArguments("unused", optim_args="scale_parameter=True", **options)
-        self.assertEqual(scaled.learning_rate, 1e-3)
-        self.assertTrue(scaled.use_scratch_schedule())
+        self.assertEqual(scaled.learning_rate, 5e-3)
+        self.assertTrue(scaled.use_scratch_learning_rate())
         self.assertEqual(scaled.learning_rate, 1e-2)
         plain = DepthTrainingArguments("unused", **options)
-        self.assertEqual((plain.learning_rate, plain.use_scratch_schedule(), plain.learning_rate), (1e-4, False, 1e-4))
+        self.assertEqual(
+            (plain.learning_rate, plain.use_scratch_learning_rate(), plain.learning_rate), (1e-4, False, 1e-4)
+        )
 
     def test_adamw_scale_has_its_own_learning_rates_and_epsilon(self):
-        args = DepthTrainingArguments("unused", use_cpu=True, optim="adamw_scale")
-        self.assertEqual((args.learning_rate, args.adam_epsilon, args.to_dict()["optim"]), (1e-3, 1e-6, "adamw_scale"))
-        self.assertTrue(args.use_scratch_schedule())
+        args = DepthTrainingArguments("unused", use_cpu=True)
+        self.assertEqual((args.learning_rate, args.adam_epsilon, args.to_dict()["optim"]), (5e-3, 1e-6, "adamw_scale"))
+        self.assertTrue(args.use_scratch_learning_rate())
         self.assertEqual((args.learning_rate, args.lr_scheduler_type, args.warmup_steps), (2e-2, "cosine", 0.05))
         given = DepthTrainingArguments("unused", use_cpu=True, optim="adamw_scale", adam_epsilon=1e-8)
         self.assertEqual(given.adam_epsilon, 1e-8)
-        self.assertEqual(DepthTrainingArguments("unused", use_cpu=True).adam_epsilon, 1e-8)
+        self.assertEqual(DepthTrainingArguments("unused", use_cpu=True, optim="adamw_torch").adam_epsilon, 1e-8)
 
 
 class OptimizersOfTheTrainerTest(TrainingTestCase):

@@ -45,47 +45,60 @@ class PrecisionTest(parameterized.TestCase):
 
 class DefaultScheduleTest(parameterized.TestCase):
     @parameterized.parameters(DepthTrainingArguments, TaskTrainingArguments)
-    def test_it_is_another_one_from_scratch(self, kind):
+    def test_the_learning_rate_is_another_one_from_scratch(self, kind):
         args = kind("runs/x", use_cpu=True)
-        self.assertEqual(schedule(args), (1e-4, "linear", 0))
-        self.assertTrue(args.use_scratch_schedule())
-        self.assertEqual(schedule(args), (1e-3, "cosine", 0.05))
+        self.assertEqual(schedule(args), (5e-3, "cosine", 0.05))
+        self.assertTrue(args.use_scratch_learning_rate())
+        self.assertEqual(schedule(args), (2e-2, "cosine", 0.05))
         self.assertEqual(args.get_warmup_steps(1000), 50)
 
+    @parameterized.parameters(("adamw_torch", 1e-4, 1e-3), ("muon", 1e-4, 1e-3), ("adafactor", 1e-4, 1e-4))
+    def test_other_optimizers_have_their_own(self, optim, from_checkpoint, from_scratch):
+        args = DepthTrainingArguments("runs/x", use_cpu=True, optim=optim)
+        self.assertEqual(args.learning_rate, from_checkpoint)
+        self.assertEqual(args.use_scratch_learning_rate(), from_scratch != from_checkpoint)
+        self.assertEqual(args.learning_rate, from_scratch)
+
     @parameterized.parameters(
-        {"learning_rate": 1e-4},  # the default, but given
-        {"optim": "adafactor"},
+        {"learning_rate": 5e-3},  # the default, but given
+        {"learning_rate": 1e-4, "optim": "adamw_torch"},
     )
     def test_what_is_given_stays(self, **given):
         args = DepthTrainingArguments("runs/x", use_cpu=True, **given)
-        before = schedule(args)
-        self.assertFalse(args.use_scratch_schedule())
-        self.assertEqual(schedule(args), before)
-        for name in set(given) & set(SCHEDULE):
-            self.assertEqual(getattr(args, name), given[name])
+        self.assertFalse(args.use_scratch_learning_rate())
+        self.assertEqual(args.learning_rate, given["learning_rate"])
 
     @parameterized.parameters(
-        {"lr_scheduler_type": "linear"},
-        {"lr_scheduler_type": "constant"},
-        {"warmup_steps": 100},
-        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
+        ({"lr_scheduler_type": "linear"}, 0.05),
+        ({"lr_scheduler_type": "t5_inverse_sqrt"}, 0),
+        ({"warmup_steps": 100}, 100),
+        ({"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}}, 0.05),
     )
-    def test_a_course_that_is_given_stays_but_rises_to_the_learning_rate_from_scratch(self, **given):
+    def test_a_course_that_is_given_stays(self, given, warmup_steps):
         args = DepthTrainingArguments("runs/x", use_cpu=True, **given)
-        before = schedule(args)
-        self.assertTrue(args.use_scratch_schedule())
-        self.assertEqual(schedule(args), (1e-3, *before[1:]))
-        for name in set(given) & set(SCHEDULE):
-            self.assertEqual(getattr(args, name), given[name])
+        self.assertTrue(args.use_scratch_learning_rate())
+        self.assertEqual(schedule(args), (2e-2, given.get("lr_scheduler_type", "cosine"), warmup_steps))
 
     def test_what_is_set_later_stays(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True).set_optimizer("adamw_scale", learning_rate=3e-2)
         args.set_lr_scheduler("t5_inverse_sqrt", max_steps=100, warmup_steps=10)
-        self.assertFalse(args.use_scratch_schedule())
+        self.assertFalse(args.use_scratch_learning_rate())
         self.assertEqual(schedule(args), (3e-2, "t5_inverse_sqrt", 10))
         self.assertEqual(args.to_dict()["optim"], "adamw_scale")
         args = DepthTrainingArguments("runs/x", use_cpu=True).set_training(learning_rate=3e-4)
-        self.assertFalse(args.use_scratch_schedule())
+        self.assertFalse(args.use_scratch_learning_rate())
+
+    def test_an_adapter_has_adamw_unless_an_optimizer_is_given(self):
+        args = DepthTrainingArguments("runs/x", use_cpu=True)
+        self.assertTrue(args.use_adapter_optimizer())
+        self.assertEqual((args.optim, args.learning_rate, args.adam_epsilon), ("adamw_torch_fused", 1e-4, 1e-8))
+        for given in ("adamw_scale", "adafactor"):
+            args = DepthTrainingArguments("runs/x", use_cpu=True, optim=given, learning_rate=1e-2)
+            self.assertFalse(args.use_adapter_optimizer())
+            self.assertEqual((args.optim, args.learning_rate), (given, 1e-2))
+        args = DepthTrainingArguments("runs/x", use_cpu=True, learning_rate=3e-4)
+        self.assertTrue(args.use_adapter_optimizer())
+        self.assertEqual(args.learning_rate, 3e-4)
 
     def test_names_and_options_that_are_set_later_are_checked(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True)
@@ -115,16 +128,16 @@ class DefaultScheduleTest(parameterized.TestCase):
             mock.patch("hf_depth.training.training_args.DeepSpeedPlugin") as plugin,
         ):
             config.return_value.trainer_config_process = lambda given: seen.append(given.learning_rate)
-            args.use_scratch_schedule()
-        self.assertEqual(seen, [1e-3])
+            args.use_scratch_learning_rate()
+        self.assertEqual(seen, [2e-2])
         self.assertIs(args.deepspeed_plugin, plugin.return_value)
         self.assertIs(plugin.call_args.kwargs["hf_ds_config"], config.return_value)
 
     def test_it_belongs_to_the_run(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True)
-        args.use_scratch_schedule()
+        args.use_scratch_learning_rate()
         description = describe_training(args)
-        self.assertEqual(tuple(description[name] for name in SCHEDULE), (1e-3, "cosine", 0.05))
+        self.assertEqual(tuple(description[name] for name in SCHEDULE), (2e-2, "cosine", 0.05))
 
 
 class DevicesTest(parameterized.TestCase):
