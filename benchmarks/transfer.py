@@ -879,7 +879,10 @@ class Report:
                     is_own = model in ("scratch", "bigrams")
                     name = model if is_own else f"{model.split('-')[1]}, {minutes_of(model)} minutes"
                     by_name.setdefault(name, []).append(scores)
-            rows = [[name, *(spread([one[k] for one in scores]) for k in kinds)] for name, scores in by_name.items()]
+            rows = [
+                [name, *(spread([one[k] for one in scores if k in one]) for k in kinds)]
+                for name, scores in by_name.items()
+            ]
             if rows:
                 yield markdown(f"{corpus}: minimal pairs", ["", *kinds], rows)
 

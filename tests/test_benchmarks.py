@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import logging
 import os
@@ -12,15 +13,14 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 import transformers
 from absl.testing import absltest, parameterized
 from torch.utils.flop_counter import FlopCounterMode
 
-from helpers import ROOT, SENTENCES, call_in_another_process, load_script, process_environment, tiny_tokenizer
-from hf_depth import DepthForConditionalGeneration, load_model
-from tiny_tasks import as_jsonl, rte_rows
-from tiny_training import save_pretraining
+from helpers import ROOT, SENTENCES, call_in_another_process, load_script, process_environment
+from hf_depth import DepthForConditionalGeneration
 
 COMMANDS = {
     "attention_check": ("--device cpu --quick", "right  generation"),
@@ -39,23 +39,16 @@ COMMANDS = {
         "| generation |",
     ),
     "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
-    "masked_tokens": (
-        "--max_source_length 64 --validation_split_percentage 20 --use_cpu true",
-        "after the token before",
-    ),
     "optimizers": ("--d_model 16 --d_ff 32 --num_layers 1 --vocab_size 64 --steps 2", "adamw_scale"),
-    "order_baselines": ("--max_length 96", "ranker on words"),
     "packing": (
         "--max_source_length 128 --batch_size 2 --steps 1 --warmup_steps 0 --d_model 16 --d_kv 8 --d_ff 32",
         "real tokens per CPU second",
     ),
-    "passage_baselines": ("", "bag of words"),
     "precision": (
         "--seeds 1 --steps 1 --eval_samples 4 --vocab_size 300 --d_model 16 --d_kv 8 --d_ff 32 "
         "--num_layers 1 --num_heads 2",
         "| bfloat16, residual stream too |",
     ),
-    "probing": ("--tasks glue/rte --train_samples 9", "bag_of_words"),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
     "trainer_overhead": (
@@ -66,9 +59,8 @@ COMMANDS = {
     "train_step": ("--quick", "First losses and gradients agree."),
 }
 
-HELPERS = ("checkouts",)  # imported by benchmarks
-READS_TEXT = ("data_pipeline", "masked_tokens", "order_baselines", "packing")
-READS_A_MODEL = ("masked_tokens",)
+HELPERS = ("checkouts", "transfer_data")  # imported by benchmarks
+READS_TEXT = ("data_pipeline", "packing")
 # They fork, which a process that has trained, as the one of the tests, is not made for.
 FORKS = ("crash_resume", "data_pipeline")
 EXITS = ("process_exits",)  # it is about how the interpreter ends
@@ -88,7 +80,9 @@ def print_to_file(path: str, file: str, *flags: str):
 
 class BenchmarksTest(parameterized.TestCase):
     def test_every_benchmark_is_run(self):
-        self.assertCountEqual([*COMMANDS, *HELPERS], [path.stem for path in (ROOT / "benchmarks").glob("*.py")])
+        self.assertCountEqual(
+            [*COMMANDS, *HELPERS, "transfer"], [path.stem for path in (ROOT / "benchmarks").glob("*.py")]
+        )
 
     @parameterized.named_parameters((name, name, *command) for name, command in COMMANDS.items())
     def test_it_prints_its_figures(self, name, flags, expected):
@@ -97,18 +91,6 @@ class BenchmarksTest(parameterized.TestCase):
             documents = (" ".join([*SENTENCES, f"It was day {day}."]) for day in range(40))
             path.write_text("\n\n".join(documents), encoding="utf-8")
             flags = f"{flags} --train_file {path}"
-        if name in READS_A_MODEL:
-            folder = self.enterContext(tempfile.TemporaryDirectory())
-            tokenizer = tiny_tokenizer(sentence_tokens=True)
-            tokenizer.save_pretrained(folder)
-            load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(folder)
-            flags = f"{flags} --output_dir {folder}"
-        if name == "probing":
-            folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-            save_pretraining(folder / "run", 3, kind="depth")
-            for split in ("train", "validation", "test"):
-                (folder / f"{split}.jsonl").write_text(as_jsonl(rte_rows(12).to_list()), encoding="utf-8")
-            flags = f"{flags} --runs depth={folder}/run --dataset_dir {folder} --output {folder}/probes.jsonl"
         run = self.run_in_an_interpreter if name in EXITS else self.run_in_a_fork if name in FORKS else self.run_here
         self.assertIn(expected, run(str(ROOT / f"benchmarks/{name}.py"), flags.split()))
 
@@ -180,6 +162,85 @@ class AttentionCheckTest(parameterized.TestCase):
     def compare(self, script, right):
         device = torch.device("cpu")
         return script.compare_steps("t5", "sdpa", "fp32", script.make_batch("t5", False, device), right, device)
+
+
+class TransferTest(parameterized.TestCase):
+    """benchmarks/transfer.py takes hours: here each measurement once, with models that learn nothing."""
+
+    def setUp(self):
+        super().setUp()
+        with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
+            self.script = load_script("benchmarks/transfer.py")
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        self.addCleanup(torch.set_flush_denormal, False)
+        size = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+        changes = {
+            "SIZE": size,
+            "SIZES": dict.fromkeys(self.script.SIZES, size),
+            "VOCAB_SIZE": 600,
+            "LABELS": (4, 8),
+            "STEPS": {4: 1, 8: 1},
+            "TUNED_AT": 4,
+            "SEEDS": (0, 1),
+            "CURVES": {"prose": ("sentence_ordering",)},
+            "ORDER": {"prose": ("sentence_position",)},
+        }
+        for name, value in changes.items():
+            self.enterContext(mock.patch.object(self.script, name, value))
+        self.enterContext(mock.patch.dict(self.script.data.TASK_ROWS, validation=3, test=4))
+
+    def arguments(self, *flags):
+        rng = np.random.default_rng(0)
+        words = [f"{a}{b}{c}" for a in "bdfglm" for b in "aeiou" for c in "nrst"]
+        with (self.root / "prose.jsonl").open("w", encoding="utf-8") as file:
+            for book, page in itertools.product(range(20), range(3)):
+                sentences = (" ".join(rng.choice(words, 7)).capitalize() + "." for _ in range(8))
+                print(json.dumps({"title": f"book {book}", "text": f"{' '.join(sentences)} Page {page}."}), file=file)
+        given = ["--output_dir", str(self.root), "--corpora", "prose", "--prose", str(self.root / "prose.jsonl")]
+        return self.script.parse_args([*given, "--minutes", "0.001", *flags])
+
+    def measure_all(self, args):
+        done = {}
+        for wave in self.script.plan(args, done):
+            for cell in wave:
+                key = self.script.key_of(cell)
+                done[key] = done.get(key) or self.script.measure(cell, self.root)
+        return done
+
+    def test_all_parts_are_measured_and_reported(self):
+        args = self.arguments("--parts", "curves", "order", "unshuffle", "pairs")
+        self.script.prepare(args, self.root)
+        done = self.measure_all(args)
+        report = self.script.Report(args, done)
+        tables = "\n".join(report.tables())
+        for row in ("prose, sentence_ordering", "| bag of words |", "| from scratch |", "| T5, 0.001 minutes |"):
+            self.assertIn(row, tables)
+        for row in ("sentences put in order", "| linear ranker on words |", "minimal pairs", "| bigrams |"):
+            self.assertIn(row, tables)
+        report.figures(self.root)
+        self.assertTrue((self.root / "curves.png").is_file())
+        with self.subTest("the same once more is read from the file"):
+            lines = [json.dumps({"cell": json.loads(key), "scores": scores}) for key, scores in done.items()]
+            (self.root / "results.jsonl").write_text("\n".join(lines), encoding="utf-8")
+            with mock.patch.object(self.script, "measure", side_effect=AssertionError):
+                again = self.script.execute(args, self.root)
+            self.assertEqual(again, done)
+
+    def test_no_group_of_documents_is_in_two_splits(self):
+        args = self.arguments()
+        self.script.data.write_corpus("prose", self.root / "corpus", args.prose)
+        groups = {
+            split: {row["group"] for row in self.script.data.read_rows(self.root / "corpus" / f"{split}.jsonl")}
+            for split in self.script.data.SPLITS
+        }
+        self.assertLen(set().union(*groups.values()), 20)
+        self.assertEqual(sum(map(len, groups.values())), 20)
+
+    def test_the_ranker_learns_which_words_come_first(self):
+        pairs = [[f"First the {word} opens.", f"Then the {word} closes."] for word in "abcdefgh"]
+        order = self.script.ranker(pairs)
+        self.assertEqual(order([pairs[0], pairs[1][::-1]]), [[0, 1], [1, 0]])
 
 
 class TrainStepTest(parameterized.TestCase):

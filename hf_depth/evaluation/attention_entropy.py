@@ -29,13 +29,14 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
     The entropy of a query over its `n` keys is between 0 (one key has all the weight) and `ln n` (all have the same);
     here it is divided by `ln n`, and averaged over heads and queries. Padding and queries with fewer than 8 keys do
     not count. An untrained T5 is near 1. One that was trained with updates that are too large for its attention is
-    near 0: see EVIDENCE in docs/results.md.
+    near 0: see docs/results.md.
 
     Args:
         model (`PreTrainedModel`): any encoder-decoder of transformers, in evaluation mode. It runs once, with eager
             attention, and gets its own implementation back.
-        batch (`Mapping`): `input_ids` (B, S) and `labels` (B, T), and optionally `attention_mask` (B, S). Of a large
-            batch the first rows are read, as many as have 4 million weights in a layer.
+        batch (`Mapping`): `input_ids` (B, S) and `labels` (B, T), and optionally `attention_mask` (B, S), and
+            `skip_logits` for the models of this package. Of a large batch the first rows are read, as many as have 4
+            million weights in a layer.
 
     Returns:
         `dict[str, list[float]]`: for `encoder`, `decoder` and `cross` (decoder to encoder) a share in [0, 1] for each
@@ -67,6 +68,7 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
             labels=labels[rows],
             output_attentions=True,
             use_cache=False,
+            **{name: batch[name] for name in ("skip_logits",) if name in batch},
         )
     finally:
         model.set_attn_implementation(implementation)

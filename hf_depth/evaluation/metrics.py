@@ -36,7 +36,7 @@ _SCORE_ARGUMENTS = {"ids": ("num_labels", "sample_weight"), "values": (), "texts
 # What evaluations report beside the metrics of the task: trainers, runs and probes.
 _REPORTED = ("loss", "score", "unparsed_fraction", "samples", "runtime")
 _REPORTED += ("model_preparation_time", "jit_compilation_time")
-_REPORTED_BEGINS = ("majority_", "chance_", "bag_of_words_", "random_weights_", "mem_")
+_REPORTED_BEGINS = ("attention_entropy", "majority_", "chance_", "bag_of_words_", "random_weights_", "mem_")
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

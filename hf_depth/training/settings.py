@@ -215,11 +215,11 @@ def check_sharding(args: TrainingArguments, deepspeed_config: dict[str, Any] | N
     if is_fsdp:
         needs_whole += (OptimizerName.ADAMW_SCALE.value, OptimizerNames.ADAFACTOR.value)
     if optim in needs_whole and (is_fsdp or deepspeed_config is not None):
-        others = "or DeepSpeed ZeRO" if is_fsdp and optim != OptimizerName.MUON else "or `--optim adamw_torch`"
+        others = "DeepSpeed ZeRO or " if is_fsdp and optim != OptimizerName.MUON else ""
         raise ValueError(
             f"`optim` {optim} needs whole matrices, of which each process has only a part under "
             f"{'FSDP' if is_fsdp else 'DeepSpeed ZeRO'}. Use data parallelism without sharding (`accelerate launch "
-            f"--multi_gpu`), {others}."
+            f"--multi_gpu`), {others}`--optim adamw_torch`."
         )
     is_own_optimizer = optim in (OptimizerNames.ADAFACTOR.value, *(name.value for name in OptimizerName))
     is_own_schedule = args.lr_scheduler_type in list(ScheduleName)
@@ -231,7 +231,8 @@ def check_sharding(args: TrainingArguments, deepspeed_config: dict[str, Any] | N
             value = getattr(getattr(args, argument), "value", getattr(args, argument))
             raise ValueError(
                 f"`{argument}` {value} would have no effect: the settings of DeepSpeed have their own `{section}`. "
-                "Remove it there, as in the files of examples/deepspeed."
+                "Remove it there, as in the files of examples/deepspeed"
+                f"{', or give `--optim adamw_torch`' if argument == 'optim' else ''}."
             )
 
 

@@ -38,6 +38,7 @@ ARGUMENTS = {
     "optim": "adamw_torch",
     "learning_rate": 0.01,
     "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
 }
 
 BATCHES = {"dispatch_batches": False}

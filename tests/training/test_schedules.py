@@ -46,12 +46,12 @@ class SchedulesTest(parameterized.TestCase):
             {0: 0.0, 500: 0.5, 1000: 1.0, 89_999: 1.0, 90_000: 1.0, 95_000: 0.5, 100_000: 0.0},
         ),
         (
-            {"lr_scheduler_type": "warmup_stable_decay", "learning_rate": 1.0}
+            {"lr_scheduler_type": "warmup_stable_decay", "learning_rate": 1.0, "warmup_steps": 0}
             | {"lr_scheduler_kwargs": {"num_decay_steps": 50_000, "decay_type": "linear", "min_lr_ratio": 0.2}},
             {0: 1.0, 50_000: 1.0, 75_000: 0.6, 100_000: 0.2},
         ),
         (
-            {"lr_scheduler_type": "warmup_stable_decay", "learning_rate": 1.0}
+            {"lr_scheduler_type": "warmup_stable_decay", "learning_rate": 1.0, "warmup_steps": 0}
             | {"lr_scheduler_kwargs": {"num_stable_steps": 20_000, "decay_type": "linear"}},
             {20_000: 1.0, 60_000: 0.5, 100_000: 0.0},
         ),

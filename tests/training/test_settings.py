@@ -21,7 +21,12 @@ class ShardingTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"optim": "muon"}, {}, False, "`optim` muon needs whole matrices.*DeepSpeed ZeRO.*`--optim adamw_torch`"),
         ({"optim": "muon"}, None, True, "`optim` muon needs whole matrices.*under FSDP.*`--optim adamw_torch`"),
-        ({"optim": "adamw_scale"}, None, True, "`optim` adamw_scale needs whole.*under FSDP.*or DeepSpeed ZeRO"),
+        (
+            {"optim": "adamw_scale"},
+            None,
+            True,
+            "`optim` adamw_scale needs whole.*under FSDP.*DeepSpeed ZeRO or `--optim adamw_torch`",
+        ),
         ({"optim": "adafactor"}, None, True, "`optim` adafactor needs whole matrices.*FSDP"),
         ({"optim": "adafactor"}, {"optimizer": {}}, False, "`optim` adafactor would have no effect.*`optimizer`"),
         (
@@ -63,15 +68,15 @@ class ShardingTest(parameterized.TestCase):
 class ArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"optim": "adamw_bnb_8bit"}, "`optim` adamw_bnb_8bit: .*bitsandbytes"),
-        ({"optim_args": "foo"}, "`optim_args` must be NAME=VALUE.*'foo'"),
-        ({"optim_args": "foo=1"}, "'foo' is no option of `optim` adamw_torch"),
+        ({"optim": "adamw_torch", "optim_args": "foo"}, "`optim_args` must be NAME=VALUE.*'foo'"),
+        ({"optim_args": "foo=1"}, "'foo' is no option of adamw_scale"),
         (
             {"optim": "adafactor", "optim_args": "scale_parameters=True"},
             "'scale_parameters' is no option .*Did you mean",
         ),
         ({"optim": "sgd", "optim_args": "momentum=0.9,lr=1"}, "'lr' is no option of `optim` sgd"),
         ({"optim": "sgd", "optim_args": "momentum=-1"}, "`optim` sgd with `optim_args` 'momentum=-1'"),
-        ({"lr_scheduler_kwargs": {"foo": 1}}, "`lr_scheduler_type` linear with `lr_scheduler_kwargs` .'foo': 1"),
+        ({"lr_scheduler_kwargs": {"foo": 1}}, "`lr_scheduler_type` cosine with `lr_scheduler_kwargs` .'foo': 1"),
         ({"lr_scheduler_kwargs": "[1]"}, "`lr_scheduler_kwargs` must be a mapping"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "`lr_scheduler_type` cosine_with_min_lr .*min_lr"),
         ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1}}, "polynomial .*lr_end"),

@@ -46,7 +46,7 @@ KINDS = ("depth", "t5", "stock_t5")
 def fitted_model(kind: str):
     """A model that fits 16 examples with labels at random."""
     with tempfile.TemporaryDirectory() as folder:
-        trained = trainer(kind, folder, rte_rows(16), max_steps=40, learning_rate=5e-3)
+        trained = trainer(kind, folder, rte_rows(16), max_steps=40, optim="adamw_torch", learning_rate=5e-3)
         trained.train()
         return trained.model
 

@@ -670,7 +670,7 @@ class PartsTest(TrainingTestCase):
             run._check_settings()
 
     def test_an_engine_that_would_save_no_model_is_refused(self):
-        run = self.trainer(tiny_model("depth"))
+        run = self.trainer(tiny_model("depth"), optim="adamw_torch")
         run.is_fsdp_enabled = True
         plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
         run.accelerator.state = SimpleNamespace(fsdp_plugin=plugin)
