@@ -19,7 +19,7 @@ measured by default:
 
 Each process uses one thread; a budget of minutes is CPU time of the optimizer's steps. Each measurement is a line of
 results.jsonl; started again, the script goes on with those that are missing, also within a pre-training. At the end,
-and by `--report`, it writes results.md and a figure for each part.
+and by `--report`, it writes results.md, curves.png and order.png.
 """
 
 import argparse
@@ -802,10 +802,10 @@ class Report:
             for size in SIZES:
                 cell = pretraining("documentation", "T5", OPTIMIZER_MINUTES, 0, {**optimizer, "size": size})
                 scores = self.done.get(key_of(cell))
-                if scores:
-                    row.append(f"{scores['reconstruction_loss']:.3f} ({scores['attention_entropy']:.2f})")
+                found = f"{scores['reconstruction_loss']:.3f} ({scores['attention_entropy']:.3f})" if scores else ""
+                row.append(found)
             rows.append(row)
-        if any(len(row) > 1 for row in rows):
+        if any(map(any, (row[1:] for row in rows))):
             yield markdown("Optimizers: held-out loss (least entropy of attention)", ["", *SIZES], rows)
 
     def tuning(self) -> Iterator[str]:
@@ -910,6 +910,11 @@ class Report:
             yield markdown("Probes of DiscoEval", ["", *PROBES], lines)
 
     def figures(self, folder: Path) -> None:
+        """Write curves.png, scores over labels, and order.png, un-shuffling over the minutes of pre-training."""
+        self.draw_curves(folder / "curves.png")
+        self.draw_order(folder / "order.png")
+
+    def draw_curves(self, path: Path) -> None:
         from matplotlib.figure import Figure
 
         tasks = [task for task in tasks_of(self.args) if len(labels_of(task)) > 1]
@@ -931,7 +936,37 @@ class Report:
             axes.grid(alpha=0.3)
         figure.axes[0].set_ylabel("test score")
         figure.axes[-1].legend(fontsize="x-small")
-        figure.savefig(folder / "curves.png", dpi=110)
+        figure.savefig(path, dpi=110)
+
+    def draw_order(self, path: Path) -> None:
+        from matplotlib.figure import Figure
+
+        scores: dict[str, dict[str, dict[float, list[float]]]] = {}  # by corpus, kind and minutes
+        for cell, found in self.cells:
+            if cell["what"] == "unshuffle" and is_usual(cell["model"]):
+                kind, minutes = cell.get("kind", "ranker"), 0.0
+                if kind in KINDS:
+                    minutes = float(minutes_of(cell["model"]))
+                of = scores.setdefault(cell["corpus"], {}).setdefault(kind, {})
+                of.setdefault(minutes, []).append(found["exact_2"])
+        if not scores:
+            return
+        figure = Figure(figsize=(4.5 * len(scores), 4), layout="constrained")
+        for axes, (corpus, kinds) in zip(
+            figure.subplots(1, len(scores), squeeze=False)[0], scores.items(), strict=True
+        ):
+            for kind in KINDS:
+                places = sorted(kinds.get(kind, {}))
+                color = {"T5": "C0", "DEPTH": "C1"}[kind]
+                draw(axes, places, [kinds[kind][place] for place in places], label=kind, color=color)
+            for value in kinds.get("ranker", {}).get(0.0, ()):
+                axes.axhline(value, color="C2", linestyle="--", label="linear ranker on words")
+            axes.axhline(0.5, color="grey", linestyle=":", label="chance")
+            axes.set(xscale="log", xlabel="CPU minutes of pre-training", title=corpus)
+            axes.grid(alpha=0.3)
+        figure.axes[0].set_ylabel("pairs of sentences in the right order, without labels")
+        figure.axes[-1].legend(fontsize="x-small")
+        figure.savefig(path, dpi=110)
 
 
 def draw(axes: Any, places: Sequence[float], groups: Sequence[Sequence[float]], **style: Any) -> None:

@@ -219,7 +219,7 @@ class TransferTest(parameterized.TestCase):
         for row in ("sentences put in order", "| linear ranker on words |", "minimal pairs", "| bigrams |"):
             self.assertIn(row, tables)
         report.figures(self.root)
-        self.assertTrue((self.root / "curves.png").is_file())
+        self.assertTrue((self.root / "curves.png").is_file() and (self.root / "order.png").is_file())
         with self.subTest("the same once more is read from the file"):
             lines = [json.dumps({"cell": json.loads(key), "scores": scores}) for key, scores in done.items()]
             (self.root / "results.jsonl").write_text("\n".join(lines), encoding="utf-8")
