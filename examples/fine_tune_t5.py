@@ -3,7 +3,7 @@ Fine-tune a DEPTH model or a T5 on the tasks of a benchmark, or on a task of you
 
     python examples/fine_tune_t5.py examples/configs/quickstart_fine_tune.yaml
     accelerate launch examples/fine_tune_t5.py --model_name_or_path google/t5-v1_1-base --benchmark glue \
-        --dataset_name rte --output_dir runs/rte --do_train --do_eval --do_predict --learning_rate 1e-4
+        --dataset_name rte --output_dir runs/rte --do_train --do_eval --do_predict
     accelerate launch examples/fine_tune_t5.py --model_name_or_path runs/depth --task_file my_task.yaml \
         --train_file train.jsonl --validation_file validation.jsonl --output_dir runs/mine --do_train --do_eval
     python examples/fine_tune_t5.py --model_name_or_path runs/mine --test_file new.jsonl --do_predict \

@@ -72,7 +72,7 @@ BEFORE = {
 from hf_depth import TaskSplits, TaskTrainer, TaskTrainingArguments, load_model, load_tokenizer
 
 tokenizer = load_tokenizer("runs/python")
-splits = TaskSplits.load("python/module_of_passage", max_train_samples=16, max_eval_samples=4, do_predict=False)
+splits = TaskSplits.load("discourse/sentence_ordering", max_train_samples=16, max_eval_samples=4, do_predict=False)
 splits.prepare(tokenizer)
 trainer = TaskTrainer(
     model=load_model("runs/python", tokenizer),

@@ -74,6 +74,7 @@ class CorpusArguments:
         "dataset_name": ("dataset_config_name", "dataset_revision"),
         "train_file": ("validation_file", "test_file"),
         "dataset_mixture": MIXTURE_FLAGS,
+        "installed_packages": (),
     }
 
     dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub (or folder)."})
