@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
+from . import kernels  # noqa: F401  registers attention functions and the loss without all logits
 from .models.configuration_depth import DepthConfig
 from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
 

@@ -145,8 +145,7 @@ class ModelArguments:
             changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
             if self.config_name is not None:
                 source = load_config(self.config_name, **self.hub_arguments)
-        device = None if training_args is None else training_args.device
-        common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation, "device": device}
+        common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
     def load_tokenizer(self, of_data: str | None = None) -> PreTrainedTokenizerBase | None:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..models.masking_depth import expand_mask, is_compact
+from ..kernels.masks import expand_mask, is_compact
 from .figures import import_matplotlib, new_figure
 
 if TYPE_CHECKING:

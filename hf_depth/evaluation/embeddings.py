@@ -15,7 +15,7 @@ from ..data.tokenization import (
     layout_document,
     sentence_token_ids,
 )
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import suggestion
 
 POOLINGS = ("sentence_token", "mean")

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..models.loss_depth import cross_entropy_per_token
-from ..models.masking_depth import (
-    create_mask,
+from ..models.modeling_depth import (
+    MaskRule,
+    cross_entropy_per_token,
     has_sentence_tokens,
+    is_sentence_token,
+    make_mask,
     sentence_to_sentence_groups,
-    sentence_token_mask,
 )
 
 # Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays from the
@@ -140,19 +141,16 @@ def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: tor
     config = model.config
     groups = None
     if has_sentence_tokens(config) and config.hierarchical_decoder_mask:
-        sentence_mask = sentence_token_mask(decoder_input_ids, config)
+        sentence_mask = is_sentence_token(decoder_input_ids, config)
         groups = sentence_to_sentence_groups(sentence_mask, sentence_mask)
     segments = (label_index + 1).expand(len(decoder_input_ids), -1)
-    return create_mask(
+    return make_mask(
         model.decoder.config,
-        attention_mask=None,
+        MaskRule(segments=(segments, segments), groups=groups, is_causal=True),
         query_shape=decoder_input_ids.shape,
         key_length=decoder_input_ids.shape[1],
         dtype=model.get_input_embeddings().weight.dtype,
         device=decoder_input_ids.device,
-        is_causal=True,
-        segments=(segments, segments),
-        groups=groups,
     )
 
 

@@ -30,7 +30,7 @@ from ..data.tokenization import (
     sentinel_token_ids,
 )
 from ..models.configuration_depth import DepthConfig
-from ..models.masking_depth import has_sentence_tokens, is_sentence_token
+from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
 
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):

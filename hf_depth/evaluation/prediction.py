@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
 from ..models.loading import load_model
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, find_task_config
@@ -178,7 +178,7 @@ class TaskPredictor:
             settings = _settings(config, task)
         tokenizer = load_tokenizer(name_or_path, **hub)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        model = load_model(name_or_path, tokenizer, device=device, compute_dtype=dtype, **hub)
+        model = load_model(name_or_path, tokenizer, **hub)
         return cls(model.to(device, dtype), tokenizer, task, **settings | kwargs)
 
     def __call__(

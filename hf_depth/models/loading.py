@@ -1,6 +1,5 @@
 """[`load_model`]: a model that fits a tokenizer, from scratch or from a checkpoint."""
 
-import functools
 import logging
 import os
 from pickle import UnpicklingError
@@ -8,24 +7,26 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    UMT5Config,
+)
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import sentence_fields
 from ..suggestions import suggestion
-from .attention_depth import ATTENTION_CHECKS
+from ..kernels import ATTENTION_IMPLEMENTATIONS as KERNELS
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
-from .masking_depth import COMPACT_IMPLEMENTATIONS
 from .modeling_depth import (
-    SENTENCE_SETTINGS,
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
     UMT5ForConditionalGeneration,
-    check_loaded_weights,
-    partition_parameters,
-    whole_parameters,
 )
 
 logger = logging.getLogger(__name__)
@@ -34,8 +35,17 @@ MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
-# What `attn_implementation` may be: the choice of `resolve_attention`, those of transformers, those of this package.
-ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "flex_attention", *COMPACT_IMPLEMENTATIONS)
+# What `attn_implementation` may be. (The flex attention of transformers takes a T5 for one example at a time only.)
+ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", *KERNELS)
+# Fields that a DEPTH configuration has beside those of T5.
+SENTENCE_SETTINGS = (
+    "first_sentence_token_id",
+    "num_sentence_tokens",
+    "eosen_token_id",
+    "hierarchical_encoder_mask",
+    "hierarchical_decoder_mask",
+    "hierarchical_cross_mask",
+)
 # An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
 ROWS_MULTIPLE = 128
 
@@ -65,8 +75,6 @@ def load_model(
     *,
     model_type: str | None = None,
     attn_implementation: str = "auto",
-    device: torch.device | str | None = None,
-    compute_dtype: torch.dtype | None = None,
     cache_dir: str | None = None,
     revision: str = "main",
     token: str | bool | None = None,
@@ -86,14 +94,8 @@ def load_model(
         model_type (`str`, *optional*):
             `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`.
         attn_implementation (`str`):
-            `"auto"`, what is fastest on this machine, see [`resolve_attention`]; or `"sdpa"`, `"eager"`,
-            `"flex_attention"`, `"depth_sdpa"`, `"depth_triton"`, `"depth_flex"`. All compute the same.
-        device (`torch.device` or `str`, *optional*):
-            Where the model will be used, for `"auto"`; by default the current GPU if there is one, else the CPU. It is
-            loaded to the CPU in any case: `load_model(..., device="cuda").to("cuda")`.
-        compute_dtype (`torch.dtype`, *optional*):
-            What it will compute in, for `"auto"`, which checks kernels for a GPU in that dtype alone; by default in
-            float32 and bfloat16. (Under autocast it is both: `generate()` calls the encoder without.)
+            `"sdpa"`, which `"auto"` stands for; `"eager"`; or a kernel of this package for GPUs, `"depth_flex"` or
+            `"depth_triton"`, neither of which was run on one yet. All compute the same.
         cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
         token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
         config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
@@ -132,13 +134,7 @@ def load_model(
     if model_type not in MODEL_TYPES:
         raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     config, model_class = _config(source, model_type, tokenizer, config_changes)
-    attn_implementation = resolve_attention(
-        attn_implementation,
-        head_size=config.d_kv,
-        dropout_rate=config.dropout_rate,
-        device=device,
-        dtype=compute_dtype,
-    )
+    attn_implementation = resolve_attention(attn_implementation)
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
         if source_type == model_type == "depth":
@@ -155,72 +151,22 @@ def load_model(
     return model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
 
 
-def resolve_attention(
-    attn_implementation: str = "auto",
-    *,
-    head_size: int = 64,
-    dropout_rate: float = 0.0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-) -> str:
+def resolve_attention(attn_implementation: str = "auto") -> str:
     """
-    The implementation of attention that `"auto"` stands for, which is logged once. Any other name is returned itself.
-
-    It is `"depth_sdpa"` on a CPU, and on a GPU `"depth_triton"` if Triton is there, its kernels take heads of that
-    size, and they give the right output and gradients for a few tokens; else it is `"sdpa"`, as it is for a model with
-    dropout, which only torch's own function applies to the attention weights.
-
-    Args:
-        attn_implementation (`str`): `"auto"` or the name of an implementation.
-        head_size (`int`): `d_kv` of the configuration.
-        dropout_rate (`float`): that of the configuration.
-        device (`torch.device` or `str`, *optional*):
-            Where the model will be; by default on the current GPU if there is one, else on the CPU.
-        dtype (`torch.dtype`, *optional*):
-            Of queries, keys and values; by default kernels are checked in both float32 and bfloat16.
-
-    Returns:
-        `str`: for `from_pretrained(attn_implementation=...)`, `model.set_attn_implementation(...)` and
-        `config._attn_implementation`.
+    The implementation of attention that `"auto"` stands for: `"sdpa"`, on every device, until one of the kernels of
+    this package was measured to be faster. Any other name is returned itself.
 
     Raises:
         `ValueError`: if the name is unknown.
 
-    >>> resolve_attention("sdpa"), resolve_attention(device="cpu"), resolve_attention(dropout_rate=0.1)
-    ('sdpa', 'depth_sdpa', 'sdpa')
+    >>> resolve_attention(), resolve_attention("eager")
+    ('sdpa', 'eager')
     """
     # Whatever is registered with transformers may be named, too.
-    if attn_implementation not in {*ATTENTION_IMPLEMENTATIONS, *ALL_ATTENTION_FUNCTIONS}:
+    if attn_implementation not in {*ATTENTION_IMPLEMENTATIONS, *AttentionInterface()}:
         near = suggestion(attn_implementation, ATTENTION_IMPLEMENTATIONS, "implementations")
         raise ValueError(f"Unknown `attn_implementation` {attn_implementation!r}.{near}")
-    if attn_implementation != "auto":
-        return attn_implementation
-    if device is None:
-        # Without the check it is what torch was built for: a GPU also where there is none.
-        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-    dtypes = (torch.float32, torch.bfloat16) if dtype is None else (dtype,)
-    return _fastest_attention(torch.device(device), head_size, dropout_rate > 0, dtypes)
-
-
-@functools.cache
-def _fastest_attention(device, head_size, has_dropout, dtypes) -> str:
-    """What `"auto"` stands for. Cached: kernels are compiled to be checked, and what was chosen is logged once."""
-    if has_dropout:
-        chosen, reason = "sdpa", "the model has dropout"
-    elif device.type == "cpu":
-        chosen, reason = "depth_sdpa", "on a CPU"
-    else:
-        chosen, reason = "depth_triton", f"on {device}"
-        check = ATTENTION_CHECKS.get(chosen)
-        problems = ["it is not there."] if check is None else []
-        if check is not None:
-            logger.info(f"Checking {chosen} on {device}: the first time on a machine, this may take a minute.")
-            problems += [check(device, head_size, dtype) for dtype in dtypes]
-        if problem := next(filter(None, problems), None):
-            logger.warning(f"attn_implementation is sdpa, which is slower than {chosen} would be: {problem}")
-            return "sdpa"
-    logger.info(f"attn_implementation is {chosen}, {reason}.")
-    return chosen
+    return "sdpa" if attn_implementation == "auto" else attn_implementation
 
 
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
@@ -392,30 +338,44 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
     if too_small and sentence_ids:
         # The sentence tokens get their rows below; until then any ids do.
         config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
-    with whole_parameters():
-        try:
-            model, loading_info = model_class.from_pretrained(
-                name_or_path,
-                config=config,
-                dtype=torch.float32,
-                attn_implementation=attn_implementation,
-                ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
-                output_loading_info=True,
-                **hub,
-            )
-        except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
-            raise ValueError(
-                f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
-                "was not copied or written to its end: fetch them again, or name another checkpoint."
-            ) from error
-        check_loaded_weights(name_or_path, loading_info)
-        _check_finite(name_or_path, model)
-        if too_small:
-            model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
-            for part in (model, model.encoder, model.decoder):  # each has a copy of its own
-                part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
-    partition_parameters(model)
+    try:
+        model, loading_info = model_class.from_pretrained(
+            name_or_path,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=attn_implementation,
+            ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
+            output_loading_info=True,
+            **hub,
+        )
+    except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
+        raise ValueError(
+            f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
+            "was not copied or written to its end: fetch them again, or name another checkpoint."
+        ) from error
+    _check_loaded_weights(name_or_path, loading_info)
+    _check_finite(name_or_path, model)
+    if too_small:
+        model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
+        for part in (model, model.encoder, model.decoder):  # each has a copy of its own
+            part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
     return model
+
+
+def _check_loaded_weights(name_or_path, loading_info):
+    """Raise unless a checkpoint has exactly the weights of the model."""
+    problems = []
+    for kind in ("missing", "unexpected", "mismatched"):
+        keys = sorted(key if isinstance(key, str) else key[0] for key in loading_info[f"{kind}_keys"])
+        if keys:
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    if problems:
+        raise ValueError(
+            f"The weights of {name_or_path} are not those of the model that its config.json describes ("
+            f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
+            "output head."
+        )
 
 
 def _check_finite(name_or_path, model):

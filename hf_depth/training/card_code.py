@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.sentences import CLOSED_LINE, LINES, WIDE_LINE_BREAK, WIDE_SPACE_BEFORE_STOP
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
 from ..evaluation.prediction import generation_length
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.config import TaskConfig, prompt_format
 from ..tasks.dataset import TaskDataset
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels

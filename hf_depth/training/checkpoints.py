@@ -10,8 +10,7 @@ from transformers import AutoConfig, PreTrainedModel, TrainerState, TrainingArgu
 
 from ..data.files import describe_file
 from ..manifests import MANIFEST_FILE, UNFINISHED_FOLDER, damage, read_manifest
-from ..models.loading import SIZE_FIELDS, config_values
-from ..models.modeling_depth import SENTENCE_SETTINGS
+from ..models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
 from .callbacks import evaluations_without_improvement
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, PredictionOutput, speed_m
 
 from ..data.metadata import has_metadata
 from ..evaluation.attention_entropy import REMEDY, SATURATED, attention_entropy, entropy_metrics
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from .callbacks import EvaluatedBatchCallback
 from .evaluation_order import (
     LongestFirstSampler,

@@ -26,8 +26,7 @@ from ..data.files import describe_file
 from ..data.mixture import Mixing, MixtureDataset
 from ..data.shards import ShardFolder
 from ..data.streams import ResumableStream
-from ..models.loading import SIZE_FIELDS
-from ..models.modeling_depth import SENTENCE_SETTINGS
+from ..models.loading import SENTENCE_SETTINGS, SIZE_FIELDS
 from ..tasks.registry import training_tasks
 from ..tasks.spec import TaskSpec
 from .callbacks import RUN_FILE

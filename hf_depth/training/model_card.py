@@ -19,7 +19,7 @@ from ..data.sentences import LINES, get_sentence_splitter
 from ..evaluation.attention_entropy import SATURATED
 from ..evaluation.outputs import results_table
 from ..evaluation.scoring import TaskResult, get_metric
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_table
 from ..tasks.splits import TaskSplits
 from .card_code import Usage, has_unscaled_umt5_head

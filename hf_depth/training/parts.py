@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import check_sentence_tokens
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 
 # Of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
 EVALUATION_SEED = 42

@@ -27,7 +27,7 @@ from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
 from ..manifests import one_error_for_a_full_disk
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .callbacks import LastEvaluation
 from .checkpoints import (

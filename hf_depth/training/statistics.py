@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig
 
-from ..models.masking_depth import has_sentence_tokens, sentence_token_mask
+from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
 
 # The columns of `example_statistics`, in order. "sentence" labels are sentence tokens of the input, "eosen" labels are
 # `<eosen>`, "reconstruction" labels are all others: tokens of the text, sentinels, `</s>`, and the sentence tokens by
@@ -56,7 +56,7 @@ def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig, width: int | 
         `torch.LongTensor` of shape `(batch_size, width)`: padded with -1 at the end; sentence tokens past the
         `width`-th are left out.
     """
-    return _in_front(ids, sentence_token_mask(ids, config), config.num_sentence_tokens if width is None else width)
+    return _in_front(ids, is_sentence_token(ids, config), config.num_sentence_tokens if width is None else width)
 
 
 def _in_front(values: torch.Tensor, mask: torch.Tensor, width: int) -> torch.Tensor:
@@ -124,9 +124,9 @@ def shuffled_segments(
     if not has_sentence_tokens(config):
         return torch.zeros_like(labels, dtype=torch.bool)
     width = labels.shape[1]
-    is_label = sentence_token_mask(labels, config)
+    is_label = is_sentence_token(labels, config)
     # The k-th sentence token of the inputs of a row and that of its labels belong to the same example.
-    given = _in_front(input_ids, sentence_token_mask(input_ids, config), width)
+    given = _in_front(input_ids, is_sentence_token(input_ids, config), width)
     differs = given != _in_front(labels, is_label, width)
     segments = _in_front(decoder_segment_ids, is_label, width).clamp(min=0)
     return _by_segment(differs, segments) > 0
@@ -168,7 +168,7 @@ def example_statistics(
         `torch.DoubleTensor` of shape `(B, len(STATISTICS))`.
     """
     counted = labels != -100  # (B, T), as the masks below
-    every_sentence = sentence_token_mask(labels, config)
+    every_sentence = is_sentence_token(labels, config)
     sentence = every_sentence & _are_of_input(labels, input_ids, config)
     eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(counted)
     reconstruction = counted & ~sentence & ~eosen
@@ -220,7 +220,7 @@ def _are_of_input(labels: torch.Tensor, input_ids: torch.Tensor, config: Pretrai
     first, number = config.first_sentence_token_id, config.num_sentence_tokens
 
     def places(ids: torch.Tensor) -> torch.Tensor:
-        return torch.where(sentence_token_mask(ids, config), ids - first, number)  # one column too many
+        return torch.where(is_sentence_token(ids, config), ids - first, number)  # one column too many
 
     given = torch.zeros(len(labels), number + 1, dtype=torch.bool, device=labels.device)
     return given.scatter_(1, places(input_ids), True).gather(1, places(labels))

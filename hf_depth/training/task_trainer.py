@@ -16,7 +16,7 @@ from ..data.tokenization import SENTENCE_TOKENS
 from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.prediction import decode_generated, generation_length
 from ..evaluation.scoring import TaskEvaluation, TaskPredictions, compute_task_metrics, has_baseline, mean_score
-from ..models.masking_depth import has_sentence_tokens
+from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, merge_task_configs

@@ -24,9 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput, SaveStrategy, TrainOutput
 
 from ..credentials import without_credentials
 from ..data.mixture import MixtureDataset, MixtureStream
-from ..models.layers_depth import set_residual_dtype
-from ..models.loss_depth import cross_entropy_per_token
-from ..models.masking_depth import sentence_token_mask
+from ..models.modeling_depth import cross_entropy_per_token, is_sentence_token
 from ..suggestions import suggestion
 from .callbacks import CollatorEpochCallback
 from .card_code import Usage, name_in_code, pretrained_usage
@@ -38,6 +36,7 @@ from .model_card import CardContent, check_metadata, is_adapter, pretraining_car
 from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups, setting_names
 from .partitions import deepspeed_partitions
 from .parts import check_packed_rows, check_parts, objective_collator, objective_name
+from .residual import set_residual_dtype
 from .schedules import make_schedule
 from .settings import check_sharding, check_whole_weights
 from .source_counts import SourceCounts
@@ -408,7 +407,7 @@ class DepthTrainer(EvaluationTrainer):
         """The weight of each label (B, T) in the loss, float32."""
         weights = torch.ones(labels.shape, device=labels.device)
         if self.args.sentence_loss_coefficient != 1.0:
-            is_sentence_token = sentence_token_mask(labels, self.model.config)
+            is_sentence_token = is_sentence_token(labels, self.model.config)
             weights = weights.masked_fill(is_sentence_token, self.args.sentence_loss_coefficient)
         if num_items is None:
             return weights / (labels != -100).sum().clamp(min=1)

@@ -2,12 +2,10 @@
 Attention with T5's relative position bias as Triton kernels: no tensor of (batch, heads, queries, keys) in memory.
 
 The bias is read as the vector of relative biases and the masks are made of three integers per token (see
-`masking_depth`), tile by tile. The forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass
+`masks`), tile by tile. The forward pass is FlashAttention's (arXiv 2205.14135, 2307.08691). The backward pass
 has a kernel for the gradient of the queries, one for that of keys and values, and one for that of the bias, which sums
 over the batch in registers, into (heads, queries, keys) float32 numbers: of as many heads at a time as 1 GiB has room
 for, or of one. No kernel adds atomically: equal inputs give equal bits.
-
-Imports only torch, Triton where it is installed, and the files beside it: the Hub ships it with the model's code.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from .attention_depth import expand_bias
-from .masking_depth import compact_mask, expand_mask
-from .operators_depth import attention_flops, attention_gradient_flops, counts_flops, operator_name
+from .attention import expand_bias
+from .masks import compact_mask, expand_mask
 
 try:
     import triton
@@ -987,13 +985,24 @@ def _gradients(ctx, out_gradient, _):
     return *gradients, None, None
 
 
-_attend = torch.library.custom_op(operator_name("triton", __name__), _forward, mutates_args=())
-_attend_backward = torch.library.custom_op(operator_name("triton_backward", __name__), _backward, mutates_args=())
+_attend = torch.library.custom_op("hf_depth::triton", _forward, mutates_args=())
+_attend_backward = torch.library.custom_op("hf_depth::triton_backward", _backward, mutates_args=())
 _attend.register_fake(_fake_forward)
 _attend_backward.register_fake(_fake_backward)
 _attend.register_autograd(_gradients, setup_context=_save_for_backward)
-counts_flops(operator_name("triton", __name__))(attention_flops)
-counts_flops(operator_name("triton_backward", __name__))(attention_gradient_flops)
+
+
+@register_flop_formula(torch.ops.hf_depth.triton)
+def _flops(query, key, *_, products: int = 2, **kwargs) -> int:
+    """Of all pairs of queries and keys, as in torch's own formulas: the scores, and the output."""
+    batch_size, heads, queries, head_size = query
+    return products * 2 * batch_size * heads * queries * key[2] * head_size
+
+
+@register_flop_formula(torch.ops.hf_depth.triton_backward)
+def _backward_flops(gradient, query, key, *_, **kwargs) -> int:
+    """The backward pass computes the scores again: five products."""
+    return _flops(query, key, products=5)
 
 
 def depth_triton(

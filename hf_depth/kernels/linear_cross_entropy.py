@@ -1,60 +1,55 @@
-"""
-Cross-entropy of each label, from logits or from the hidden states below them.
-
-Imports only torch and the files beside it: the Hub ships it with the model's code.
-"""
+"""The cross-entropy of each label from the hidden states below the output head, without a tensor of all logits."""
 
 import math
 
 import torch
 from torch import nn
-
-from .matmul_depth import MULTIPLE, onednn, suits_onednn
-from .operators_depth import counts_flops, is_traced, operator_name
+from torch.utils.flop_counter import register_flop_formula
 
 IGNORED = -100
 LOG2_E = math.log2(math.e)
 # What the logits of a chunk may take in float32. On a CPU they should stay in the cache from the matrix product to the
 # softmax and back; on an accelerator each chunk reads and writes the gradient of the whole head once more.
 CPU_CHUNK_BYTES, CHUNK_BYTES = 32 * 2**20, 512 * 2**20
-MAX_ONEDNN_ROWS = 512  # of a chunk: of small vocabularies, more rows would be of too many sizes
 
 
-def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def head_loss(
+    hidden: torch.Tensor,
+    head: nn.Module,
+    labels: torch.LongTensor,
+    loss_weights: torch.Tensor,
+    with_predictions: bool = False,
+) -> tuple[torch.Tensor, ...] | None:
     """
-    Cross-entropy of each label in nats.
-
-    Args:
-        logits (`torch.FloatTensor` of shape `(batch_size, target_length, vocab_size)`): any float dtype.
-        labels (integers of shape `(batch_size, target_length)`): -100 is ignored.
-
-    Returns:
-        `torch.FloatTensor` of shape `(batch_size, target_length)`: float32 or float64, 0 where the label is -100.
+    [`linear_cross_entropy`] of an output head, or `None` where the head is not just its weight: a layer of PEFT, one
+    with a bias, with a quantized, distributed or partitioned weight, or with hooks of accelerate. What
+    [`T5ForConditionalGeneration.head_loss`] is where this package is imported.
     """
-    labels = labels.to(logits.device, torch.int64)
-    losses = nn.functional.cross_entropy(
-        logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1),
-        labels.flatten(),
-        ignore_index=IGNORED,
-        reduction="none",
+    weight = getattr(head, "weight", None)
+    is_plain = (
+        type(head) is nn.Linear
+        and head.bias is None
+        and type(weight) in (nn.Parameter, torch.Tensor)
+        and weight.is_floating_point()
+        and not hasattr(weight, "ds_id")  # DeepSpeed's mark of a part
+        and "forward" not in vars(head)  # accelerate puts its hooks there
     )
-    return losses.view(labels.shape)
+    return linear_cross_entropy(hidden, weight, labels, loss_weights, with_predictions) if is_plain else None
 
 
 def linear_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,
-    labels: torch.Tensor,
+    labels: torch.LongTensor,
     loss_weights: torch.Tensor | None = None,
     with_predictions: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """
-    The cross-entropy of `hidden @ weight.T`, a chunk of rows at a time: there is never a tensor of all logits.
+    The cross-entropy of `hidden @ weight.T`, a chunk of rows at a time.
 
-    The gradients of the loss are computed in the forward pass, while the logits of a chunk are there, so that the
-    backward pass only scales them. `token_losses` may be differentiated, too, though not in a compiled graph that has
-    the loss as well: then the backward pass computes the logits again for the gradient of `weight`. Under autocast the
-    matrix products are in its dtype; the softmax, the losses and the sum over the chunks are in float32.
+    The gradients are computed in the forward pass, while the logits of a chunk are there, so that the backward pass
+    only scales them. Under autocast the matrix products are in its dtype; the softmax, the losses and the sum over the
+    chunks are in float32 (float64 of float64).
 
     Args:
         hidden (`torch.FloatTensor` of shape `(num_labels, d_model)`): what the output head reads.
@@ -66,12 +61,11 @@ def linear_cross_entropy(
 
     Returns:
         `tuple`: the loss `(loss_weights * token_losses).sum()`; `token_losses` of shape `(num_labels,)`, the
-        cross-entropies in nats, 0 where the label is -100; and on request `predictions` (`torch.LongTensor` of shape
-        `(num_labels,)`), -100 where the label is. The losses are float32.
+        cross-entropies in nats, 0 where the label is -100, which have no gradient; and on request `predictions`
+        (`torch.LongTensor` of shape `(num_labels,)`), -100 where the label is.
 
     Raises:
-        `RuntimeError`: in the backward pass, if second derivatives are asked for, or `token_losses` are differentiated
-            beside the loss in a compiled graph.
+        `RuntimeError`: in the backward pass, if second derivatives are asked for.
     """
     device = hidden.device
     has_autocast = device.type != "meta" and torch.is_autocast_enabled(device.type)
@@ -82,7 +76,7 @@ def linear_cross_entropy(
         hidden,
         weight,
         labels.to(device),
-        torch.ones(labels.shape, device=device) if loss_weights is None else loss_weights.to(device, exact),
+        torch.ones(labels.shape, device=device, dtype=exact) if loss_weights is None else loss_weights.to(device, exact),
         dtype,
         with_gradients and hidden.requires_grad,
         with_gradients and weight.requires_grad,
@@ -91,9 +85,9 @@ def linear_cross_entropy(
     return (loss, token_losses, predictions) if with_predictions else (loss, token_losses)
 
 
-# An operator of its own. A compiled graph of the loop could not leave out rows, and what it keeps between the passes
+# An operator of its own: a compiled graph of the loop could not leave out rows, and what it keeps between the passes
 # would be up to the partitioner. The gradients, made in the forward pass, are further outputs.
-@torch.library.custom_op(operator_name("linear_cross_entropy", __name__), mutates_args=())
+@torch.library.custom_op("hf_depth::linear_cross_entropy", mutates_args=())
 def _linear_cross_entropy(
     hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -105,8 +99,8 @@ def _linear_cross_entropy(
     with_predictions: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Loss, token losses (N,), predictions (N,), the gradient of each token loss for its hidden state (N, D), and that of
-    the loss for the weight (V, D). What is not asked for is empty. `dtype` is that of the matrix products.
+    Loss, token losses (N,), predictions (N,), the gradients of the loss for the hidden states (N, D) and for the weight
+    (V, D). What is not asked for is empty. `dtype` is that of the matrix products.
     """
     outputs = _empty_outputs(
         hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions
@@ -116,33 +110,18 @@ def _linear_cross_entropy(
     rows, part = None, by_row
     if labels.device.type == "cpu" and not is_label.all():  # elsewhere, to count them would wait for the device
         rows = is_label.nonzero()[:, 0]
-    number = len(labels) if rows is None else len(rows)
-    # For oneDNN, chunks of one size whatever the number of labels, and one of what is left: few sizes.
-    size = min(CPU_CHUNK_BYTES // 4 // len(weight), MAX_ONEDNN_ROWS) // MULTIPLE * MULTIPLE
-    is_by_onednn = size > 0 and suits_onednn(weight.device, dtype, MULTIPLE, *weight.shape)
-    if not is_by_onednn:
-        size = _chunk_size(number, len(weight), weight.device.type)
-    padding = -number % MULTIPLE if is_by_onednn else 0
-    if rows is None and padding:
-        rows = torch.arange(number, device=labels.device)
-    with torch.autocast(hidden.device.type, enabled=False), onednn(is_by_onednn):
-        if rows is not None:
-            hidden, loss_weights = (_rows_and_padding(each, rows, padding, 0) for each in (hidden, loss_weights))
-            labels = _rows_and_padding(labels, rows, padding, IGNORED)
-            is_label = labels != IGNORED
-            part = [output.new_empty(len(labels) if len(output) else 0, *output.shape[1:]) for output in by_row]
+        hidden, loss_weights, labels, is_label = (each[rows] for each in (hidden, loss_weights, labels, is_label))
+        part = [output.new_empty(len(rows) if len(output) else 0, *output.shape[1:]) for output in by_row]
+    size = _chunk_size(len(labels), len(weight), weight.device.type)
+    with torch.autocast(hidden.device.type, enabled=False):
         coefficients = loss_weights * is_label
         _fill(*part, weight_gradient, hidden.to(dtype), weight.to(dtype), labels, is_label, coefficients, size)
         torch.sum(part[0] * coefficients, dim=0, out=loss)
     if rows is not None:
         for output, values, nothing in zip(by_row, part, (0, IGNORED, 0), strict=True):
             if len(output):
-                output.fill_(nothing).index_copy_(0, rows, values[:number])
+                output.fill_(nothing).index_copy_(0, rows, values)
     return outputs
-
-
-def _rows_and_padding(tensor, rows, padding, value):
-    return torch.cat([tensor[rows], tensor.new_full((padding, *tensor.shape[1:]), value)])
 
 
 @_linear_cross_entropy.register_fake
@@ -155,7 +134,7 @@ def _empty_outputs(
         hidden.new_empty((), dtype=exact),
         hidden.new_empty(rows, dtype=exact),
         labels.new_empty(rows if with_predictions else 0),
-        hidden.new_empty((rows if needs_hidden_gradient else 0, hidden.shape[1])),
+        hidden.new_empty((rows if needs_hidden_gradient else 0, hidden.shape[1]), dtype=exact),
         weight.new_empty((vocab_size if needs_weight_gradient else 0, weight.shape[1]), dtype=exact),
     )
 
@@ -190,16 +169,18 @@ def _fill(
             torch.div(exponentials, totals, out=logits)
             totals = torch.ones_like(totals)
         # `logits` is now the gradient of the token losses for the logits, times `totals`.
+        factors = coefficients[rows, None] / totals
         if len(hidden_gradient):
-            hidden_gradient[rows] = torch.mm(logits, weight) * (is_label[rows, None] / totals)
+            torch.mul(torch.mm(logits, weight), factors, out=hidden_gradient[rows])
         if len(weight_gradient):
-            weighted = (states * (coefficients[rows, None] / totals)).to(states.dtype)
+            weighted = (states * factors).to(states.dtype)
             if weighted.dtype == weight_gradient.dtype:
                 weight_gradient.addmm_(logits.t(), weighted, beta=1 if start else 0)
             else:
                 weight_gradient.add_(torch.mm(logits.t(), weighted))
     if scale is not None:
         weight_gradient.mul_(scale)
+        hidden_gradient.mul_(scale)
 
 
 def _softmax(logits, targets, values):
@@ -226,72 +207,41 @@ def _chunk_size(num_rows: int, vocab_size: int, device_type: str) -> int:
 
 
 def _keep_gradients(ctx, inputs, output):
-    hidden, weight, labels, loss_weights, *ctx.settings = inputs
+    hidden, weight, *_ = inputs
     _, token_losses, predictions, hidden_gradient, weight_gradient = output
-    ctx.mark_non_differentiable(predictions, hidden_gradient, weight_gradient)
+    ctx.mark_non_differentiable(token_losses, predictions, hidden_gradient, weight_gradient)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient)
+    ctx.dtypes = (hidden.dtype, weight.dtype)
+    ctx.save_for_backward(token_losses, hidden_gradient, weight_gradient)
 
 
-def _backward(ctx, loss_gradient, token_gradient, *_):
+def _backward(ctx, loss_gradient, *_):
     if torch.is_grad_enabled():
         raise RuntimeError(
             "The loss has no second derivatives without logits: pass `skip_logits=False` to the model, and call "
             '`model.set_attn_implementation("eager")`, as only that attention has any.'
         )
-    hidden, weight, labels, loss_weights, token_losses, hidden_gradient, weight_gradient = ctx.saved_tensors
-    if loss_gradient is not None and token_gradient is not None and is_traced(loss_gradient):
-        loss_gradient, token_gradient = _refuse(token_gradient, loss_gradient), None
-    row_gradient = 0.0 if loss_gradient is None else loss_gradient * loss_weights
-    if token_gradient is not None:
-        row_gradient = row_gradient + token_gradient
-        if ctx.needs_input_grad[1]:
-            dtype, *_ = ctx.settings
-            *_, weight_gradient = _linear_cross_entropy(
-                hidden, weight, labels, row_gradient, dtype, False, True, False
-            )
-    elif ctx.needs_input_grad[1]:
-        weight_gradient = _scaled(weight_gradient, loss_gradient)
-    return (
-        (hidden_gradient * row_gradient[:, None]).to(hidden.dtype) if ctx.needs_input_grad[0] else None,
-        weight_gradient.to(weight.dtype) if ctx.needs_input_grad[1] else None,
-        None,
-        loss_gradient * token_losses if ctx.needs_input_grad[3] and loss_gradient is not None else None,
-        *[None] * len(ctx.settings),
-    )
+    token_losses, *gradients = ctx.saved_tensors
+    scaled = [
+        _scaled(gradient, loss_gradient).to(dtype) if is_needed and loss_gradient is not None else None
+        for gradient, dtype, is_needed in zip(gradients, ctx.dtypes, ctx.needs_input_grad, strict=False)
+    ]
+    of_weights = loss_gradient * token_losses if ctx.needs_input_grad[3] and loss_gradient is not None else None
+    return (*scaled, None, of_weights, None, None, None, None)
 
 
-# A compiled graph has a gradient of each of its outputs, of zeros if nobody differentiates it: for token losses that
-# are only logged, each step would compute the logits again. To look at the gradient must not wait for the device.
-@torch.library.custom_op(operator_name("refuse_token_gradient", __name__), mutates_args=())
-def _refuse(token_gradient: torch.Tensor, loss_gradient: torch.Tensor) -> torch.Tensor:
-    """A copy of `loss_gradient`; an error, unless `token_gradient` is 0."""
-    torch._assert_async(
-        (token_gradient == 0).all(),
-        "In a compiled graph `token_losses` have no gradient beside that of the loss: pass `skip_logits=False` to the "
-        "model, or `loss_weights` for another weighting of the labels.",
-    )
-    return loss_gradient.clone()
-
-
-@_refuse.register_fake
-def _(token_gradient, loss_gradient):
-    return torch.empty_like(loss_gradient)
+def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Their product; on a CPU, where another matrix of this size costs as much as a chunk, nothing is done for 1."""
+    if factor.device.type == "cpu" and not torch.compiler.is_compiling() and type(factor) is torch.Tensor:
+        if factor.item() == 1:
+            return gradient
+    return gradient * factor
 
 
 _linear_cross_entropy.register_autograd(_backward, setup_context=_keep_gradients)
 
 
-@counts_flops(operator_name("linear_cross_entropy", __name__))
-def _flops(
-    hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, *others, **kwargs
-):
+@register_flop_formula(torch.ops.hf_depth.linear_cross_entropy)
+def _flops(hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, *_, **kwargs):
     """Rows without a label count, too: which ones these are is no matter of shapes."""
     return 2 * hidden[0] * hidden[1] * weight[0] * (1 + needs_hidden_gradient + needs_weight_gradient)
-
-
-def _scaled(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Their product; on a CPU, where another matrix of this size costs as much as a chunk, nothing is done for 1."""
-    if factor.device.type == "cpu" and not is_traced(factor) and factor.item() == 1:
-        return gradient
-    return gradient * factor

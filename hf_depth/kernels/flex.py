@@ -3,15 +3,13 @@
 
 Where "depth_triton" runs it is the better choice: flex_attention adds up the gradient of the bias atomically, one
 number per score, slowly and in an order that varies. On a CPU, torch has no backward pass for it.
-
-Imports only torch, transformers and the files beside it: the Hub ships it with the model's code.
 """
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers.integrations.flex_attention import compile_friendly_flex_attention
 
-from .masking_depth import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, compact_mask
+from .masks import ANY_GROUP, ANY_SEGMENT, PADDING_SEGMENT, compact_mask
 
 BLOCK_SIZE = 128  # queries, and keys, of which a block mask says whether they are skipped; torch's default
 

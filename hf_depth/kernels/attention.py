@@ -1,0 +1,90 @@
+"""
+Attention functions of this package, by name for any T5 of transformers: `attn_implementation="depth_flex"`.
+
+They never hold scores, masks or biases of `batch x heads x queries x keys`. They get the mask as numbers per token, see
+[`compact_mask`], and the relative position bias of T5 as one number per distance of two tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from .masks import is_compact, mask_for
+
+
+def register_attention(name: str, function: Callable[..., torch.Tensor], device_types: Sequence[str]) -> None:
+    """
+    Make a kernel known to transformers, for `attn_implementation=name` of any T5.
+
+    A step with a key/value cache of one token, a dense mask given by the caller, and other devices go the way of
+    "sdpa", with the same results.
+
+    Args:
+        name (`str`): its name.
+        function (`Callable`): `function(query, key, value, bias, mask, is_causal)`, of
+
+            - `query` of shape `(batch_size, heads, queries, head_size)`, `key` and `value` of shape
+              `(batch_size, heads, keys, head_size)`, all of the same dtype, in any order of memory,
+            - `bias` of shape `(heads, queries + keys - 1)`: `bias[h, k - q + queries - 1]` for head h, query q, key k,
+            - `mask`: a compact mask of shape `(batch_size, 1, 3, queries + keys)`, int32,
+            - `is_causal` (`bool`): always `False` beside a mask.
+
+            Returns the output, of the shape and dtype of `query`. Scores are not scaled.
+        device_types (`Sequence[str]`): where it runs.
+    """
+
+    def attention_forward(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        dropout: float = 0.0,
+        position_bias: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if not is_compact(attention_mask):
+            return sdpa_attention_forward(
+                module, query, key, value, attention_mask, dropout=dropout, position_bias=position_bias, **kwargs
+            )
+        if dropout > 0 or position_bias is None:
+            raise ValueError(
+                f"`{name}` is for a T5 without dropout of attention weights: set `dropout_rate=0.0`, or take `sdpa`."
+            )
+        output = function(query, key, value, bias_by_distance(position_bias), attention_mask, False)
+        return output.transpose(1, 2), None
+
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, mask_for(device_types))
+
+
+def bias_by_distance(bias: torch.Tensor) -> torch.Tensor:
+    """
+    T5's position bias, which depends on the distance of two tokens only, without its repetitions.
+
+    Args:
+        bias (`torch.FloatTensor` of shape `(1, heads, queries, keys)`)
+
+    Returns:
+        `torch.FloatTensor` of shape `(heads, queries + keys - 1)`: the first column from its end, then the first row.
+    """
+    return torch.cat([bias[0, :, :, 0].flip(-1), bias[0, :, 0, 1:]], dim=-1)
+
+
+def expand_bias(bias: torch.Tensor, query_length: int, key_length: int) -> torch.Tensor | None:
+    """
+    The inverse of [`bias_by_distance`]: what every kernel must agree with.
+
+    Args:
+        bias (`torch.Tensor` of shape `(heads, query_length + key_length - 1)` or `(0,)`, none)
+        query_length, key_length (`int`): number of queries and of keys.
+
+    Returns:
+        `torch.Tensor` of shape `(1, heads, query_length, key_length)`, or `None` if `bias` is empty.
+    """
+    if bias.dim() == 1:
+        return None
+    return bias.unfold(-1, key_length, 1).flip(1)[None]  # row i of the unfolded has the biases of query Q - 1 - i

@@ -1,0 +1,149 @@
+"""Masks as three numbers per token, from which a kernel finds out, block by block, who attends to whom."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
+
+from ..models.modeling_depth import MaskRule
+
+# What the numbers mean that are no number of a segment, of a group or of a place.
+ANY_SEGMENT, PADDING_SEGMENT, ANY_GROUP, ANY_POSITION = 0, -1, -1, 2**30
+
+
+def compact_mask(
+    query_shape: tuple[int, int],
+    key_length: int,
+    device: torch.device | str,
+    padding_mask: torch.BoolTensor | None = None,
+    is_causal: bool = False,
+    segments: tuple[torch.Tensor, torch.Tensor] | None = None,
+    groups: tuple[torch.Tensor, torch.Tensor] | None = None,
+    query_offset: torch.Tensor | int = 0,
+) -> torch.IntTensor:
+    """
+    A [`MaskRule`] as numbers, with four axes, so that transformers passes them on untouched. A query attends to a key if
+    all three channels say so:
+
+    - 0, segment: a query of segment `s >= 1` attends to the keys of that segment, a query of segment 0 to those of
+      any. A key of segment -1 is padding, to which no query attends.
+    - 1, group: a query of group `g >= 0` attends to the keys of that group, a query of group -1 to those of any.
+    - 2, position: a query attends to keys at its own position or before it.
+
+    Args:
+        query_shape (`tuple[int, int]`): batch size and number of queries.
+        key_length (`int`): number of keys.
+        device (`torch.device`): where the mask is needed.
+        padding_mask (`torch.BoolTensor` of shape `(batch_size, key_length)`, *optional*): `False` on padding.
+        is_causal (`bool`): a query attends to no key behind it.
+        segments, groups (`tuple`, *optional*): of queries and keys, see [`MaskRule`].
+        query_offset (`torch.Tensor` or `int`): index of the first query among the keys, and in `segments` and `groups`
+            if there are more numbers than queries.
+
+    Returns:
+        `torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`: the queries, then the keys.
+    """
+    batch_size, query_length = query_shape
+    places = torch.arange(query_length, dtype=torch.int32, device=device) + query_offset
+    key_places = torch.arange(key_length, dtype=torch.int32, device=device)
+
+    def channel(queries, keys):
+        if queries.shape[-1] != query_length:  # those of the queries before these are in a cache
+            queries = queries[..., places]
+        parts = [part.to(device, torch.int32).expand(batch_size, -1) for part in (queries, keys)]
+        return torch.cat(parts, dim=-1)
+
+    any_query, any_key = torch.full_like(places, ANY_SEGMENT), torch.zeros_like(key_places)
+    query_segments, key_segments = (any_query, any_key) if segments is None else segments
+    if padding_mask is not None:
+        key_segments = torch.where(padding_mask, key_segments, PADDING_SEGMENT)
+    channels = [
+        channel(query_segments, key_segments),
+        channel(*groups) if groups is not None else channel(torch.full_like(places, ANY_GROUP), any_key),
+        channel(places if is_causal else torch.full_like(places, ANY_POSITION), key_places),
+    ]
+    return torch.stack(channels, dim=1)[:, None]
+
+
+def is_compact(mask: Any) -> bool:
+    """Whether a mask is one of [`compact_mask`]; dense ones are boolean or floating-point."""
+    return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[2] == 3
+
+
+def expand_mask(mask: torch.IntTensor, query_length: int, channels: Sequence[int] = (0, 1, 2)) -> torch.BoolTensor:
+    """
+    A compact mask as booleans: what every kernel must agree with.
+
+    Args:
+        mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
+        query_length (`int`): number of queries.
+        channels (`Sequence[int]`): which channels count, at least one. Each of them takes time.
+
+    Returns:
+        `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend.
+    """
+    query, key = mask[..., :query_length, None], mask[..., None, query_length:]  # (B, 1, 3, Q, 1), (B, 1, 3, 1, K)
+
+    def allowed_by(channel):
+        of_query, of_key = query[:, :, channel], key[:, :, channel]
+        if channel == 0:
+            return (of_query == of_key) | ((of_query == ANY_SEGMENT) & (of_key != PADDING_SEGMENT))
+        if channel == 1:
+            return (of_query == of_key) | (of_query == ANY_GROUP)
+        return of_key <= of_query
+
+    return reduce(torch.logical_and, map(allowed_by, channels))
+
+
+def mask_for(device_types: Sequence[str]) -> Callable[..., torch.Tensor | None]:
+    """
+    What transformers calls to make the mask of a kernel: a compact one of a [`MaskRule`], and of its own causal and
+    bidirectional masks with padding. For all else, such as a single query of `generate()`, for which nothing is more
+    compact, and on devices on which the kernel does not run, it is the boolean one of sdpa.
+    """
+
+    def make(
+        batch_size: int,
+        q_length: int,
+        kv_length: int,
+        q_offset: torch.Tensor | int = 0,
+        kv_offset: int = 0,
+        mask_function: Callable[..., Any] = causal_mask_function,
+        attention_mask: torch.Tensor | None = None,
+        device: torch.device | str = "cpu",
+        **kwargs: Any,
+    ) -> torch.Tensor | None:
+        rule = mask_function if isinstance(mask_function, MaskRule) else None
+        if mask_function in (causal_mask_function, bidirectional_mask_function):
+            padding = None
+            if attention_mask is not None:
+                room = (0, max(0, kv_length - attention_mask.shape[1]))
+                padding = nn.functional.pad(attention_mask.to(device, torch.bool), room)[:, :kv_length]
+            rule = MaskRule(padding, is_causal=mask_function is causal_mask_function)
+        if rule is None or q_length == 1 or kv_offset or torch.device(device).type not in device_types:
+            return sdpa_mask(
+                batch_size=batch_size,
+                q_length=q_length,
+                kv_length=kv_length,
+                q_offset=q_offset,
+                kv_offset=kv_offset,
+                mask_function=mask_function,
+                attention_mask=attention_mask,
+                device=device,
+                **kwargs,
+            )
+        return compact_mask(
+            (batch_size, q_length),
+            kv_length,
+            device,
+            rule.padding,
+            is_causal=rule.is_causal,
+            segments=rule.segments,
+            groups=rule.groups,
+            query_offset=q_offset,
+        )
+
+    return make
