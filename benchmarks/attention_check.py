@@ -22,9 +22,9 @@ from torch import nn
 from transformers import PreTrainedModel, T5Config
 
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
-from hf_depth.models.masking_depth import compact_mask
-from hf_depth.models.sdpa_depth import depth_sdpa
-from hf_depth.models.triton_depth import check_triton_attention, depth_triton
+from hf_depth.kernels.attention import expand_bias
+from hf_depth.kernels.masks import compact_mask, expand_mask
+from hf_depth.kernels.triton import check_triton_attention, depth_triton
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 # Of the largest relative error of an output or gradient (by norms), and of a loss in nats.
@@ -133,11 +133,23 @@ def compare_kernels(
 
     found, again = (results(depth_triton, query.dtype) for _ in range(2))
     is_same = all(map(torch.equal, found, again))
-    right = results(depth_sdpa, torch.float64 if batch_size <= 8 else torch.float32)
+    right = results(formula, torch.float64 if batch_size <= 8 else torch.float32)
     errors = [relative_error(*pair) for pair in zip(found, right, strict=True)]
     text = "errors of output, query, key, value, bias " + " ".join(f"{error:.1e}" for error in errors)
     is_right = all(error <= KERNEL_TOLERANCE[precision] for error in errors)  # False if one is not a number
     return is_right and is_same, text if is_same else text + "; not the same bits again"
+
+
+def formula(query, key, value, bias, mask, is_causal) -> torch.Tensor:
+    """What the kernels compute, by torch's own attention with a dense bias."""
+    allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device)
+    allowed = allowed.tril() if is_causal else allowed
+    if mask is not None:
+        allowed = expand_mask(mask, query.shape[2])
+    dense = expand_bias(bias, query.shape[2], key.shape[2])
+    dense = query.new_zeros(()) if dense is None else dense.to(query.dtype)
+    added = torch.where(allowed, dense, torch.finfo(query.dtype).min)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, added, scale=1.0)
 
 
 def sentence_mask(batch_size: int, queries: int, keys: int, is_causal: bool, device: torch.device) -> torch.Tensor:
@@ -159,9 +171,9 @@ def relative_error(found: torch.Tensor, right: torch.Tensor) -> float:
 
 def check_models(report: Report, device: torch.device, quick: bool) -> None:
     """Loss and gradients of T5 and DEPTH by each implementation, against eager attention in float32."""
-    attentions = ["sdpa", "depth_sdpa"]
+    attentions = ["sdpa"]
     if device.type == "cuda":
-        attentions += ["depth_triton", "depth_flex", "flex_attention"]
+        attentions += ["depth_triton", "depth_flex"]
     precisions = ["fp32"] if quick else list(DTYPES)
     for kind in ("depth", "t5"):
         for packed in (False,) if quick else (False, True):

@@ -25,9 +25,9 @@ suffice, has its error in the table, and the others go on. The files are written
 each side that is built and after each round, so that a run that is ended early leaves what it has.
 
 The FLOPs of a step are those of its matrix products (see `benchmarks/run_cost.py`), whatever a side computes again or
-leaves out. The matmul rate is that of products of two large square matrices in the same precision, in the same run, by
-the fastest library that torch has. (On some CPUs our models use another one than torch does by itself, see
-`hf_depth/models/matmul_depth.py`; `--all_by_onednn` lets all sides use it.)
+leaves out. The matmul rate is that of products of two large square matrices in the same precision, in the same run.
+On a CPU denormal numbers are taken for 0 (`torch.set_flush_denormal`), on all sides: gradients are full of them, on
+which some processors spend most of a step.
 """
 
 import argparse
@@ -55,8 +55,7 @@ from transformers import AttentionInterface, PreTrainedModel, T5Config
 from transformers import T5ForConditionalGeneration as StockT5
 
 from hf_depth import AdamWScale, DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration
-from hf_depth.models.layers_depth import set_residual_dtype
-from hf_depth.models.matmul_depth import ONEDNN_IS_FASTER
+from hf_depth.training.residual import set_residual_dtype
 
 # d_model, d_ff, layers of encoder and of decoder, heads: those of T5 v1.1, and three that a CPU can do.
 SIZES = SIZES | {"384": (384, 1024, 4, 6), "256": (256, 704, 4, 4), "tiny": (16, 32, 1, 2)}
@@ -83,7 +82,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--sentence_length", type=int, default=28, help="Mean number of tokens of a sentence.")
     parser.add_argument("--nanot5_path", type=Path, help="Folder of a checkout of nanoT5.")
     parser.add_argument(
-        "--attn_implementation", nargs="+", help="Of our models. Default: sdpa, and depth_sdpa and depth_triton."
+        "--attn_implementation", nargs="+", help="Of our models. Default: sdpa, and on a GPU depth_flex and depth_triton."
     )
     parser.add_argument("--modes", nargs="+", choices=["uncompiled", "compiled"], default=["uncompiled", "compiled"])
     parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")
@@ -91,11 +90,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--precision", choices=["bf16", "fp32"], help="Default: bf16 on a GPU, fp32 on a CPU.")
     parser.add_argument(
         "--residual_dtype", choices=["float32", "bfloat16"], default="float32", help="Of our models, in bf16."
-    )
-    parser.add_argument(
-        "--all_by_onednn",
-        action="store_true",
-        help="On a CPU on which our models multiply float32 matrices by oneDNN, all sides multiply all of them by it.",
     )
     parser.add_argument("--num_threads", type=int, default=1, help="On a CPU.")
     parser.add_argument("--steps", type=int, default=20)
@@ -105,10 +99,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output_dir", type=Path, help="Writes train_step.md, train_step.json and train_step.png.")
     parser.add_argument("--quick", action="store_true", help="Seconds, and figures without a meaning: a test.")
-    args = parser.parse_args()
-    if args.all_by_onednn and not ONEDNN_IS_FASTER:
-        parser.error("--all_by_onednn: on this processor oneDNN is not known to be faster and as precise")
-    return complete(args)
+    return complete(parser.parse_args())
 
 
 def complete(args: argparse.Namespace) -> argparse.Namespace:
@@ -124,7 +115,7 @@ def complete(args: argparse.Namespace) -> argparse.Namespace:
     for name, value in zip(("d_model", "d_ff", "num_layers", "num_heads"), SIZES[args.size], strict=True):
         setattr(args, name, getattr(args, name) or value)
     if args.attn_implementation is None:
-        wanted = ("sdpa", "depth_sdpa", "depth_triton") if on_gpu else ("sdpa", "depth_sdpa")
+        wanted = ("sdpa", "depth_flex", "depth_triton") if on_gpu else ("sdpa",)
         known = AttentionInterface().valid_keys()
         args.attn_implementation = [name for name in wanted if name in known]
     return args
@@ -284,22 +275,16 @@ def read_clock(args: argparse.Namespace) -> float:
 
 
 def matmul_rate(args: argparse.Namespace) -> float:
-    """FLOPs per second of a large matrix product in the precision of the models, by the fastest library of torch."""
+    """FLOPs per second of a large matrix product in the precision of the models."""
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
     size = 8192 if torch.device(args.device).type == "cuda" else 128 if args.quick else 1024
     left, right = (torch.randn(size, size, device=args.device, dtype=dtype) for _ in range(2))
-    on_cpu, settings = torch.device(args.device).type == "cpu", torch.backends.mkldnn.matmul
-    before, fastest = settings.fp32_precision, float("inf")
-    for precision in ("ieee", "bf16") if on_cpu and ONEDNN_IS_FASTER else (before,):  # by MKL, and by oneDNN
-        settings.fp32_precision = precision
-        seconds = []
-        for _ in range(13):
-            started = read_clock(args)
-            left @ right
-            seconds.append(read_clock(args) - started)
-        fastest = min(fastest, statistics.median(seconds[3:]))
-    settings.fp32_precision = before
-    return 2 * size**3 / max(fastest, 1e-9)
+    seconds = []
+    for _ in range(13):
+        started = read_clock(args)
+        left @ right
+        seconds.append(read_clock(args) - started)
+    return 2 * size**3 / max(statistics.median(seconds[3:]), 1e-9)
 
 
 def step_flops(args: argparse.Namespace) -> int:
@@ -712,8 +697,7 @@ def main() -> None:
         if args.output_dir:
             write(make_report(args, sides, rate), args.output_dir)
 
-    if args.all_by_onednn:
-        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # as a user would; it rounds nothing here
+    torch.set_flush_denormal(True)
     sides, rate = run(args, write_so_far)
     write_so_far(sides, rate)
     report = make_report(args, sides, rate)

@@ -66,7 +66,7 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     splits.prepare(tokenizer, sentence_tokens=model_args.model_type == "depth", **task_args.for_preparing())
 
     # ---- Model ----
-    model = run.restore(load_model(tokenizer=tokenizer, **model_args.for_loading(training_args)))
+    model = run.restore(load_model(tokenizer=tokenizer, **model_args.for_loading()))
 
     # ---- Trainer ----
     if training_args.should_log:

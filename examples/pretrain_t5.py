@@ -74,7 +74,7 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
         data, statistics = shards.load_splits(objective, splits, **options, cache_dir=model_args.cache_dir)
 
     # ---- Model ----
-    model = run.restore(load_model(tokenizer=tokenizer, **model_args.for_loading(training_args)))
+    model = run.restore(load_model(tokenizer=tokenizer, **model_args.for_loading()))
 
     # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))

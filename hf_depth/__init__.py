@@ -3,11 +3,11 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from . import kernels  # noqa: F401  registers attention functions and the loss without all logits
 from .models.configuration_depth import DepthConfig
-from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
+from .models.modeling_depth import DepthEncoderModel, DepthForConditionalGeneration, T5ForConditionalGeneration
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.base_objective import Objective
@@ -89,8 +89,10 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 # installed, `save_pretrained` has put their files into the folder, for `trust_remote_code=True`.
 AutoConfig.register("depth", DepthConfig)
 AutoModelForSeq2SeqLM.register(DepthConfig, DepthForConditionalGeneration)
+AutoModel.register(DepthConfig, DepthEncoderModel)
 DepthConfig.register_for_auto_class()
 DepthForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+DepthEncoderModel.register_for_auto_class("AutoModel")
 
 __all__ = [
     "AdamWScale",

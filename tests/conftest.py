@@ -22,7 +22,7 @@ if "HF_DEPTH_TEST_CACHE" not in os.environ:  # the workers of xdist have that of
 os.environ["HF_DATASETS_CACHE"] = os.environ["HF_DEPTH_TEST_CACHE"]
 
 if sys.platform != "linux":  # Triton is for Linux alone
-    collect_ignore = ["models/test_triton_depth.py"]
+    collect_ignore = ["kernels/test_triton.py"]
 
 # The same examples in every run, and no deadline for one: a busy machine must not fail a test.
 settings.register_profile("hf_depth", deadline=None, derandomize=True)

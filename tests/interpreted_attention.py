@@ -16,9 +16,9 @@ import torch
 import triton
 
 from helpers import load_script
-from hf_depth.models import triton_depth
-from hf_depth.models.attention_depth import expand_bias
-from hf_depth.models.masking_depth import compact_mask, expand_mask
+from hf_depth.kernels import triton as triton_kernels
+from hf_depth.kernels.attention import expand_bias
+from hf_depth.kernels.masks import compact_mask, expand_mask
 from tiny_models import gradients, random_batch, tiny_model
 
 HEADS = 2
@@ -120,12 +120,12 @@ def errors_of_kernels(
     kind: str, queries: int, keys: int, head_dim: int, dtype: torch.dtype, has_bias: bool
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The errors of the kernels, and those of the formula in `dtype`, against the formula in float64."""
-    assert triton_depth.INTERPRETED
+    assert triton_kernels.INTERPRETED
     arguments = inputs(queries, keys, head_dim, dtype, has_bias)
     mask = masks(kind, 2, queries, keys)
     right = results(eager, *(tensor.double() for tensor in arguments), *mask)
     formula = results(eager, *arguments, *mask)
-    return relative_errors(right, results(triton_depth.depth_triton, *arguments, *mask)), relative_errors(
+    return relative_errors(right, results(triton_kernels.depth_triton, *arguments, *mask)), relative_errors(
         right, formula
     )
 
@@ -134,7 +134,7 @@ def zero_rows() -> list[bool]:
     """Whether all is finite, and 0 for queries without any key: the output, and the gradients of these queries."""
     arguments = inputs(9, 9, 16, torch.float32, True)
     mask = masks("sentences nothing", 2, 9, 9)
-    tensors = results(triton_depth.depth_triton, *arguments, *mask)
+    tensors = results(triton_kernels.depth_triton, *arguments, *mask)
     without = ~expand_mask(mask[0], 9).any(dim=-1).expand(-1, HEADS, -1)
     is_zero = [(tensor[without] == 0).all().item() for tensor in tensors[:2]]
     return [without.sum().item() == HEADS * 10, *is_zero, *(tensor.isfinite().all().item() for tensor in tensors)]
@@ -145,8 +145,8 @@ def strided_inputs() -> tuple[float, list[bool]]:
     query, key, value, bias, gradient = inputs(5, 7, 16, torch.float32, True)
     others = [query.contiguous(), key.mT.contiguous().mT, value[..., ::2].repeat_interleave(2, -1), bias, gradient]
     others[2] = torch.cat((value, value), dim=-1)[..., :16]
-    expected = results(triton_depth.depth_triton, query, key, value, bias, gradient, None, False)
-    tensors = results(triton_depth.depth_triton, *others[:4], gradient.mT.contiguous().mT, None, False)
+    expected = results(triton_kernels.depth_triton, query, key, value, bias, gradient, None, False)
+    tensors = results(triton_kernels.depth_triton, *others[:4], gradient.mT.contiguous().mT, None, False)
     error = max(relative_errors([tensor.double() for tensor in expected], tensors).values())
     return error, [tensor.transpose(1, 2).is_contiguous() for tensor in tensors[:4]]
 
@@ -156,9 +156,9 @@ def operators() -> float:
     *arguments, gradient = inputs(8, 8, 16, torch.float32, True)
     mask, is_causal = masks("causal packed", 2, 8, 8)
     leaves = [tensor.requires_grad_() for tensor in arguments]
-    torch.library.opcheck(triton_depth._attend, (*leaves, mask, is_causal))
-    eagerly = results(triton_depth.depth_triton, *arguments, gradient, mask, is_causal)
-    compiled = torch.compile(triton_depth.depth_triton, fullgraph=True, dynamic=False, backend="aot_eager")
+    torch.library.opcheck(triton_kernels._attend, (*leaves, mask, is_causal))
+    eagerly = results(triton_kernels.depth_triton, *arguments, gradient, mask, is_causal)
+    compiled = torch.compile(triton_kernels.depth_triton, fullgraph=True, dynamic=False, backend="aot_eager")
     tensors = results(compiled, *arguments, gradient, mask, is_causal)
     return max(relative_errors([tensor.double() for tensor in eagerly], tensors).values())
 
@@ -169,47 +169,47 @@ def bias_gradients() -> dict[str, list[str]]:
     for name, has_bias, needs_gradient in (("trained", True, True), ("frozen", True, False), ("none", False, True)):
         query, key, value, bias, gradient = inputs(5, 5, 16, torch.float32, has_bias, batch_size=1)
         query.requires_grad_()
-        output = triton_depth.depth_triton(query, key, value, bias.requires_grad_(needs_gradient), None, False)
-        launch = triton_depth._launch
-        with mock.patch.object(triton_depth, "_launch", side_effect=launch) as launched:
+        output = triton_kernels.depth_triton(query, key, value, bias.requires_grad_(needs_gradient), None, False)
+        launch = triton_kernels._launch
+        with mock.patch.object(triton_kernels, "_launch", side_effect=launch) as launched:
             output.backward(gradient)
         kernels = [call.args[0] for call in launched.call_args_list]
-        names[name] = [key for kernel in kernels for key, value in vars(triton_depth).items() if value is kernel]
+        names[name] = [key for kernel in kernels for key, value in vars(triton_kernels).items() if value is kernel]
     return names
 
 
 def parts_of_the_batch(programs: int) -> torch.Tensor:
     """The gradient of the bias, of a batch of 3, with as many programs as that wants."""
     arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
-    with mock.patch.object(triton_depth, "BIAS_GRADIENT_PROGRAMS", programs):
-        return results(triton_depth.depth_triton, *arguments, None, False)[-1].tolist()
+    with mock.patch.object(triton_kernels, "BIAS_GRADIENT_PROGRAMS", programs):
+        return results(triton_kernels.depth_triton, *arguments, None, False)[-1].tolist()
 
 
 def heads_at_a_time(kind: str, most_scores: int) -> tuple[list[list[float]], list[int]]:
     """The gradient of the bias if so many scores may be in memory; the number of heads of each of its kernels."""
     arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
     mask, is_causal = masks(kind, 3, 9, 9)
-    launch = triton_depth._launch
+    launch = triton_kernels._launch
     with (
-        mock.patch.object(triton_depth, "MAX_SCORE_GRADIENTS", most_scores),
-        mock.patch.object(triton_depth, "_launch", side_effect=launch) as launched,
+        mock.patch.object(triton_kernels, "MAX_SCORE_GRADIENTS", most_scores),
+        mock.patch.object(triton_kernels, "_launch", side_effect=launch) as launched,
     ):
-        gradient = results(triton_depth.depth_triton, *arguments, mask, is_causal)[-1]
-    sums = [call.args for call in launched.call_args_list if call.args[0] is triton_depth._diagonal_sum_kernel]
+        gradient = results(triton_kernels.depth_triton, *arguments, mask, is_causal)[-1]
+    sums = [call.args for call in launched.call_args_list if call.args[0] is triton_kernels._diagonal_sum_kernel]
     return gradient.tolist(), [scores.shape[1] for _, _, scores, *_ in sums]
 
 
 def self_check(head_dim: int, dtype: torch.dtype, broken: str | None = None) -> str | None:
     """What `check_triton_attention` says of the interpreter, perhaps of kernels that are wrong in some calls."""
-    triton_depth.check_triton_attention.cache_clear()
-    function = triton_depth.depth_triton
+    triton_kernels.check_triton_attention.cache_clear()
+    function = triton_kernels.depth_triton
 
     def wrong(query, key, value, bias, mask, is_causal):
         kind = "masked" if mask is not None else "causal" if is_causal else "unbiased" if bias.dim() == 1 else None
         return function(query, key, value, bias, mask, is_causal) * (1.1 if kind == broken else 1.0)
 
-    with mock.patch.object(triton_depth, "depth_triton", wrong):
-        return triton_depth.check_triton_attention(torch.device("cpu"), head_dim, dtype)
+    with mock.patch.object(triton_kernels, "depth_triton", wrong):
+        return triton_kernels.check_triton_attention(torch.device("cpu"), head_dim, dtype)
 
 
 def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, list[int]]]:
@@ -217,12 +217,12 @@ def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, l
     What `check_triton_attention` says of kernels with several configurations, of which one may give a wrong output;
     the keys to a tile of each call with a mask, by kernel.
     """
-    triton_depth.check_triton_attention.cache_clear()
+    triton_kernels.check_triton_attention.cache_clear()
     configs = [triton.Config({"BLOCK_Q": 16, "BLOCK_K": keys}) for keys in (64, 32, 16)]
     calls = {}
     with contextlib.ExitStack() as patches:
         for kernel in [
-            kernel for kernel in vars(triton_depth).values() if isinstance(kernel, triton.runtime.Autotuner)
+            kernel for kernel in vars(triton_kernels).values() if isinstance(kernel, triton.runtime.Autotuner)
         ]:
             name = kernel.base_fn.__name__
 
@@ -240,18 +240,18 @@ def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, l
 
             patches.enter_context(mock.patch.object(kernel, "configs", configs))
             patches.enter_context(mock.patch.object(kernel.fn, "run", run))
-        return triton_depth.check_triton_attention(torch.device("cpu"), 16, torch.float32), calls
+        return triton_kernels.check_triton_attention(torch.device("cpu"), 16, torch.float32), calls
 
 
 def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
     """The errors of large inputs, whose tiles are chosen by measuring them; the kernel of each measurement."""
-    kernels = [kernel for kernel in vars(triton_depth).values() if isinstance(kernel, triton.runtime.Autotuner)]
+    kernels = [kernel for kernel in vars(triton_kernels).values() if isinstance(kernel, triton.runtime.Autotuner)]
     configs = [triton.Config({"BLOCK_Q": 32, "BLOCK_K": 16}), triton.Config({"BLOCK_Q": 16, "BLOCK_K": 32})]
     measured = []
     arguments = inputs(20, 20, 16, torch.float32, True)
     right = results(eager, *(tensor.double() for tensor in arguments), None, True)
     with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(triton_depth, "MAX_UNTUNED_SCORES", 0))
+        patches.enter_context(mock.patch.object(triton_kernels, "MAX_UNTUNED_SCORES", 0))
         for kernel in kernels:
 
             def measure(call, quantiles, name=kernel.base_fn.__name__):
@@ -260,14 +260,14 @@ def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
                 return [-len(measured)] * 3  # the second one is chosen
 
             patches.enter_context(mock.patch.dict(vars(kernel), configs=configs, do_bench=measure, cache={}))
-        found = results(triton_depth.depth_triton, *arguments, None, True)
+        found = results(triton_kernels.depth_triton, *arguments, None, True)
     return relative_errors(right, found), measured
 
 
 def attention_check(masked: str, has_bias: bool, factor: float = 1.0) -> tuple[bool, str]:
     """What `benchmarks/attention_check.py` says of the kernels, whose outputs are multiplied by `factor`."""
     script = load_script("benchmarks/attention_check.py")
-    script.depth_triton = lambda *arguments: triton_depth.depth_triton(*arguments) * factor
+    script.depth_triton = lambda *arguments: triton_kernels.depth_triton(*arguments) * factor
     with mock.patch.dict(script.SIZE, d_kv=16):
         return script.compare_kernels(torch.device("cpu"), "fp32", 2, 2, 40, 40, masked, has_bias)
 
@@ -276,7 +276,7 @@ def model_differences() -> float:
     """The largest difference of a tiny DEPTH's gradients to those with eager attention, on rows with padding."""
     batch = random_batch(0, batch_size=2, source_length=9, target_length=5)
     models = [tiny_model(attn_implementation=name, num_layers=1) for name in ("eager", "depth_triton")]
-    with mock.patch.object(triton_depth, "_launch", side_effect=triton_depth._launch) as launched:
+    with mock.patch.object(triton_kernels, "_launch", side_effect=triton_kernels._launch) as launched:
         expected, found = (gradients(model, batch) for model in models)
     assert launched.call_count == 3 + 3 * 2 + 2 * 2, "self-attention has a bias with a gradient, cross-attention none"
     return max((found[name] - expected[name]).abs().max().item() for name in expected)

@@ -19,6 +19,7 @@ FLOORS = (
     ("credentials", "manifests", "ranges", "suggestions", "tables"),
     ("data",),
     ("models", "tasks"),
+    ("kernels",),
     ("evaluation", "arguments"),
     ("training",),
     ("__init__",),

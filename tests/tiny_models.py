@@ -1,19 +1,17 @@
-"""What the tests of the model share: tiny models, random batches, masks as the attention gets them, flex on a CPU."""
+"""What the tests of the model share: tiny models, random batches, masks as the attention gets them."""
 
 import contextlib
-import functools
-from unittest import mock
 
 import torch
-import torch.nn.attention.flex_attention as torch_flex
-import transformers.integrations.flex_attention as transformers_flex
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
-from transformers import T5Config, UMT5Config, masking_utils
+from transformers import T5Config, UMT5Config
 
-from hf_depth.models.cache_depth import CACHE
+from hf_depth.kernels.masks import expand_mask, is_compact
 from hf_depth.models.configuration_depth import DepthConfig
-from hf_depth.models.masking_depth import expand_mask, is_compact
-from hf_depth.models.modeling_depth import DepthForConditionalGeneration
+from hf_depth.models.modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+)
 
 # Ordinary tokens are 3 to 39, sentence tokens 40 to 45, `<eosen>` is 46.
 FIRST_SENTENCE_TOKEN, NUM_SENTENCE_TOKENS, EOSEN, VOCAB_SIZE = 40, 6, 46, 50
@@ -52,14 +50,27 @@ def tiny_umt5_config(**changes) -> UMT5Config:
     return UMT5Config(**{**SIZE, **changes})
 
 
+MODELS = {
+    "depth": (DepthForConditionalGeneration, tiny_config),
+    "t5": (T5ForConditionalGeneration, tiny_t5_config),
+    "umt5": (UMT5ForConditionalGeneration, tiny_umt5_config),
+}
+
+
 def tiny_model(
     config=None, attn_implementation: str = "sdpa", seed: int = 0, model_class=DepthForConditionalGeneration, **changes
 ):
     """A model in evaluation mode; equal seeds and sizes give equal weights for any implementation and mask."""
-    config = tiny_config(**changes) if config is None else config
-    config._attn_implementation = attn_implementation
     torch.manual_seed(seed)
-    return model_class(config).eval()
+    model = model_class(tiny_config(**changes) if config is None else config).eval()
+    model.set_attn_implementation(attn_implementation)
+    return model
+
+
+def model_of(kind: str, attn_implementation: str = "sdpa", **changes):
+    """A `tiny_model` of one of `MODELS`."""
+    model_class, config = MODELS[kind]
+    return tiny_model(config(**changes), attn_implementation, model_class=model_class)
 
 
 def random_ids(generator: torch.Generator, batch_size: int, length: int, sentence_tokens: float = 0.3) -> torch.Tensor:
@@ -87,16 +98,6 @@ def random_batch(seed: int, batch_size: int = 3, source_length: int = 12, target
         "attention_mask": attention_mask,
         "labels": labels.masked_fill(~random_padding(generator, batch_size, target_length), -100),
     }
-
-
-def cache_of(outputs):
-    """The key/value cache in the outputs of a model, or None."""
-    return getattr(outputs, CACHE)
-
-
-def checkpoints_gradients(model) -> bool:
-    """Whether every layer of the model recomputes its activations in the backward pass."""
-    return all(block.gradient_checkpointing for stack in (model.encoder, model.decoder) for block in stack.block)
 
 
 def outputs_and_gradients(model, batch: dict, **kwargs):
@@ -137,41 +138,8 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
     if mask is None:  # sdpa without a mask: all keys, or all up to the query
         full = torch.ones(query_length, key_length, dtype=torch.bool)
         mask = (full.tril() if kind == "decoder" else full)[None, None]
-    elif isinstance(mask, BlockMask):
-        rows, queries, keys = (torch.arange(number) for number in (batch_size, query_length, key_length))
-        mask = mask.mask_mod(rows[:, None, None, None], torch.tensor(0), queries[:, None], keys)
     elif is_compact(mask):
         mask = expand_mask(mask, query_length)
     elif mask.dtype != torch.bool:
         mask = mask == 0
     return mask.expand(batch_size, 1, query_length, key_length)[:, 0]
-
-
-@contextlib.contextmanager
-def uncompiled_flex_attention(attend=flex_attention):
-    """
-    Flex attention by torch's own reference instead of a kernel from inductor, which needs a C++ compiler and has no
-    backward on a CPU; torch refuses the gradient of the reference there too, without need. Each kind and shape of mask
-    is traced at its first use within such a context, which takes far longer than what is computed: one context should
-    serve as many models as possible.
-    """
-
-    def call(query, key, value, training=False, **kwargs):
-        return attend(query, key, value, **kwargs)
-
-    def uncompiled_block_mask(*args, _compile=None, **kwargs):
-        return create_block_mask(*args, **kwargs)
-
-    torch._dynamo.reset()  # otherwise a few shapes of other tests exhaust the limit of recompilations
-    with (
-        torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False),
-        mock.patch.object(transformers_flex, "compile_friendly_flex_attention", call),
-        mock.patch.object(masking_utils, "create_block_mask", uncompiled_block_mask),
-        mock.patch.object(torch_flex, "_validate_device", lambda *tensors: None),
-    ):
-        yield
-
-
-no_flex_attention = functools.partial(
-    uncompiled_flex_attention, lambda query, key, value, **kwargs: torch.zeros_like(query)
-)

@@ -194,9 +194,6 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
         raise ValueError(
             "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
         )
-    if training_args.do_train and training_args.device.type == "cpu":
-        if model_args.attn_implementation == "flex_attention":
-            raise ValueError("PyTorch's flex_attention cannot train on a CPU: use `--attn_implementation sdpa`.")
     training_args.do_eval |= training_args.eval_on_start
     is_from_scratch = model_args.model_name_or_path is None
     if training_args.do_train and is_from_scratch and training_args.use_scratch_learning_rate():

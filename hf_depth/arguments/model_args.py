@@ -131,13 +131,8 @@ class ModelArguments:
         """For `from_pretrained`."""
         return {"cache_dir": self.cache_dir, "revision": self.model_revision}
 
-    def for_loading(self, training_args: TrainingArguments | None = None) -> dict[str, Any]:
-        """
-        The arguments of [`load_model`] but for the tokenizer.
-
-        Args:
-            training_args: which say where the model will be.
-        """
+    def for_loading(self) -> dict[str, Any]:
+        """The arguments of [`load_model`] but for the tokenizer."""
         names = {item.name for item in fields(self)} & set(DepthConfig().to_dict()) - {"model_type"}
         changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         source = self.model_name_or_path

@@ -10,8 +10,6 @@ from .flex import depth_flex
 from .linear_cross_entropy import head_loss
 from .triton import INTERPRETED, depth_triton
 
-ATTENTION_IMPLEMENTATIONS = ("depth_flex", "depth_triton")
-
 register_attention("depth_flex", depth_flex, ("cuda", "xpu"))
 register_attention("depth_triton", depth_triton, ("cuda", "cpu") if INTERPRETED else ("cuda",))
 T5ForConditionalGeneration.head_loss = staticmethod(head_loss)

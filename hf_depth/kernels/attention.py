@@ -1,8 +1,8 @@
 """
 Attention functions of this package, by name for any T5 of transformers: `attn_implementation="depth_flex"`.
 
-They never hold scores, masks or biases of `batch x heads x queries x keys`. They get the mask as numbers per token, see
-[`compact_mask`], and the relative position bias of T5 as one number per distance of two tokens.
+They never hold scores, masks or biases of `batch x heads x queries x keys`. They get the mask as numbers per token,
+see [`compact_mask`], and the relative position bias of T5 as one number per distance of two tokens.
 """
 
 from collections.abc import Callable, Sequence

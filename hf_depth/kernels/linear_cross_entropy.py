@@ -22,7 +22,7 @@ def head_loss(
 ) -> tuple[torch.Tensor, ...] | None:
     """
     [`linear_cross_entropy`] of an output head, or `None` where the head is not just its weight: a layer of PEFT, one
-    with a bias, with a quantized, distributed or partitioned weight, or with hooks of accelerate. What
+    with a bias, with a quantized, distributed or partitioned weight, or with hooks. What
     [`T5ForConditionalGeneration.head_loss`] is where this package is imported.
     """
     weight = getattr(head, "weight", None)
@@ -32,6 +32,7 @@ def head_loss(
         and type(weight) in (nn.Parameter, torch.Tensor)
         and weight.is_floating_point()
         and not hasattr(weight, "ds_id")  # DeepSpeed's mark of a part
+        and not (head._forward_hooks or head._forward_pre_hooks)
         and "forward" not in vars(head)  # accelerate puts its hooks there
     )
     return linear_cross_entropy(hidden, weight, labels, loss_weights, with_predictions) if is_plain else None
@@ -76,7 +77,9 @@ def linear_cross_entropy(
         hidden,
         weight,
         labels.to(device),
-        torch.ones(labels.shape, device=device, dtype=exact) if loss_weights is None else loss_weights.to(device, exact),
+        torch.ones(labels.shape, device=device, dtype=exact)
+        if loss_weights is None
+        else loss_weights.to(device, exact),
         dtype,
         with_gradients and hidden.requires_grad,
         with_gradients and weight.requires_grad,
@@ -99,8 +102,8 @@ def _linear_cross_entropy(
     with_predictions: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Loss, token losses (N,), predictions (N,), the gradients of the loss for the hidden states (N, D) and for the weight
-    (V, D). What is not asked for is empty. `dtype` is that of the matrix products.
+    Loss, token losses (N,), predictions (N,), the gradients of the loss for the hidden states (N, D) and for the
+    weight (V, D). What is not asked for is empty. `dtype` is that of the matrix products.
     """
     outputs = _empty_outputs(
         hidden, weight, labels, loss_weights, dtype, needs_hidden_gradient, needs_weight_gradient, with_predictions

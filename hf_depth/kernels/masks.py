@@ -25,8 +25,8 @@ def compact_mask(
     query_offset: torch.Tensor | int = 0,
 ) -> torch.IntTensor:
     """
-    A [`MaskRule`] as numbers, with four axes, so that transformers passes them on untouched. A query attends to a key if
-    all three channels say so:
+    A [`MaskRule`] as numbers, with four axes, so that transformers passes them on untouched. A query attends to a key
+    if all three channels say so:
 
     - 0, segment: a query of segment `s >= 1` attends to the keys of that segment, a query of segment 0 to those of
       any. A key of segment -1 is padding, to which no query attends.

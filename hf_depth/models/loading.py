@@ -21,7 +21,6 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import sentence_fields
 from ..suggestions import suggestion
-from ..kernels import ATTENTION_IMPLEMENTATIONS as KERNELS
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
 from .modeling_depth import (
     DepthForConditionalGeneration,
@@ -35,8 +34,8 @@ MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
-# What `attn_implementation` may be. (The flex attention of transformers takes a T5 for one example at a time only.)
-ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", *KERNELS)
+# What `attn_implementation` may be: of transformers, and the kernels of this package.
+ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "depth_flex", "depth_triton")
 # Fields that a DEPTH configuration has beside those of T5.
 SENTENCE_SETTINGS = (
     "first_sentence_token_id",
@@ -157,11 +156,16 @@ def resolve_attention(attn_implementation: str = "auto") -> str:
     this package was measured to be faster. Any other name is returned itself.
 
     Raises:
-        `ValueError`: if the name is unknown.
+        `ValueError`: if the name is unknown, or `"flex_attention"`.
 
     >>> resolve_attention(), resolve_attention("eager")
     ('sdpa', 'eager')
     """
+    if attn_implementation == "flex_attention":
+        raise ValueError(
+            "`flex_attention` of transformers takes the position bias of a T5 for one example at a time: use "
+            "`depth_flex`."
+        )
     # Whatever is registered with transformers may be named, too.
     if attn_implementation not in {*ATTENTION_IMPLEMENTATIONS, *AttentionInterface()}:
         near = suggestion(attn_implementation, ATTENTION_IMPLEMENTATIONS, "implementations")

@@ -1,6 +1,6 @@
 """
-DEPTH (arXiv 2405.07788): sentence tokens and hierarchical attention, as three mask functions over an encoder-decoder of
-transformers; and a T5 with an output head of its own and one loss per label.
+DEPTH (arXiv 2405.07788): sentence tokens and hierarchical attention, as three mask functions over an encoder-decoder
+of transformers; and a T5 with an output head of its own and one loss per label.
 
 Imports only torch, transformers and the configuration beside it: the Hub ships both files.
 """
@@ -13,8 +13,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers import T5Config, UMT5Config
+from transformers import (
+    Cache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    T5Config,
+    UMT5Config,
+)
+from transformers import T5EncoderModel as StockT5Encoder
 from transformers import T5ForConditionalGeneration as StockT5
 from transformers import initialization as init
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -105,8 +113,8 @@ def sentence_to_sentence_groups(
 @dataclass
 class MaskRule:
     """
-    Who attends to whom, as numbers per token: a mask function of `transformers.masking_utils`, called with indices that
-    broadcast. Implementations of attention that need no dense mask read the fields.
+    Who attends to whom, as numbers per token: a mask function of `transformers.masking_utils`, called with indices
+    that broadcast. Implementations of attention that need no dense mask read the fields.
 
     Args:
         padding (`torch.BoolTensor` of shape `(batch_size, keys)`, *optional*): `False` on keys nobody attends to.
@@ -123,7 +131,7 @@ class MaskRule:
     is_causal: bool = False
 
     def __call__(self, batch_idx, head_idx, q_idx, kv_idx) -> torch.BoolTensor:
-        allowed = q_idx >= kv_idx if self.is_causal else q_idx.new_ones((), dtype=torch.bool)
+        allowed = q_idx >= (kv_idx if self.is_causal else 0)
         if self.padding is not None:
             allowed = allowed & self.padding[batch_idx, kv_idx]
         if self.segments is not None:
@@ -148,8 +156,8 @@ def make_mask(
     A mask in the form that the attention of a stack takes: additive for eager, boolean for sdpa, blocks for flex
     attention; a dictionary where the layers of a stack differ (`config.layer_types`).
 
-    `create_causal_mask(and_mask_function=…)` of transformers evaluates a function by `torch.vmap`, 5 ms a mask on a CPU
-    and more than a step of `generate()` of a small model; this calls the same functions without it.
+    `create_causal_mask(and_mask_function=…)` of transformers evaluates a function by `torch.vmap`, 5 ms a mask on a
+    CPU and more than a step of `generate()` of a small model; this calls the same functions without it.
 
     Args:
         config ([`PreTrainedConfig`]): of the encoder or of the decoder.
@@ -224,11 +232,13 @@ def check_segment_ids(
         before = nn.functional.pad(ids.cummax(dim=1).values[:, :-1], (1, 0))
         if ids.min() < 0 or ids.max() > ids.shape[1] or (is_segment_start(ids) & (ids != 0) & (ids <= before)).any():
             raise ValueError(f"`{name}_segment_ids` must count the examples of a row from 1, with 0 on padding.")
-    for row, (source, target) in enumerate(zip(encoder_segment_ids.tolist(), decoder_segment_ids.tolist())):
+    for row, (source, target) in enumerate(
+        zip(encoder_segment_ids.tolist(), decoder_segment_ids.tolist(), strict=True)
+    ):
         if alone := {*target} - {*source, 0}:
             raise ValueError(
-                f"Row {row} of `decoder_segment_ids` has an example {min(alone)}, of which `encoder_segment_ids` has no "
-                "token: it would attend to nothing."
+                f"Row {row} of `decoder_segment_ids` has an example {min(alone)}, of which `encoder_segment_ids` has "
+                "no token: it would attend to nothing."
             )
 
 
@@ -298,8 +308,8 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
     - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which starts with
       standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
     - The loss is normalized by `num_items_in_batch`, the number of labels in the global batch, when that is given, and
-      the output has `token_losses`, one per label. In training mode it has no logits, unless `skip_logits=False`: where
-      hf_depth is imported, they are never all in memory.
+      the output has `token_losses`, one per label. In training mode it has no logits, unless `skip_logits=False`:
+      where hf_depth is imported, they are never all in memory, and `token_losses` have no gradient.
     - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
       tokens belong together. Loss and gradients are those of separate rows.
 
@@ -317,8 +327,8 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
     def __init__(self, config: T5Config):
         if config.model_type != self.config_class.model_type:
             raise ValueError(
-                f"{type(self).__name__} is the class of {self.config_class.model_type!r} models, but the configuration "
-                f"is that of a {config.model_type!r}: `hf_depth.load_model` chooses the class."
+                f"{type(self).__name__} is the class of {self.config_class.model_type!r} models, but the "
+                f"configuration is that of a {config.model_type!r}: `hf_depth.load_model` chooses the class."
             )
         if not hasattr(config, "scale_decoder_outputs"):  # UMT5Config
             config.scale_decoder_outputs = config.tie_word_embeddings
@@ -367,8 +377,10 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        is_model = isinstance(module, PreTrainedModel)
-        with _whole([self.shared.weight, self.lm_head.weight] if module is self else [] if is_model else module.parameters()):
+        own = module.parameters()
+        if isinstance(module, PreTrainedModel):  # its other modules have their own turn
+            own = [self.shared.weight, self.lm_head.weight] if module is self else []
+        with _whole(own):
             super()._init_weights(module)
             if module is self and not self.config.scale_decoder_outputs:
                 # T5X and FlashT5 do so: logits of unit variance, hence a first loss near ln(vocab_size).
@@ -473,9 +485,7 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
             encoder_attentions=encoder_outputs.attentions,
         )
 
-    def shift_labels(
-        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
-    ) -> torch.LongTensor:
+    def shift_labels(self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None) -> torch.LongTensor:
         """
         The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
         row by itself: it begins with the start token.
@@ -595,18 +605,13 @@ class DepthEncoderOutput(BaseModelOutput):
     sentence_mask: torch.BoolTensor | None = None
 
 
-class DepthMixin:
+class DepthEncoderMixin:
     """
-    Hierarchical attention for an encoder-decoder of transformers, put before its class:
+    The encoder of DEPTH, put before a class of transformers with `get_encoder()`: in it, a sentence token attends only
+    to its own sentence.
 
-        class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin): ...
-
-    Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
-    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
-    All masks follow from the ids, on their device: a hook before the encoder makes its own, since `generate()` calls it
-    by itself, and one after it keeps where the sentence tokens are; `forward` makes those of the decoder. The stacks
-    are those of transformers, called with complete masks. Without sentence tokens in its input, the model is what it
-    was before.
+    A hook before the encoder makes its mask, since `generate()` calls it by itself, and one after it keeps where the
+    sentence tokens are. The encoder is the one of transformers.
     """
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
@@ -616,10 +621,8 @@ class DepthMixin:
         encoder.register_forward_pre_hook(self._mask_encoder, with_kwargs=True)
         encoder.register_forward_hook(self._keep_sentences, with_kwargs=True)
 
-    # ---- Masks ----
-
     def _mask_encoder(self, encoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        kwargs = {**dict(zip(("input_ids", "attention_mask"), args)), **kwargs}
+        kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
         sentence_mask, segments = kwargs.pop("sentence_mask", None), kwargs.pop("segment_ids", None)
         ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
         tokens = _first(ids, kwargs.get("inputs_embeds"))
@@ -627,7 +630,7 @@ class DepthMixin:
         if tokens is not None and is_own and not _is_complete(mask):  # without tokens, the encoder says so
             groups = None
             if self.config.hierarchical_encoder_mask:
-                sentence_mask = self._sentences(ids, sentence_mask, tokens, "inputs_embeds", "sentence_mask")
+                sentence_mask = self._sentence_mask(ids, sentence_mask, tokens, "inputs_embeds", "sentence_mask")
                 groups = own_sentence_groups(sentence_mask if mask is None else sentence_mask & mask.bool(), segments)
             rule = MaskRule(_attended(mask), None if segments is None else (segments, segments), groups)
             shape = tokens.shape[:2]
@@ -637,19 +640,19 @@ class DepthMixin:
 
     def _keep_sentences(self, encoder: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
         ids = kwargs.get("input_ids")
-        if ids is None or not isinstance(output, BaseModelOutput | dict):
+        if ids is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
             return output
         fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
         return DepthEncoderOutput(**fields, sentence_mask=is_sentence_token(ids, self.config))
 
-    def _sentences(self, ids, sentence_mask, tokens, given: str, needed: str) -> torch.BoolTensor:
-        """Where tokens (B, L) are sentence tokens, by their ids or as the caller says."""
+    def _sentence_mask(self, ids, sentence_mask, tokens, given: str, needed: str) -> torch.BoolTensor:
+        """Where tokens (B, L) are sentence tokens, as the caller says or by their ids."""
         if sentence_mask is None and ids is not None:
             return is_sentence_token(ids, self.config)
         if sentence_mask is None:
             raise ValueError(
-                f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: pass "
-                f"`{needed}` beside them, boolean, of shape `(batch_size, length)`."
+                f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: "
+                f"pass `{needed}` beside them, boolean, of shape `(batch_size, length)`."
             )
         if sentence_mask.shape[-1] != tokens.shape[1]:
             raise ValueError(
@@ -657,6 +660,97 @@ class DepthMixin:
                 f"{tuple(sentence_mask.shape)}."
             )
         return sentence_mask
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """
+        As in all models of transformers.
+
+        Raises:
+            `ValueError`: if the sentence tokens would lose their rows.
+        """
+        if new_num_tokens is not None:
+            multiple = pad_to_multiple_of or 1
+            check_sentence_token_ids(self.config, -(-new_num_tokens // multiple) * multiple)
+        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    def encode_sentences(
+        self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str], max_length: int | None = None
+    ) -> torch.LongTensor:
+        """
+        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
+        It is here, and not in a tokenizer, for those who have the files of a model and not hf_depth.
+
+        Sentence tokens count up. Sentences past the last one share it, which is said once. An input that is too long
+        loses tokens at the end of its longest text, until several are equally long and all of them do. A sentinel that
+        is written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
+
+        Args:
+            tokenizer (`PreTrainedTokenizerBase`): the one of the model.
+            texts (`Sequence[str]`): the sentences of each text, such as those of a premise and those of a hypothesis.
+            max_length (`int`, *optional*): the most tokens of the input, special tokens included.
+
+        Returns:
+            `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
+
+        Raises:
+            `TypeError`: if a text is not a list of sentences.
+            `ValueError`: if a sentence has no tokens: the sentence tokens would count without it; or if `max_length`
+                leaves no room for `</s>`.
+        """
+        if max_length is not None and max_length < 1:
+            raise ValueError(f"`max_length` is {max_length}, but an input has at least one token, `</s>`.")
+        if any(isinstance(text, str) for text in texts):
+            raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')
+        kept = parts = [[self._sentence_ids(tokenizer, sentence) for sentence in text] for text in texts]
+        number, limit = sum(map(len, parts)), self.config.num_sentence_tokens
+        if number > limit:
+            logger.warning_once(
+                f"{number} sentences, but {limit} sentence tokens: the last {number - limit + 1} share one of them. "
+                "(Said once.)"
+            )
+        budget = sum(map(_cost, parts))
+        while max_length is not None and (excess := len(self._layout(kept)) - max_length) > 0:
+            # More than once only if there are more sentences than sentence tokens, as those behind cost less.
+            budget -= excess
+            kept = _cut_longest(parts, budget)
+        return torch.tensor([self._layout(kept)], device=self.device)
+
+    def _sentence_ids(self, tokenizer, sentence: str) -> list[int]:
+        ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
+        own = {self.config.eosen_token_id, *self._sentence_token_ids()}
+        if own & {*ids}:
+            ids = tokenizer(sentence, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if not ids:
+            raise ValueError(f"The sentence {sentence!r} has no tokens: leave it out.")
+        return ids
+
+    def _sentence_token_ids(self) -> range:
+        first = self.config.first_sentence_token_id
+        return range(first, first + self.config.num_sentence_tokens)
+
+    def _layout(self, parts: list[list[list[int]]]) -> list[int]:
+        """The ids of the sentences of all texts in one row, with their special tokens."""
+        ids, tokens = [], self._sentence_token_ids()
+        for position, sentence in enumerate(sentence for part in parts for sentence in part):
+            if position < len(tokens):
+                ids += [self.config.eosen_token_id, tokens[position]]
+            ids += sentence
+        return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
+
+
+class DepthMixin(DepthEncoderMixin):
+    """
+    Hierarchical attention for an encoder-decoder of transformers, put before its class:
+
+        class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin): ...
+
+    Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
+    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
+    All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
+    Without sentence tokens in its input, the model is what it was before.
+    """
 
     def forward(
         self,
@@ -704,8 +798,8 @@ class DepthMixin:
         target = _first(decoder_input_ids, decoder_inputs_embeds)
         if target is None:
             raise ValueError(
-                "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or call "
-                "`generate()`, which starts by itself."
+                "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or "
+                "call `generate()`, which starts by itself."
             )
         if is_packed:
             use_cache = _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
@@ -720,22 +814,20 @@ class DepthMixin:
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
-        masks = self._decoder_masks(
-            target,
-            decoder_input_ids,
-            decoder_attention_mask,
-            decoder_sentence_mask,
-            encoder_outputs,
-            attention_mask,
-            _first(sentence_mask, getattr(encoder_outputs, "sentence_mask", None)),
-            input_ids,
-            cache,
-            (decoder_segment_ids, encoder_segment_ids) if is_packed else None,
-        )
+        source_sentences = _first(sentence_mask, getattr(encoder_outputs, "sentence_mask", None))
+        if source_sentences is None and input_ids is not None:
+            source_sentences = is_sentence_token(input_ids, self.config)
+        sentences = self._query_mask(decoder_input_ids, decoder_sentence_mask, target, cache)
+        states = encoder_outputs[0]
+        segments = (decoder_segment_ids, encoder_segment_ids) if is_packed else None
+        cross_mask = self._cross_mask(target, sentences, states, source_sentences, attention_mask, segments)
+        segments = (decoder_segment_ids, decoder_segment_ids) if is_packed else None
+        so_far = _first(decoder_sentence_mask, sentences)
+        decoder_attention_mask = self._decoder_mask(target, so_far, decoder_attention_mask, cache, segments)
         return super().forward(
-            attention_mask=masks[1],
+            attention_mask=cross_mask,
             decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=masks[0],
+            decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
             cache=cache,
             decoder_inputs_embeds=decoder_inputs_embeds,
@@ -744,46 +836,49 @@ class DepthMixin:
             **kwargs,
         )
 
-    def _decoder_masks(
-        self, target, ids, mask, so_far, encoder_outputs, source_mask, source_sentences, source_ids, cache, segments
-    ) -> tuple[Any, Any]:
-        """The masks of the decoder's own attention and of cross-attention, as they came where nothing is to be done."""
-        config = getattr(self.config, "decoder", self.config)
-        config = getattr(self.get_decoder(), "config", config)
-        own_cache = getattr(cache, "self_attention_cache", cache)
-        past = 0 if own_cache is None else own_cache.get_seq_length()
-        queries = None
-        if self.config.hierarchical_decoder_mask or self.config.hierarchical_cross_mask:
-            if ids is not None:
-                queries = is_sentence_token(ids, self.config)
-            elif so_far is not None:
-                queries = so_far[:, int(past) : int(past) + target.shape[1]]
-            queries = self._sentences(None, queries, target, "decoder_inputs_embeds", "decoder_sentence_mask")
-        shape, states = target.shape[:2], encoder_outputs[0]
-        own, cross = mask, source_mask
-        if not _is_complete(mask) and (self.config.hierarchical_decoder_mask or segments is not None):
-            groups = None
-            if self.config.hierarchical_decoder_mask:
-                so_far = _check_so_far(queries if so_far is None else so_far, past, shape[1])
-                length = shape[1] if own_cache is None else own_cache.get_mask_sizes(shape[1], 0)[0]
-                keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
-                groups = sentence_to_sentence_groups(keys, keys)
-            length = shape[1] if own_cache is None else own_cache.get_mask_sizes(shape[1], 0)[0]
-            own_segments = None if segments is None else (segments[0], segments[0])
-            rule = MaskRule(_attended(mask, length), own_segments, groups, is_causal=True)
-            own = make_mask(config, rule, shape, shape[1], self.dtype, target.device, own_cache)
-        if not _is_complete(source_mask) and (self.config.hierarchical_cross_mask or segments is not None):
-            groups = None
-            if self.config.hierarchical_cross_mask:
-                keys = self._sentences(source_ids, source_sentences, states, "encoder_outputs", "sentence_mask")
-                keys = keys if source_mask is None else keys & source_mask.bool()
-                groups = sentence_to_sentence_groups(queries, keys, *(segments or ()))
-                groups = tuple(each.to(target.device).expand(shape[0], -1) for each in groups)
-            padding = _attended(source_mask)
-            padding = None if padding is None else padding.to(target.device).expand(shape[0], -1)
-            rule = MaskRule(padding, segments, groups)
-            cross = make_mask(config, rule, shape, states.shape[1], self.dtype, target.device)
-        return own, cross
+    def _query_mask(self, ids, so_far, target, cache) -> torch.BoolTensor | None:
+        """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
+        if not (self.config.hierarchical_decoder_mask or self.config.hierarchical_cross_mask):
+            return None
+        if ids is None and so_far is not None:
+            past = 0 if cache is None else int(cache.get_seq_length())
+            so_far = so_far[:, past : past + target.shape[1]]
+        return self._sentence_mask(
+            ids, None if ids is not None else so_far, target, "decoder_inputs_embeds", "decoder_sentence_mask"
+        )
+
+    def _decoder_mask(self, target, so_far, mask, cache, segments) -> Any:
+        """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
+        if _is_complete(mask) or not (self.config.hierarchical_decoder_mask or segments is not None):
+            return mask
+        shape, cache = target.shape[:2], getattr(cache, "self_attention_cache", cache)
+        length = shape[1] if cache is None else cache.get_mask_sizes(shape[1], 0)[0]
+        groups = None
+        if self.config.hierarchical_decoder_mask:
+            _check_so_far(so_far, 0 if cache is None else cache.get_seq_length(), shape[1])
+            keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
+            groups = sentence_to_sentence_groups(keys, keys)
+        rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
+        return make_mask(self._decoder_config(), rule, shape, length, self.dtype, target.device, cache)
+
+    def _cross_mask(self, target, queries, states, sentences, mask, segments) -> Any:
+        """The mask of cross-attention from `queries` (B, T) to the encoder's states (B, S, D)."""
+        if _is_complete(mask) or not (self.config.hierarchical_cross_mask or segments is not None):
+            return mask
+        # Of a model that is spread over several devices, states may be on another one. One input may have several
+        # targets.
+        shape, device, groups, padding = target.shape[:2], target.device, None, _attended(mask)
+        if self.config.hierarchical_cross_mask:
+            keys = self._sentence_mask(None, sentences, states, "encoder_outputs", "sentence_mask").to(device)
+            keys = keys if mask is None else keys & mask.to(device).bool()
+            groups = sentence_to_sentence_groups(queries, keys, *(segments or ()))
+            groups = tuple(each.expand(shape[0], -1) for each in groups)
+        padding = None if padding is None else padding.to(device).expand(shape[0], -1)
+        rule = MaskRule(padding, segments, groups)
+        return make_mask(self._decoder_config(), rule, shape, states.shape[1], self.dtype, device)
+
+    def _decoder_config(self) -> PreTrainedConfig:
+        return getattr(self.get_decoder(), "config", self.config)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -808,93 +903,6 @@ class DepthMixin:
         inputs["decoder_sentence_mask"] = sentence_mask
         return inputs
 
-    # ---- Tokens ----
-
-    def shift_labels(
-        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
-    ) -> torch.LongTensor:
-        """See [`T5ForConditionalGeneration.shift_labels`]."""
-        return T5ForConditionalGeneration.shift_labels(self, labels, segment_ids)
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """
-        As in all models of transformers.
-
-        Raises:
-            `ValueError`: if the sentence tokens would lose their rows.
-        """
-        if new_num_tokens is not None:
-            multiple = pad_to_multiple_of or 1
-            check_sentence_token_ids(self.config, -(-new_num_tokens // multiple) * multiple)
-        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-
-    def encode_sentences(
-        self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str], max_length: int | None = None
-    ) -> torch.LongTensor:
-        """
-        The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
-        It is here, and not in a tokenizer, for those who have the files of a model and not hf_depth.
-
-        Sentence tokens count up. Sentences past the last one share it, which is said once. An input that is too long
-        loses tokens at the end of its longest text, until several are equally long and all of them do. A sentinel that
-        is written in a sentence, `<extra_id_0>`, stands for a masked span; a sentence token that is written is text.
-
-        Args:
-            tokenizer (`PreTrainedTokenizerBase`): the one of the model.
-            texts (`Sequence[str]`): the sentences of each text, such as those of a premise and those of a hypothesis.
-            max_length (`int`, *optional*): the most tokens of the input, special tokens included.
-
-        Returns:
-            `torch.LongTensor` of shape `(1, source_length)`: `input_ids`, on the device of the model.
-
-        Raises:
-            `TypeError`: if a text is not a list of sentences.
-            `ValueError`: if a sentence has no tokens: the sentence tokens would count without it; or if `max_length`
-                leaves no room for `</s>`.
-        """
-        if max_length is not None and max_length < 1:
-            raise ValueError(f"`max_length` is {max_length}, but an input has at least one token, `</s>`.")
-        if any(isinstance(text, str) for text in texts):
-            raise TypeError("Each text is a list: `encode_sentences(tokenizer, [\"First sentence.\", \"Second.\"])`.")
-        options = {"add_special_tokens": False, "split_special_tokens": True}
-        kept = parts = [[self._sentence_ids(tokenizer, sentence) for sentence in text] for text in texts]
-        number, limit = sum(map(len, parts)), self.config.num_sentence_tokens
-        if number > limit:
-            logger.warning_once(
-                f"{number} sentences, but {limit} sentence tokens: the last {number - limit + 1} share one of them. (Said "
-                "once.)"
-            )
-        budget = sum(map(_cost, parts))
-        while max_length is not None and (excess := len(self._layout(kept)) - max_length) > 0:
-            # More than once only if there are more sentences than sentence tokens, as those behind cost less.
-            budget -= excess
-            kept = _cut_longest(parts, budget)
-        return torch.tensor([self._layout(kept)], device=self.device)
-
-    def _sentence_ids(self, tokenizer, sentence: str) -> list[int]:
-        ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
-        own = {self.config.eosen_token_id, *self._sentence_token_ids()}
-        if own & {*ids}:
-            ids = tokenizer(sentence, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        if not ids:
-            raise ValueError(f"The sentence {sentence!r} has no tokens: leave it out.")
-        return ids
-
-    def _sentence_token_ids(self) -> range:
-        first = self.config.first_sentence_token_id
-        return range(first, first + self.config.num_sentence_tokens)
-
-    def _layout(self, parts: list[list[list[int]]]) -> list[int]:
-        """The ids of the sentences of all texts in one row, with their special tokens."""
-        ids, tokens = [], self._sentence_token_ids()
-        for position, sentence in enumerate(sentence for part in parts for sentence in part):
-            if position < len(tokens):
-                ids += [self.config.eosen_token_id, tokens[position]]
-            ids += sentence
-        return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
-
 
 class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin):
     """
@@ -916,17 +924,16 @@ class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, Gene
     config_class = DepthConfig
 
 
-def _check_so_far(sentence_mask: torch.BoolTensor, past: Any, length: int) -> torch.BoolTensor:
-    """Raise unless a mask says of all decoder tokens whether they are sentence tokens: `past` in a cache, and `length`."""
+def _check_so_far(sentence_mask: torch.BoolTensor, past: Any, length: int) -> None:
+    """Raise unless a mask covers all decoder tokens: `past` in a cache, and `length`."""
     # The length of a static cache is a tensor, which a compiled graph cannot read; `generate()` pads its mask.
     if isinstance(past, int) and past > 0 and sentence_mask.shape[1] < past + length:
         raise ValueError(
-            f"`cache` holds {past} tokens, but `decoder_sentence_mask` is missing or does not cover them: pass it for "
-            "all decoder tokens so far. `generate()` makes it of its `decoder_input_ids`, if those are all ids so far. "
-            "Prefix tuning (PEFT) fills `cache` with virtual tokens, for which hierarchical attention has no rule: use "
-            "LoRA or prompt tuning, or a model with `hierarchical_decoder_mask=False`."
+            f"`cache` holds {past} tokens, but `decoder_sentence_mask` is missing or does not cover them: pass it "
+            "for all decoder tokens so far. `generate()` makes it of its `decoder_input_ids`, if those are all ids. "
+            "Prefix tuning (PEFT) fills `cache` with virtual tokens, for which hierarchical attention has no rule: "
+            "use LoRA or prompt tuning, or a model with `hierarchical_decoder_mask=False`."
         )
-    return sentence_mask
 
 
 def check_sentence_token_ids(config: PreTrainedConfig, vocab_size: int) -> None:
@@ -966,4 +973,33 @@ def _cut_longest(parts: list[list[list[int]]], budget: int) -> list[list[list[in
     return kept
 
 
-__all__ = ["DepthForConditionalGeneration", "T5ForConditionalGeneration", "UMT5ForConditionalGeneration"]
+class DepthEncoderModel(DepthEncoderMixin, StockT5Encoder):
+    """
+    The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
+
+    >>> size = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    >>> config = DepthConfig(**size, first_sentence_token_id=40, num_sentence_tokens=20, eosen_token_id=60)
+    >>> outputs = DepthEncoderModel(config)(torch.tensor([[60, 40, 5, 6, 60, 1]]))
+    >>> outputs.last_hidden_state[outputs.sentence_mask].shape  # one for each sentence
+    torch.Size([1, 16])
+    """
+
+    config_class = DepthConfig
+    _keys_to_ignore_on_load_unexpected = [r"decoder", r"lm_head"]
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """See [`T5ForConditionalGeneration.is_custom_code`]."""
+        return False
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The embeddings are tied, also in a T5 v1.1."""
+        return dict(self._tied_weights_keys)
+
+
+__all__ = [
+    "DepthEncoderModel",
+    "DepthForConditionalGeneration",
+    "T5ForConditionalGeneration",
+    "UMT5ForConditionalGeneration",
+]

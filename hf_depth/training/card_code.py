@@ -52,10 +52,6 @@ tokenizer = AutoTokenizer.from_pretrained(name$revision)
 model = AutoModelForSeq2SeqLM.from_pretrained(name$revision)
 """)
 
-UNSCALED_HEAD = """\
-model.config.tie_word_embeddings = False  # 5.0 to 5.23 would scale down the logits
-"""
-
 LOAD_WITH_PACKAGE = Template("""\
 from hf_depth import load_model, load_tokenizer
 
@@ -433,11 +429,6 @@ def _task_code(
     )
 
 
-def has_unscaled_umt5_head(model: PreTrainedModel) -> bool:
-    """Whether transformers 5.0 to 5.23 would compute other logits with its own class, see [`load_config`]."""
-    return model.config.model_type == "umt5" and getattr(model.config, "scale_decoder_outputs", None) is False
-
-
 def _loading(
     name: str,
     model: PreTrainedModel,
@@ -453,7 +444,6 @@ def _loading(
     imports = [*imports, f"from transformers import AutoModelForSeq2SeqLM, {tokenizer_class}"]
     template = LOAD_DEPTH if is_depth else LOAD_T5
     loading = template.substitute(name=repr(name), tokenizer_class=tokenizer_class, revision=_argument(revision))
-    loading += UNSCALED_HEAD if has_unscaled_umt5_head(model) else ""
     return "\n".join(imports) + "\n\n" + loading
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import inspect
 import logging
 import time
 from collections.abc import Iterator, Mapping
@@ -398,7 +397,7 @@ class EvaluationTrainer(GenerationTrainer):
     @functools.cached_property
     def _weights_losses(self) -> bool:
         """Whether the model weights the losses of its labels itself, and computes them without all logits."""
-        return "loss_weights" in inspect.signature(type(self._base_model).forward).parameters
+        return hasattr(self._base_model, "head_loss")
 
     @property
     def _base_model(self) -> PreTrainedModel:

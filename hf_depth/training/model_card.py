@@ -22,7 +22,7 @@ from ..evaluation.scoring import TaskResult, get_metric
 from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_table
 from ..tasks.splits import TaskSplits
-from .card_code import Usage, has_unscaled_umt5_head
+from .card_code import Usage
 from .statistics import is_without_order
 from .training_args import DepthTrainingArguments, TaskTrainingArguments
 
@@ -68,11 +68,6 @@ ATTENTION_BY_LAYER = "attention_entropy_"  # the card has the least of all layer
 EVALUATED = (
     "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
     "not for bias or errors of fact, which it takes over from its data."
-)
-UNSCALED_HEAD = (
-    "Loaded by `AutoModelForSeq2SeqLM` of transformers 5.0 to 5.23, it multiplies its logits by `d_model ** -0.5` "
-    "until `model.config.tie_word_embeddings = False` is set: greedy decoding is right, but beam search, sampling, "
-    "probabilities and scores of labels are not."
 )
 ADAPTER = (
     "The folder holds a PEFT adapter, not a whole model. Load its base model by `load_model(name, tokenizer)` with "
@@ -410,7 +405,7 @@ def fine_tuning_limits(
 
 def loading_limits(model: PreTrainedModel) -> list[str]:
     """What is to be known about a model that the usual ways of loading do not give as it was trained."""
-    return [ADAPTER] * is_adapter(model) + [UNSCALED_HEAD] * has_unscaled_umt5_head(model)
+    return [ADAPTER] * is_adapter(model)
 
 
 def is_adapter(model: torch.nn.Module) -> bool:

@@ -55,7 +55,7 @@ def run_probe(
     splits = TaskSplits.load(
         **task_args.for_loading(tasks, cache_dir=model_args.cache_dir), **steps, seed=training_args.seed
     )
-    model = load_model(tokenizer=tokenizer, **model_args.for_loading(training_args)).to(training_args.device)
+    model = load_model(tokenizer=tokenizer, **model_args.for_loading()).to(training_args.device)
     options = ProbeOptions(
         layer=-1 if training_args.probe_layer is None else training_args.probe_layer,
         pooling=training_args.probe_pooling,

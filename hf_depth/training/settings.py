@@ -103,7 +103,7 @@ def _check_mappings(args: TrainingArguments) -> None:
         "gradient_checkpointing_kwargs": checkpointing,
     }
     for argument in (*known, "deepspeed", "fsdp_config", "lr_scheduler_kwargs"):
-        value = getattr(args, argument, None)  # transformers before 5.23 lacks one
+        value = getattr(args, argument)
         if isinstance(value, str) and value.startswith("{"):  # a flag
             try:
                 value = json.loads(value)

@@ -407,8 +407,8 @@ class DepthTrainer(EvaluationTrainer):
         """The weight of each label (B, T) in the loss, float32."""
         weights = torch.ones(labels.shape, device=labels.device)
         if self.args.sentence_loss_coefficient != 1.0:
-            is_sentence_token = is_sentence_token(labels, self.model.config)
-            weights = weights.masked_fill(is_sentence_token, self.args.sentence_loss_coefficient)
+            is_sentence = is_sentence_token(labels, self.model.config)
+            weights = weights.masked_fill(is_sentence, self.args.sentence_loss_coefficient)
         if num_items is None:
             return weights / (labels != -100).sum().clamp(min=1)
         if self.args.average_tokens_across_devices:

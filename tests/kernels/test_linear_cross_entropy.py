@@ -1,33 +1,19 @@
 """The loss without logits is the plain one, in values, gradients and precision; a training step holds no logits."""
 
-import math
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
+from accelerate.hooks import ModelHook, add_hook_to_module
 from torch import nn
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hf_depth.models import loss_depth
-from hf_depth.models.loss_depth import cross_entropy_per_token, linear_cross_entropy
-from hf_depth.models.modeling_depth import (
-    DepthForConditionalGeneration,
-    T5ForConditionalGeneration,
-    UMT5ForConditionalGeneration,
-)
-from tiny_models import (
-    SIZE,
-    V1_0,
-    VOCAB_SIZE,
-    gradients,
-    random_batch,
-    tiny_config,
-    tiny_model,
-    tiny_t5_config,
-    tiny_umt5_config,
-)
+from hf_depth.kernels import linear_cross_entropy as kernel
+from hf_depth.kernels.linear_cross_entropy import linear_cross_entropy
+from hf_depth.models.modeling_depth import T5ForConditionalGeneration, cross_entropy_per_token
+from tiny_models import SIZE, V1_0, gradients, model_of, random_batch
 
 NUM_LABELS, D_MODEL, NUM_IDS = 37, 16, 50
 CHUNK = 8 * NUM_IDS * 4  # bytes: chunks of 8 rows, the last one of 5
@@ -52,15 +38,13 @@ def plain(hidden, weight, labels, loss_weights):
     return (loss_weights * token_losses).sum(), token_losses
 
 
-def results(function, arguments, objective="loss", scale=1.0, dtype=torch.float32) -> dict[str, torch.Tensor]:
-    """Loss, token losses and the gradients of `objective`, which is multiplied by `scale` as `GradScaler` does."""
+def results(function, arguments, scale=1.0, dtype=torch.float32) -> dict[str, torch.Tensor]:
+    """Loss, token losses and the gradients of the loss, which is multiplied by `scale` as `GradScaler` does."""
     arguments = {name: value.clone() for name, value in arguments.items()}
     for name in ("hidden", "weight"):
         arguments[name] = arguments[name].to(dtype).requires_grad_()
     loss, token_losses = function(**arguments)
-    other = (token_losses * torch.linspace(0, 1, NUM_LABELS)).sum()
-    objectives = {"loss": loss, "token_losses": other, "both": 2 * loss + other}
-    (scale * objectives[objective]).backward()
+    (scale * loss).backward()
     found = {"loss": loss.detach(), "token_losses": token_losses.detach()}
     return found | {name: arguments[name].grad.double() / scale for name in ("hidden", "weight")}
 
@@ -100,27 +84,25 @@ class Recorder(TorchDispatchMode):
 
 
 class LinearCrossEntropyTest(parameterized.TestCase):
-    @parameterized.product(
-        ignored=("none", "some", "all"), objective=("loss", "token_losses", "both"), chunk_bytes=(CHUNK, 2**20)
-    )
-    def test_values_and_gradients_are_those_of_all_logits_at_once(self, ignored, objective, chunk_bytes):
+    @parameterized.product(ignored=("none", "some", "all"), chunk_bytes=(CHUNK, 2**20))
+    def test_values_and_gradients_are_those_of_all_logits_at_once(self, ignored, chunk_bytes):
         arguments = problem(ignored)
-        expected = results(plain, arguments, objective)
-        with mock.patch.object(loss_depth, "CPU_CHUNK_BYTES", chunk_bytes):
-            found = results(linear_cross_entropy, arguments, objective)
+        expected = results(plain, arguments)
+        with mock.patch.object(kernel, "CPU_CHUNK_BYTES", chunk_bytes):
+            found = results(linear_cross_entropy, arguments)
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
         if ignored == "all":
             self.assertEqual(sum(value.abs().sum() for value in found.values()).item(), 0.0)
 
-    @parameterized.product(dtype=(torch.bfloat16, torch.float16), autocast=(False, True), objective=("loss", "both"))
-    def test_half_precision_errs_no_more_than_the_plain_loss_does(self, dtype, autocast, objective):
+    @parameterized.product(dtype=(torch.bfloat16, torch.float16), autocast=(False, True))
+    def test_half_precision_errs_no_more_than_the_plain_loss_does(self, dtype, autocast):
         arguments = problem()
-        exact = results(plain, arguments | {"hidden": arguments["hidden"].double()}, objective, dtype=torch.float64)
+        exact = results(plain, arguments, dtype=torch.float64)
         options = {"scale": 2.0**10, "dtype": torch.float32 if autocast else dtype}
-        with torch.autocast("cpu", dtype, enabled=autocast), mock.patch.object(loss_depth, "CPU_CHUNK_BYTES", CHUNK):
-            ours = errors(results(linear_cross_entropy, arguments, objective, **options), exact)
-            theirs = errors(results(plain, arguments, objective, **options), exact)
+        with torch.autocast("cpu", dtype, enabled=autocast), mock.patch.object(kernel, "CPU_CHUNK_BYTES", CHUNK):
+            ours = errors(results(linear_cross_entropy, arguments, **options), exact)
+            theirs = errors(results(plain, arguments, **options), exact)
         for name, error in ours.items():
             self.assertLess(error, 1.25 * theirs[name] + 1e-6, name)
 
@@ -176,10 +158,15 @@ class LinearCrossEntropyTest(parameterized.TestCase):
     def test_in_float64_nothing_is_rounded_to_float32(self):
         arguments = problem()
         arguments["loss_weights"] = arguments["loss_weights"].double() + 1e-12
-        for objective in ("loss", "both"):
-            expected = results(plain, arguments, objective, dtype=torch.float64)
-            found = results(linear_cross_entropy, arguments, objective, dtype=torch.float64)
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        expected, found = (results(each, arguments, dtype=torch.float64) for each in (plain, linear_cross_entropy))
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+    def test_in_float64_gradients_are_those_of_finite_differences(self):
+        arguments = {
+            name: value.double().requires_grad_() if value.is_floating_point() else value
+            for name, value in problem().items()
+        }
+        torch.autograd.gradcheck(lambda *values: linear_cross_entropy(*values)[0], tuple(arguments.values()))
 
     @parameterized.parameters(-1, NUM_IDS)
     def test_a_label_that_is_no_id_is_an_error(self, label):
@@ -234,8 +221,8 @@ class LinearCrossEntropyTest(parameterized.TestCase):
         head = Head(arguments.pop("weight"))
         compiled = torch.compile(head, backend="aot_eager", fullgraph=True, dynamic=False)
         found = {}
-        real = loss_depth._fill
-        with mock.patch.object(loss_depth, "_fill", side_effect=real) as runs:
+        real = kernel._fill
+        with mock.patch.object(kernel, "_fill", side_effect=real) as runs:
             for name, model in (("eager", head), ("compiled", compiled)):
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                     loss, token_losses = model(**arguments)
@@ -245,109 +232,52 @@ class LinearCrossEntropyTest(parameterized.TestCase):
         self.assertEqual(runs.call_count, 2)
         torch.testing.assert_close(found["compiled"], found["eager"])
 
-    def test_a_gradient_that_a_compiled_graph_does_not_have_is_an_error(self):
+    def test_token_losses_have_no_gradient(self):
         arguments = problem()
-        head = Head(arguments.pop("weight"))
-        compiled = torch.compile(head, backend="aot_eager", fullgraph=True, dynamic=False)
-        loss, token_losses = compiled(**arguments)
-        with self.assertRaisesRegex(RuntimeError, "skip_logits=False"):
-            (loss + token_losses.square().sum()).backward()
+        arguments["weight"].requires_grad_()
+        self.assertFalse(linear_cross_entropy(**arguments)[1].requires_grad)
 
     def test_the_operator_is_right_about_itself(self):
         arguments = problem()
         settings = (torch.float32, True, True, True)
-        torch.library.opcheck(loss_depth._linear_cross_entropy, (*arguments.values(), *settings))
+        torch.library.opcheck(kernel._linear_cross_entropy, (*arguments.values(), *settings))
 
 
-class ModelLossTest(parameterized.TestCase):
-    MODELS = (
-        ("depth", DepthForConditionalGeneration, tiny_config, {}),
-        ("t5_v1_0", T5ForConditionalGeneration, tiny_t5_config, V1_0),
-        ("umt5", UMT5ForConditionalGeneration, tiny_umt5_config, {}),
-    )
+class HeadTest(parameterized.TestCase):
+    """In a model."""
 
-    @parameterized.named_parameters(*MODELS)
-    def test_training_has_no_logits_unless_they_are_asked_for_and_the_same_gradients(self, model_class, config, shape):
-        model, batch = tiny_model(config(**shape), model_class=model_class).train(), random_batch(0)
-        self.assertIsNone(model(**batch).logits)
-        self.assertIsNone(model(**batch).predictions)
-        self.assertIsNotNone(model(**batch, skip_logits=False).logits)
-        expected = gradients(model, batch, skip_logits=False)
-        torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(model(**batch).loss, model(**batch, skip_logits=False).loss)
-
-    @parameterized.named_parameters(*MODELS)
-    def test_evaluation_has_logits_or_else_the_likeliest_ids(self, model_class, config, shape):
-        model, batch = tiny_model(config(**shape), model_class=model_class), random_batch(1)
-        whole, skipped = model(**batch), model(**batch, skip_logits=True)
-        self.assertIsNone(whole.predictions)
-        self.assertIsNone(skipped.logits)
-        torch.testing.assert_close(skipped.token_losses, whole.token_losses)
-        expected = whole.logits.argmax(-1).masked_fill(batch["labels"] == -100, -100)
-        self.assertEqual(skipped.predictions.tolist(), expected.tolist())
-
-    @parameterized.product(train=(True, False), skip_logits=(True, False))
-    def test_labels_may_be_int32(self, train, skip_logits):
-        model, batch = tiny_model().train(train), random_batch(1)
-        loss = model(**batch | {"labels": batch["labels"].int()}, skip_logits=skip_logits).loss
-        torch.testing.assert_close(loss, model(**batch).loss)
-
-    @parameterized.product(model=MODELS, plain_head=(True, False))
-    def test_weights_of_labels_make_the_loss(self, model, plain_head):
-        _, model_class, config, shape = model
-        model, batch = tiny_model(config(**shape), model_class=model_class).train(), random_batch(2)
-        weights = torch.rand(batch["labels"].shape)
-        outputs = model(**batch, skip_logits=False)
-        (weights * outputs.token_losses).sum().backward()
-        expected = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-        if not plain_head:
-            model.lm_head.register_forward_hook(lambda module, args, output: output.clone())
-        weighted = model(**batch, loss_weights=weights)
-        self.assertIsNone(weighted.logits)
-        self.assertFalse(weighted.token_losses.requires_grad)
-        torch.testing.assert_close(weighted.loss, (weights * outputs.token_losses).sum())
-        torch.testing.assert_close(model(**batch, loss_weights=weights, num_items_in_batch=3).loss, weighted.loss / 3)
-        found = gradients(model, batch, loss_weights=weights)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-    def test_a_head_that_is_hooked_to_is_called(self):
-        model, batch = tiny_model().train(), random_batch(3)
-        model.lm_head.register_forward_hook(lambda module, args, output: 0 * output)
-        self.assertAlmostEqual(model(**batch).loss.item(), math.log(VOCAB_SIZE), places=5)
-        model.eval()
-        self.assertLess(model(**batch, skip_logits=True).predictions.max().item(), 1)
-
-    @parameterized.parameters(({"skip_logits": True},), ({"loss_weights": torch.ones(3, 9)},))
-    def test_there_is_no_loss_without_labels(self, arguments):
-        batch = random_batch(4)
-        decoder_ids = batch.pop("labels").clamp(min=0)
-        with self.assertRaisesRegex(ValueError, "needs `labels`"):
-            tiny_model()(**batch, decoder_input_ids=decoder_ids, **arguments)
-
-    @parameterized.parameters((None,), (7,), (torch.tensor(49),))
-    def test_a_model_in_float64_has_a_loss_of_that_precision(self, num_items):
-        model, batch = tiny_model().double(), random_batch(5)
-        losses = [model(**batch, skip_logits=skip, num_items_in_batch=num_items).loss for skip in (True, False)]
-        torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
-
-    @parameterized.parameters((0,), (torch.tensor(0),))
-    def test_the_loss_of_no_labels_is_zero(self, num_items):
-        model, batch = tiny_model(), random_batch(5)
-        batch["labels"] = torch.full_like(batch["labels"], -100)
-        for skip in (True, False):
-            loss = model(**batch, skip_logits=skip, num_items_in_batch=num_items).loss
-            self.assertEqual(loss.item(), 0)
-
-    @parameterized.named_parameters(*MODELS)
-    def test_no_tensor_of_a_step_grows_with_labels_times_vocabulary(self, model_class, config, shape):
+    @parameterized.parameters(("depth", {}), ("t5", V1_0), ("umt5", {}))
+    def test_no_tensor_of_a_step_grows_with_labels_times_vocabulary(self, kind, shape):
         for vocab_size in (2048, 4096):
-            changes = {**shape, "vocab_size": vocab_size}
-            model = tiny_model(config(**changes), model_class=model_class).train()
+            model = model_of(kind, **shape, vocab_size=vocab_size).train()
             batch = random_batch(5, batch_size=8, source_length=16, target_length=32)
-            with mock.patch.object(loss_depth, "CPU_CHUNK_BYTES", 64 * 1024), Recorder() as step:
+            with mock.patch.object(kernel, "CPU_CHUNK_BYTES", 64 * 1024), Recorder() as step:
                 model(**batch).loss.backward()
             # A gradient of the embedding is the largest there is; logits of all 256 labels are 16 times as large.
             self.assertLessEqual(step.largest, vocab_size * SIZE["d_model"])
         with Recorder() as step:
             model(**batch, skip_logits=False).loss.backward()
         self.assertGreaterEqual(step.largest, 256 * 4096)
+
+    @parameterized.parameters("bias", "layer", "hook", "hook of accelerate")
+    def test_a_head_that_is_more_than_its_weight_is_called(self, kind):
+        model, batch = model_of("t5").train(), random_batch(6)
+        if kind == "bias":
+            model.lm_head.bias = nn.Parameter(torch.linspace(0, 3, NUM_IDS))
+        elif kind == "layer":
+            model.lm_head = nn.Sequential(model.lm_head, nn.Tanh())
+        elif kind == "hook":
+            model.lm_head.register_forward_hook(lambda module, args, output: output.tanh())
+        else:
+            add_hook_to_module(model.lm_head, ModelHook())
+        expected = gradients(model, batch, skip_logits=False)
+        with mock.patch.object(kernel, "linear_cross_entropy", side_effect=AssertionError):
+            torch.testing.assert_close(gradients(model, batch), expected)
+
+    def test_a_model_without_the_package_computes_the_same(self):
+        model, batch = model_of("depth").train(), random_batch(7)
+        expected, losses = gradients(model, batch), model(**batch).token_losses
+        with mock.patch.object(T5ForConditionalGeneration, "head_loss", None):
+            torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(model(**batch).token_losses, losses)
+            self.assertIsNone(model(**batch).logits)

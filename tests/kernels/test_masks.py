@@ -1,23 +1,17 @@
 """Compact masks say what dense ones say."""
 
 from itertools import product
-from types import SimpleNamespace
 
 import torch
 from absl.testing import parameterized
+from transformers import DynamicCache
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function, sdpa_mask
 
-from hf_depth.models.masking_depth import (
-    compact_mask,
-    create_mask,
-    depth_mask,
-    expand_mask,
-    is_compact,
-    own_sentence_groups,
-    sentence_to_sentence_groups,
-)
+from hf_depth.kernels.masks import expand_mask, is_compact, mask_for
+from hf_depth.models.modeling_depth import MaskRule, make_mask, own_sentence_groups, sentence_to_sentence_groups
+from tiny_models import tiny_config
 
-CONFIGS = [SimpleNamespace(_attn_implementation=name) for name in ("depth_sdpa", "sdpa")]
+on_cpu = mask_for(("cpu",))
 
 
 class CompactMaskTest(parameterized.TestCase):
@@ -54,43 +48,23 @@ class CompactMaskTest(parameterized.TestCase):
             groups = own_sentence_groups(source, segments[0] if is_packed else None)
         else:
             groups = sentence_to_sentence_groups(query, key, *(pair or ()))
-        padding_mask = torch.rand(key.shape, generator=generator) < 0.7 if is_padded else None
-        compact, dense = (
-            create_mask(
-                config,
-                padding_mask,
-                query.shape,
-                key.shape[1],
-                dtype=torch.float32,
-                device=torch.device("cpu"),
-                is_causal=kind == "decoder",
-                segments=pair,
-                groups=groups,
-            )
-            for config in CONFIGS
-        )
-        self.assertTrue(is_compact(compact))
-        self.assertFalse(is_compact(dense))
-        self.assertEqual(expand_mask(compact, query.shape[1]).tolist(), dense.tolist())
+        padding = torch.rand(key.shape, generator=generator) < 0.7 if is_padded else None
+        rule = MaskRule(padding, pair, groups, is_causal=kind == "decoder")
+        self.check(rule, query.shape[1], key.shape[1])
 
     @parameterized.parameters((3,), (torch.tensor(3),))
     def test_queries_behind_a_cache_are_those_at_their_offset(self, offset):
-        sentence_mask = torch.rand(2, 9, generator=torch.Generator().manual_seed(0)) < 0.5
-        compact, dense = (
-            create_mask(
-                config,
-                None,
-                (2, 4),
-                9,
-                dtype=torch.float32,
-                device=torch.device("cpu"),
-                query_offset=offset,
-                is_causal=True,
-                groups=sentence_to_sentence_groups(sentence_mask, sentence_mask),
-            )
-            for config in CONFIGS
-        )
-        self.assertEqual(expand_mask(compact, 4).tolist(), dense.tolist())
+        sentence_mask = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+        rule = MaskRule(groups=sentence_to_sentence_groups(sentence_mask, sentence_mask), is_causal=True)
+        self.check(rule, 4, 9, q_offset=offset)
+
+    def check(self, rule, queries, keys, **others):
+        arguments = {"batch_size": 3, "q_length": queries, "kv_length": keys, "mask_function": rule, **others}
+        compact, dense = on_cpu(**arguments), sdpa_mask(**arguments, allow_is_causal_skip=False)
+        self.assertTrue(is_compact(compact))
+        self.assertFalse(is_compact(dense))
+        self.assertEqual(expand_mask(compact, queries).tolist(), dense.tolist())
+        self.assertEqual(mask_for(("cuda",))(**arguments, allow_is_causal_skip=False).tolist(), dense.tolist())
 
 
 class TransformersMaskTest(parameterized.TestCase):
@@ -104,31 +78,44 @@ class TransformersMaskTest(parameterized.TestCase):
             "q_offset": offset,
             "mask_function": causal_mask_function if is_causal else bidirectional_mask_function,
             "attention_mask": torch.arange(keys) < torch.tensor([[keys], [1]]) if is_padded else None,
-            "allow_is_bidirectional_skip": not is_causal,
+            "allow_is_causal_skip": False,
         }
-        found, expected = depth_mask(**arguments), sdpa_mask(**arguments)
-        if expected is None:
-            self.assertIsNone(found)
-        else:
-            self.assertEqual(is_compact(found), queries > 1)
-            dense = expand_mask(found, queries) if is_compact(found) else found
-            self.assertEqual(dense.expand(expected.shape).tolist(), expected.tolist())
+        found, expected = on_cpu(**arguments), sdpa_mask(**arguments)
+        self.assertEqual(is_compact(found), queries > 1)
+        dense = expand_mask(found, queries) if is_compact(found) else found
+        self.assertEqual(dense.expand(expected.shape).tolist(), expected.tolist())
 
     def test_rules_that_are_not_known_are_evaluated(self):
         def odd(batch_idx, head_idx, q_idx, kv_idx):
             return (q_idx + kv_idx) % 2 == 1
 
-        arguments = {
-            "batch_size": 1,
-            "q_length": 4,
-            "kv_length": 4,
-            "mask_function": odd,
-            "allow_is_causal_skip": False,
-        }
-        self.assertEqual(depth_mask(**arguments).tolist(), sdpa_mask(**arguments).tolist())
+        arguments = {"batch_size": 1, "q_length": 4, "kv_length": 4, "mask_function": odd}
+        arguments["allow_is_causal_skip"] = False
+        self.assertEqual(on_cpu(**arguments).tolist(), sdpa_mask(**arguments).tolist())
 
-    def test_without_padding_there_is_no_mask(self):
-        arguments = {"batch_size": 1, "q_length": 4, "kv_length": 4}
-        self.assertIsNone(depth_mask(**arguments))
-        is_causal = compact_mask((1, 4), 4, "cpu", is_causal=True)
-        self.assertEqual(depth_mask(**arguments, allow_is_causal_skip=False).tolist(), is_causal.tolist())
+
+class SlidingWindowTest(parameterized.TestCase):
+    """Layers of a stack may differ, as in T5Gemma: then there is a mask for each kind of them."""
+
+    @parameterized.parameters(False, True)
+    def test_each_kind_of_layers_has_a_mask(self, is_decoder):
+        config = tiny_config(is_decoder=is_decoder)
+        config.layer_types, config.sliding_window = ["full_attention", "sliding_attention"], 3
+        config._attn_implementation = "sdpa"
+        rule = MaskRule(is_causal=is_decoder)
+        masks = make_mask(config, rule, (1, 6), 6, torch.float32, torch.device("cpu"))
+        expected = {"full_attention": [], "sliding_attention": []}
+        for query in range(6):
+            is_past = [key <= query or not is_decoder for key in range(6)]
+            expected["full_attention"].append(is_past)
+            near = range(query - 2, query + 1) if is_decoder else range(query - 1, query + 2)
+            expected["sliding_attention"].append([key in near for key in range(6)])
+        self.assertEqual({kind: mask[0, 0].tolist() for kind, mask in masks.items()}, expected)
+
+    def test_keys_in_a_cache_come_before_the_queries(self):
+        config, cache = tiny_config(), DynamicCache()
+        config._attn_implementation = "sdpa"
+        cache.update(torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8), 0)
+        rule = MaskRule(is_causal=True)
+        mask = make_mask(config, rule, (1, 2), 2, torch.float32, torch.device("cpu"), cache)
+        self.assertEqual(mask[0, 0].int().tolist(), [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])

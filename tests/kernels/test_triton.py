@@ -16,7 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 import interpreted_attention
-from hf_depth.models import triton_depth
+from hf_depth.kernels import triton as triton_kernels
 
 # (mask, queries, keys, head size, has a bias). Tiles are of 16 queries and 32 keys.
 CASES = {
@@ -146,16 +146,16 @@ class LaunchTest(parameterized.TestCase):
                 running.pop()
 
         with ThreadPoolExecutor(4) as threads:
-            launches = [threads.submit(triton_depth._launch, Kernel(), None, torch.zeros(1)) for _ in range(4)]
+            launches = [threads.submit(triton_kernels._launch, Kernel(), None, torch.zeros(1)) for _ in range(4)]
         self.assertEqual([launch.result() for launch in launches], [None] * 4)
         self.assertEqual(most, [(1, True)] * 4)
 
     @parameterized.parameters((16, False), (1024, True))
     def test_configurations_are_measured_for_large_inputs_alone(self, length, is_measured):
-        kernel = triton_depth._forward_kernel
+        kernel = triton_kernels._forward_kernel
         query, common = torch.zeros(2, 2, length, 16), {"BLOCK_D": 16, "key_length": length}
         with mock.patch.object(kernel, "run") as measuring, mock.patch.object(kernel.fn, "run") as running:
-            triton_depth._launch(kernel, None, query, **common)
+            triton_kernels._launch(kernel, None, query, **common)
         self.assertEqual((measuring.called, running.called), (is_measured, not is_measured))
         if not is_measured:
             settings = running.call_args.kwargs
@@ -166,16 +166,16 @@ class BrokenDeviceTest(parameterized.TestCase):
     """After an illegal read, a GPU answers every call of the process with that error."""
 
     def check(self, synchronize):
-        triton_depth.check_triton_attention.cache_clear()
-        self.addCleanup(triton_depth.check_triton_attention.cache_clear)
+        triton_kernels.check_triton_attention.cache_clear()
+        self.addCleanup(triton_kernels.check_triton_attention.cache_clear)
         failing = mock.Mock(side_effect=RuntimeError("an illegal memory access was encountered"))
         with (
-            mock.patch.object(triton_depth, "_compare_with_formula", failing),
+            mock.patch.object(triton_kernels, "_compare_with_formula", failing),
             mock.patch.object(torch.cuda, "is_available", return_value=True),
             mock.patch.object(torch.cuda, "get_device_capability", return_value=(9, 0)),
             mock.patch.object(torch.cuda, "synchronize", synchronize),
         ):
-            return triton_depth.check_triton_attention(torch.device("cuda:0"), 64, torch.bfloat16)
+            return triton_kernels.check_triton_attention(torch.device("cuda:0"), 64, torch.bfloat16)
 
     def test_a_device_that_still_works_is_used_without_the_kernels(self):
         self.assertIn("illegal memory access", self.check(mock.Mock()))
@@ -218,10 +218,10 @@ def compile_kernel(
     lengths: str = "even",
     **changes: bool,
 ) -> triton.compiler.CompiledKernel:
-    """Compile a kernel of `triton_depth`, by default for bfloat16, bias and mask, without a GPU."""
-    kernel, is_even = getattr(triton_depth, name), lengths == "even"
+    """Compile a kernel, by default for bfloat16, bias and mask, without a GPU."""
+    kernel, is_even = getattr(triton_kernels, name), lengths == "even"
     if isinstance(kernel, triton.runtime.Autotuner):
-        configs = triton_depth._fitting_configs(kernel.configs, {"query": torch.empty(0, dtype=dtype)}, BLOCK_D=64)
+        configs = triton_kernels._fitting_configs(kernel.configs, {"query": torch.empty(0, dtype=dtype)}, BLOCK_D=64)
         function, config = kernel.fn.fn, configs[config_index]
         constants = {"HAS_BIAS": True, "HAS_MASK": True, "IS_CAUSAL": False, "HEAD_DIM": 64, "BLOCK_D": 64}
         constants |= {"EVEN_QUERIES": is_even, "EVEN_KEYS": is_even, "PRECISION": "ieee"} | changes
@@ -262,8 +262,8 @@ class CompiledKernelsTest(parameterized.TestCase):
     @parameterized.product(name=KERNELS, head_dim=(64, 128), dtype=(torch.float32, torch.bfloat16))
     def test_every_head_size_has_tiles_that_any_gpu_has_memory_for(self, name, head_dim, dtype):
         query = torch.empty(0, dtype=dtype)
-        configs = triton_depth._fitting_configs(
-            getattr(triton_depth, name).configs, {"query": query}, BLOCK_D=head_dim
+        configs = triton_kernels._fitting_configs(
+            getattr(triton_kernels, name).configs, {"query": query}, BLOCK_D=head_dim
         )
         # At most two tensors of a tile's queries, and two of its keys, are there in each stage.
         rows = [2 * (config.kwargs["BLOCK_Q"] + config.kwargs["BLOCK_K"]) * config.num_stages for config in configs]
@@ -291,11 +291,11 @@ class CompiledKernelsTest(parameterized.TestCase):
 
     @parameterized.parameters(*KERNELS)
     def test_float32_and_wide_heads_get_small_tiles(self, name):
-        configs = getattr(triton_depth, name).configs
+        configs = getattr(triton_kernels, name).configs
 
         def fitting(dtype, block_d):
             query = torch.zeros(1, dtype=dtype)
-            return triton_depth._fitting_configs(configs, {"query": query}, BLOCK_D=block_d)
+            return triton_kernels._fitting_configs(configs, {"query": query}, BLOCK_D=block_d)
 
         self.assertEqual(fitting(torch.bfloat16, 64), configs)
         for dtype, block_d, sizes in (

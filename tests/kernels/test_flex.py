@@ -6,8 +6,8 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 
-from hf_depth.models.flex_depth import depth_flex, flex_block_mask
-from hf_depth.models.masking_depth import expand_mask
+from hf_depth.kernels.flex import depth_flex, flex_block_mask
+from hf_depth.kernels.masks import expand_mask
 from interpreted_attention import eager, inputs, masks, relative_errors, results
 
 KINDS = ("none", "causal", "padded", "causal packed", "packed sentences", "sentences nothing")
