@@ -13,7 +13,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-import triton
 
 from helpers import load_script
 from hf_depth.kernels import triton as triton_kernels
@@ -218,11 +217,13 @@ def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, l
     the keys to a tile of each call with a mask, by kernel.
     """
     triton_kernels.check_triton_attention.cache_clear()
-    configs = [triton.Config({"BLOCK_Q": 16, "BLOCK_K": keys}) for keys in (64, 32, 16)]
+    configs = [triton_kernels.triton.Config({"BLOCK_Q": 16, "BLOCK_K": keys}) for keys in (64, 32, 16)]
     calls = {}
     with contextlib.ExitStack() as patches:
         for kernel in [
-            kernel for kernel in vars(triton_kernels).values() if isinstance(kernel, triton.runtime.Autotuner)
+            kernel
+            for kernel in vars(triton_kernels).values()
+            if isinstance(kernel, triton_kernels.triton.runtime.Autotuner)
         ]:
             name = kernel.base_fn.__name__
 
@@ -245,8 +246,15 @@ def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, l
 
 def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
     """The errors of large inputs, whose tiles are chosen by measuring them; the kernel of each measurement."""
-    kernels = [kernel for kernel in vars(triton_kernels).values() if isinstance(kernel, triton.runtime.Autotuner)]
-    configs = [triton.Config({"BLOCK_Q": 32, "BLOCK_K": 16}), triton.Config({"BLOCK_Q": 16, "BLOCK_K": 32})]
+    kernels = [
+        kernel
+        for kernel in vars(triton_kernels).values()
+        if isinstance(kernel, triton_kernels.triton.runtime.Autotuner)
+    ]
+    configs = [
+        triton_kernels.triton.Config({"BLOCK_Q": 32, "BLOCK_K": 16}),
+        triton_kernels.triton.Config({"BLOCK_Q": 16, "BLOCK_K": 32}),
+    ]
     measured = []
     arguments = inputs(20, 20, 16, torch.float32, True)
     right = results(eager, *(tensor.double() for tensor in arguments), None, True)

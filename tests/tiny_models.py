@@ -67,10 +67,10 @@ def tiny_model(
     return model
 
 
-def model_of(kind: str, attn_implementation: str = "sdpa", **changes):
+def model_of(kind: str, attn_implementation: str = "sdpa", seed: int = 0, **changes):
     """A `tiny_model` of one of `MODELS`."""
     model_class, config = MODELS[kind]
-    return tiny_model(config(**changes), attn_implementation, model_class=model_class)
+    return tiny_model(config(**changes), attn_implementation, seed, model_class)
 
 
 def random_ids(generator: torch.Generator, batch_size: int, length: int, sentence_tokens: float = 0.3) -> torch.Tensor:

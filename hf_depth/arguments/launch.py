@@ -69,7 +69,8 @@ def set_up(training_args: TrainingArguments) -> None:
     """
     Set up logging, check the launch, and give each run of a W&B sweep a folder of its own. Progress bars are shown on
     a terminal only, by the first of all processes, and not with `disable_tqdm`. Warnings of this package are shown
-    once, not by each process; by each with another `log_level_replica` than the default.
+    once, not by each process; by each with another `log_level_replica` than the default. A CPU takes denormal numbers
+    for 0: gradients of a T5 are full of them, on which some processors spend most of a step.
 
     Args:
         training_args (`transformers.TrainingArguments`): its `output_dir` becomes `output_dir/WANDB_RUN_ID` in a
@@ -82,6 +83,7 @@ def set_up(training_args: TrainingArguments) -> None:
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
         raise ValueError("Name the folder of the run by `--output_dir`.")
+    torch.set_flush_denormal(True)
     # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
     if "WANDB_SWEEP_ID" in os.environ and "WANDB_RUN_ID" in os.environ:

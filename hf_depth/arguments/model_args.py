@@ -61,7 +61,7 @@ class ModelArguments:
     attn_implementation: str = field(
         default="auto",
         metadata={
-            "help": "`auto`, what is fastest on this machine, or the name of an implementation. All compute the same.",
+            "help": "The name of an implementation; `auto` is sdpa. All compute the same.",
             "choices": list(ATTENTION_IMPLEMENTATIONS),
         },
     )

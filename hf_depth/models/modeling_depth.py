@@ -7,7 +7,7 @@ Imports only torch, transformers and the configuration beside it: the Hub ships 
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,7 +130,9 @@ class MaskRule:
     groups: tuple[torch.LongTensor, torch.LongTensor] | None = None
     is_causal: bool = False
 
-    def __call__(self, batch_idx, head_idx, q_idx, kv_idx) -> torch.BoolTensor:
+    def __call__(
+        self, batch_idx: torch.Tensor, head_idx: torch.Tensor, q_idx: torch.Tensor, kv_idx: torch.Tensor
+    ) -> torch.BoolTensor:
         allowed = q_idx >= (kv_idx if self.is_causal else 0)
         if self.padding is not None:
             allowed = allowed & self.padding[batch_idx, kv_idx]
@@ -280,13 +282,12 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return losses.view(labels.shape)
 
 
-def _whole(parameters: Iterable[nn.Parameter]) -> contextlib.AbstractContextManager:
-    """Under DeepSpeed ZeRO-3 the whole of parameters, of which each process has a part; written by the first one."""
-    parts = [parameter for parameter in parameters if hasattr(parameter, "ds_id")]
-    if not parts:
+def _whole(parameter: nn.Parameter) -> contextlib.AbstractContextManager:
+    """Under DeepSpeed ZeRO-3 the whole of a parameter, of which each process has a part."""
+    if not hasattr(parameter, "ds_id"):
         return contextlib.nullcontext()
     # By its name: whoever loads this file from the Hub would need each package that it imports.
-    return importlib.import_module("deepspeed").zero.GatheredParameters(parts, modifier_rank=0)
+    return importlib.import_module("deepspeed").zero.GatheredParameters([parameter])
 
 
 def _take_cache(cache: Cache | None, kwargs: dict[str, Any]) -> Cache | None:
@@ -298,6 +299,18 @@ def _take_cache(cache: Cache | None, kwargs: dict[str, Any]) -> Cache | None:
             "that does not know transformers 5.24 passes its prefix by the old name: use LoRA or prompt tuning.)"
         )
     return cache if old is None else old
+
+
+def _only_new_ids(input_ids: torch.LongTensor, cache: Cache | None, kwargs: dict[str, Any]) -> None:
+    """
+    Let `prepare_inputs_for_generation` feed the decoder no ids that a cache holds: transformers (5.24) forgets to
+    where an assistant goes on with its cache, and for a given one without a `decoder_attention_mask`, which would say
+    whether the ids are all of them.
+    """
+    has_all_ids = not kwargs.get("is_first_iteration") or kwargs.get("decoder_attention_mask") is None
+    if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
+        if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
+            kwargs["next_sequence_length"] = input_ids.shape[1] - past
 
 
 # Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
@@ -340,25 +353,21 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         super().__init__(config)
         # T5Config forces `True`; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
-        if getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
-            for stack in (self.encoder, self.decoder):
-                for block in stack.block[1:]:
-                    self._add_position_bias(block.layer[0].SelfAttention)
-
-    def _add_position_bias(self, attention: nn.Module) -> None:
-        """As in UMT5, a layer has a relative position bias of its own, in place of that of the first one."""
-        shape = (self.config.relative_attention_num_buckets, self.config.num_heads)
-        attention.has_relative_attention_bias = True
-        attention.relative_attention_bias = nn.Embedding(*shape)
-        with _whole(attention.relative_attention_bias.parameters()):
-            std = self.config.initializer_factor * self.config.d_model**-0.5
-            init.normal_(attention.relative_attention_bias.weight, mean=0.0, std=std)
-        attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
+        _add_position_biases(config, self.encoder, self.decoder)
 
     @classmethod
     def is_custom_code(cls) -> bool:
         """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
         return False
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
+        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
+        auto_class, cls._auto_class = cls._auto_class, None
+        try:
+            return super()._from_config(config, **kwargs)
+        finally:
+            cls._auto_class = auto_class
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
@@ -372,20 +381,16 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         is_missing = missing_keys is not None and "lm_head.weight" in missing_keys
         if is_missing and "shared.weight" not in missing_keys and not self.config.scale_decoder_outputs:
             # Transformers 5 trains such models tied and leaves the head out of the file: this keeps their function.
-            self.lm_head.weight = nn.Parameter(self.shared.weight.detach().clone())
+            with _whole(self.shared.weight):
+                self.lm_head.weight = nn.Parameter(self.shared.weight.detach().clone())
             missing_keys.discard("lm_head.weight")
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        own = module.parameters()
-        if isinstance(module, PreTrainedModel):  # its other modules have their own turn
-            own = [self.shared.weight, self.lm_head.weight] if module is self else []
-        with _whole(own):
-            super()._init_weights(module)
-            if module is self and not self.config.scale_decoder_outputs:
-                # T5X and FlashT5 do so: logits of unit variance, hence a first loss near ln(vocab_size).
-                std = self.config.initializer_factor * self.config.d_model**-0.5
-                init.normal_(self.lm_head.weight, mean=0.0, std=std)
+        super()._init_weights(module)
+        if module is self and not self.config.scale_decoder_outputs:
+            # T5X and FlashT5 do so: logits of unit variance, hence a first loss near ln(vocab_size).
+            init.normal_(self.lm_head.weight, mean=0.0, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
     @can_return_tuple
     def forward(
@@ -438,18 +443,18 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         cache = _take_cache(cache, kwargs)
         if labels is None and (skip_logits or loss_weights is not None):
             raise ValueError("`skip_logits=True` and `loss_weights` need `labels`, without which there is no loss.")
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
-        if labels is not None and use_cache is None:
-            use_cache = False  # the decoder's own copy of the configuration would build a cache in training
         cross_mask = attention_mask
         if encoder_segment_ids is not None or decoder_segment_ids is not None:
             use_cache = _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
             source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
-            target = _first(decoder_input_ids, decoder_inputs_embeds)
+            target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
             given = (encoder_segment_ids, decoder_segment_ids, attention_mask, decoder_attention_mask)
             attention_mask, cross_mask, decoder_attention_mask = self._packed_masks(*given)
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
+        if labels is not None and use_cache is None:
+            use_cache = False  # the decoder's own copy of the configuration would build a cache in training
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -495,6 +500,13 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
             return shifted
         return shifted.masked_fill(is_segment_start(segment_ids), self.config.decoder_start_token_id)
 
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.LongTensor, cache: Cache | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """As in T5, also where an assistant or the caller has filled the cache."""
+        _only_new_ids(input_ids, cache, kwargs)
+        return super().prepare_inputs_for_generation(input_ids, cache=cache, **kwargs)
+
     def _packed_masks(self, source, target, attention_mask, decoder_attention_mask):
         """The masks of the encoder, of cross-attention and of the decoder from segment ids (B, S) and (B, T)."""
 
@@ -526,8 +538,9 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         found = None
         if skip_logits and self.head_loss is not None:
             # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
-            weights = torch.ones_like(labels, dtype=torch.float32) if loss_weights is None else loss_weights
-            weights = weights.to(hidden_states.device)
+            exact = torch.promote_types(hidden_states.dtype, torch.float32)
+            weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights
+            weights = weights.to(hidden_states.device, torch.promote_types(weights.dtype, exact))
             rows = (hidden_states.flatten(0, 1), self.lm_head, labels.to(hidden_states.device).flatten())
             weights = weights if divisor is None else weights / divisor
             found = self.head_loss(*rows, weights.flatten(), with_predictions=not self.training)
@@ -546,6 +559,18 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
                 logits = None
         token_losses = token_losses if loss_weights is None else token_losses.detach()
         return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
+
+
+def _add_position_biases(config: PreTrainedConfig, *stacks: PreTrainedModel) -> None:
+    """As in UMT5, each layer has a relative position bias of its own, if the configuration says so."""
+    if not getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
+        return
+    for attention in [block.layer[0].SelfAttention for stack in stacks for block in stack.block[1:]]:
+        attention.has_relative_attention_bias = True
+        attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
+        std = config.initializer_factor * config.d_model**-0.5
+        init.normal_(attention.relative_attention_bias.weight, mean=0.0, std=std)
+        attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
 
 
 def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -792,10 +817,7 @@ class DepthMixin(DepthEncoderMixin):
         """
         cache = _take_cache(cache, kwargs)
         is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
-            use_cache = False if use_cache is None else use_cache
-        target = _first(decoder_input_ids, decoder_inputs_embeds)
+        target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
         if target is None:
             raise ValueError(
                 "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or "
@@ -805,6 +827,9 @@ class DepthMixin(DepthEncoderMixin):
             use_cache = _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
             source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
+            use_cache = False if use_cache is None else use_cache
         if encoder_outputs is None:
             given = {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids}
             given |= {name: kwargs.get(name) for name in ("output_attentions", "output_hidden_states")}
@@ -855,7 +880,8 @@ class DepthMixin(DepthEncoderMixin):
         length = shape[1] if cache is None else cache.get_mask_sizes(shape[1], 0)[0]
         groups = None
         if self.config.hierarchical_decoder_mask:
-            _check_so_far(so_far, 0 if cache is None else cache.get_seq_length(), shape[1])
+            if cache is not None and so_far.shape[1] < length:
+                _check_so_far(so_far, cache.get_seq_length(), shape[1])
             keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
             groups = sentence_to_sentence_groups(keys, keys)
         rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
@@ -887,9 +913,9 @@ class DepthMixin(DepthEncoderMixin):
         As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is,
         since `forward` makes the hierarchical one of it.
         """
-        inputs = super().prepare_inputs_for_generation(
-            input_ids, decoder_attention_mask=decoder_attention_mask, **kwargs
-        )
+        kwargs["decoder_attention_mask"] = decoder_attention_mask
+        _only_new_ids(input_ids, kwargs.get("cache"), kwargs)
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         inputs["decoder_attention_mask"] = decoder_attention_mask
         sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
         if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
@@ -927,7 +953,9 @@ class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, Gene
 def _check_so_far(sentence_mask: torch.BoolTensor, past: Any, length: int) -> None:
     """Raise unless a mask covers all decoder tokens: `past` in a cache, and `length`."""
     # The length of a static cache is a tensor, which a compiled graph cannot read; `generate()` pads its mask.
-    if isinstance(past, int) and past > 0 and sentence_mask.shape[1] < past + length:
+    if torch.compiler.is_compiling() and isinstance(past, torch.Tensor):
+        return
+    if past > 0 and sentence_mask.shape[1] < past + length:
         raise ValueError(
             f"`cache` holds {past} tokens, but `decoder_sentence_mask` is missing or does not cover them: pass it "
             "for all decoder tokens so far. `generate()` makes it of its `decoder_input_ids`, if those are all ids. "
@@ -986,6 +1014,10 @@ class DepthEncoderModel(DepthEncoderMixin, StockT5Encoder):
 
     config_class = DepthConfig
     _keys_to_ignore_on_load_unexpected = [r"decoder", r"lm_head"]
+
+    def __init__(self, config: DepthConfig):
+        super().__init__(config)
+        _add_position_biases(config, self.encoder)
 
     @classmethod
     def is_custom_code(cls) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.utils import has_compiled_regions, is_compiled_module
+from accelerate.utils import is_compiled_module
 from huggingface_hub import ModelCard
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
@@ -355,8 +355,8 @@ class DepthTrainer(EvaluationTrainer):
             token_losses = outputs["token_losses"]
             loss = outputs["loss"]
         else:
-            if self._weights_losses and model.training and has_compiled_regions(model):
-                inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients there
+            if self._weights_losses:
+                inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients
             outputs = model(**inputs, use_cache=False)
             token_losses = outputs.get("token_losses")
             if token_losses is None:

@@ -94,11 +94,6 @@ class ModelArgumentsTest(parameterized.TestCase):
         arguments = ModelArguments(model_name_or_path=checkpoint, dropout_rate=given)
         self.assertEqual(arguments.for_loading().get("dropout_rate"), expected)
 
-    def test_a_model_is_loaded_for_the_device_of_its_training(self):
-        training_args = DepthTrainingArguments("runs/x", use_cpu=True)
-        self.assertEqual(ModelArguments().for_loading(training_args)["device"].type, "cpu")
-        self.assertIsNone(ModelArguments().for_loading()["device"])  # the GPU, if there is one
-
 
 class FineTuningModelArgumentsTest(parameterized.TestCase):
     @parameterized.parameters("depth", "t5")

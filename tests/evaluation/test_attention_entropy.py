@@ -34,7 +34,7 @@ def batch_of(length: int = 20, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 class AttentionEntropyTest(parameterized.TestCase):
-    @parameterized.parameters("eager", "sdpa", "depth_sdpa")
+    @parameterized.parameters("eager", "sdpa")
     def test_even_weights_have_one_and_a_single_key_has_none(self, implementation):
         model = without_biases(tiny_model(attn_implementation=implementation))
         even = attention_entropy(scaled_queries(model, 0.0), batch_of())
@@ -64,7 +64,7 @@ class AttentionEntropyTest(parameterized.TestCase):
             found = attention_entropy(model, batch)[kind][1]
             self.assertAlmostEqual(found, sum(shares) / len(shares), delta=1e-5)
 
-    @parameterized.parameters("sdpa", "depth_sdpa")
+    @parameterized.parameters("sdpa", "depth_flex")
     def test_the_model_has_its_implementation_and_its_outputs_again(self, implementation):
         model, batch = tiny_model(attn_implementation=implementation), batch_of()
         before = model(**batch).logits

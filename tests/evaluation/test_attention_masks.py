@@ -8,9 +8,9 @@ from absl.testing import parameterized
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from helpers import tiny_tokenizer
-from hf_depth import T5ForConditionalGeneration, load_model
+from hf_depth import load_model
 from hf_depth.evaluation.attention_masks import attention_masks, describe_masks, masks_figure, plot_attention_masks
-from tiny_models import SENTENCE_TOKENS, no_flex_attention, random_batch, tiny_model, tiny_t5_config
+from tiny_models import SENTENCE_TOKENS, model_of, random_batch, tiny_model
 
 
 def allowed(kind, queries, keys, query, key):
@@ -32,13 +32,12 @@ def oracle(kind, queries, keys):
 
 
 class AttentionMasksTest(parameterized.TestCase):
-    @parameterized.parameters("eager", "sdpa", "flex_attention", "depth_sdpa")
+    @parameterized.parameters("eager", "sdpa", "depth_flex")
     def test_the_masks_are_those_of_the_rules(self, implementation):
         batch = random_batch(0, batch_size=1)
         model = tiny_model(attn_implementation=implementation)
-        target = model._shift_right(batch["labels"])
-        with no_flex_attention():
-            masks = attention_masks(model, batch["input_ids"], target)
+        target = model.shift_labels(batch["labels"])
+        masks = attention_masks(model, batch["input_ids"], target)
         source, target = batch["input_ids"][0].tolist(), target[0].tolist()
         places = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
         for kind, (queries, keys) in places.items():
@@ -49,7 +48,7 @@ class AttentionMasksTest(parameterized.TestCase):
         batch = random_batch(1)
         self.assertFalse(batch["attention_mask"].all())
         model = tiny_model(attn_implementation=implementation)
-        target = model._shift_right(batch["labels"])
+        target = model.shift_labels(batch["labels"])
         masks = attention_masks(model, batch["input_ids"], target, batch["attention_mask"])
         for kind in ("encoder", "cross"):
             padding = ~batch["attention_mask"][:, None].expand_as(masks[kind])
@@ -57,15 +56,16 @@ class AttentionMasksTest(parameterized.TestCase):
 
     def test_a_t5_attends_to_all_and_in_the_decoder_to_all_before(self):
         batch = random_batch(0, batch_size=1)
-        model = tiny_model(tiny_t5_config(), model_class=T5ForConditionalGeneration)
-        masks = attention_masks(model, batch["input_ids"], model._shift_right(batch["labels"]))
+        model = model_of("t5")
+        masks = attention_masks(model, batch["input_ids"], model.shift_labels(batch["labels"]))
         self.assertTrue(masks["encoder"].all() and masks["cross"].all())
         self.assertTrue(masks["decoder"].equal(torch.ones(1, 9, 9, dtype=torch.bool).tril()))
 
     def test_the_model_is_left_as_it_was(self):
         batch, model = random_batch(0), tiny_model()
-        attention_masks(model, batch["input_ids"], model._shift_right(batch["labels"]))
-        self.assertFalse(any(module._forward_pre_hooks for module in model.modules()))
+        before = [len(module._forward_pre_hooks) for module in model.modules()]
+        attention_masks(model, batch["input_ids"], model.shift_labels(batch["labels"]))
+        self.assertEqual([len(module._forward_pre_hooks) for module in model.modules()], before)
 
 
 class PictureTest(parameterized.TestCase):

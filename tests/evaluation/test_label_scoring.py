@@ -9,20 +9,8 @@ from transformers import T5ForConditionalGeneration as StockT5
 
 from hf_depth.evaluation import label_scoring
 from hf_depth.evaluation.label_scoring import score_labels
-from hf_depth.models.modeling_depth import (
-    DepthForConditionalGeneration,
-    T5ForConditionalGeneration,
-    UMT5ForConditionalGeneration,
-)
-from tiny_models import (
-    V1_0,
-    random_batch,
-    tiny_config,
-    tiny_model,
-    tiny_t5_config,
-    tiny_umt5_config,
-    uncompiled_flex_attention,
-)
+from tiny_models import MODELS as OURS
+from tiny_models import V1_0, random_batch, tiny_model, tiny_t5_config
 
 # Labels of different lengths, some with a common beginning, one the beginning of another, some with sentence tokens.
 LABELS = torch.tensor(
@@ -35,12 +23,7 @@ LABELS = torch.tensor(
         [9, 1, -100, -100, -100],
     ]
 )
-MODELS = {
-    "depth": (DepthForConditionalGeneration, tiny_config),
-    "t5": (T5ForConditionalGeneration, tiny_t5_config),
-    "umt5": (UMT5ForConditionalGeneration, tiny_umt5_config),
-    "stock_t5": (StockT5, lambda **changes: tiny_t5_config(**V1_0, **changes)),
-}
+MODELS = OURS | {"stock_t5": (StockT5, lambda **changes: tiny_t5_config(**V1_0, **changes))}
 
 
 def model_of(kind, attn_implementation="sdpa", **changes):
@@ -62,20 +45,13 @@ def slow_scores(model, batch, label_ids):
 
 
 class ScoresTest(parameterized.TestCase):
-    @parameterized.product(kind=list(MODELS), attn_implementation=["eager", "sdpa", "depth_sdpa"])
+    @parameterized.product(kind=list(MODELS), attn_implementation=["eager", "sdpa", "depth_flex"])
     def test_scores_equal_one_forward_pass_per_label(self, kind, attn_implementation):
         model = model_of(kind, attn_implementation)
         batch = random_batch(seed=1, batch_size=4)
         scores = score_labels(model, batch["input_ids"], batch["attention_mask"], LABELS)
         self.assertEqual((scores.shape, scores.dtype), ((4, len(LABELS)), torch.float32))
         torch.testing.assert_close(scores, slow_scores(model, batch, LABELS), atol=1e-5, rtol=1e-6)
-
-    def test_flex_attention_gives_the_same_scores(self):
-        batch = random_batch(seed=1, batch_size=4)
-        arguments = (batch["input_ids"], batch["attention_mask"], LABELS)
-        with uncompiled_flex_attention():
-            scores = score_labels(model_of("depth", "flex_attention"), *arguments)
-        torch.testing.assert_close(scores, score_labels(model_of("depth"), *arguments), atol=1e-5, rtol=1e-6)
 
     @parameterized.parameters("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask")
     def test_each_mask_of_depth_applies_if_it_is_on(self, switch):

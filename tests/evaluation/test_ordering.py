@@ -19,7 +19,7 @@ from hf_depth import (
     score_sentence_orders,
 )
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
-from hf_depth.models.masking_depth import sentence_token_mask
+from hf_depth.models.modeling_depth import is_sentence_token
 from tiny_training import rows, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -154,7 +154,7 @@ class OrderSentencesTest(parameterized.TestCase):
         for step in range(80):  # of four corruptions of each document
             batch = collator([{**one, "stream_epoch": 4 * step + draw} for one in examples for draw in range(4)])
             outputs = model(**batch)
-            sentence_losses = outputs.token_losses * sentence_token_mask(batch["labels"], model.config)
+            sentence_losses = outputs.token_losses * is_sentence_token(batch["labels"], model.config)
             optimizer.zero_grad()
             (outputs.loss + 5 * sentence_losses.sum(1).mean()).backward()
             optimizer.step()

@@ -6,12 +6,13 @@ import torch
 from absl.testing import parameterized
 from transformers import T5ForConditionalGeneration as StockT5
 
-from hf_depth.kernels import ATTENTION_IMPLEMENTATIONS
 from hf_depth.kernels.attention import bias_by_distance, expand_bias, register_attention
 from hf_depth.kernels.masks import expand_mask, is_compact
 from interpreted_attention import eager as formula
 from interpreted_attention import inputs, masks
 from tiny_models import V1_0, captured_masks, gradients, model_of, random_batch, random_ids, tiny_model, tiny_t5_config
+
+NAMES = ("depth_flex", "depth_triton")
 
 
 class BiasTest(parameterized.TestCase):
@@ -35,7 +36,7 @@ class BiasTest(parameterized.TestCase):
 
 
 class NameTest(parameterized.TestCase):
-    @parameterized.product(name=ATTENTION_IMPLEMENTATIONS, layout=("full", "padded"))
+    @parameterized.product(name=NAMES, layout=("full", "padded"))
     def test_a_stock_t5_goes_the_way_of_sdpa_on_a_cpu(self, name, layout):
         model = tiny_model(tiny_t5_config(**V1_0), model_class=StockT5).train()
         batch = random_batch(0)
@@ -46,7 +47,7 @@ class NameTest(parameterized.TestCase):
         torch.testing.assert_close(model(**batch).logits, expected_logits, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
 
-    @parameterized.product(name=ATTENTION_IMPLEMENTATIONS, kind=("depth", "umt5"))
+    @parameterized.product(name=NAMES, kind=("depth", "umt5"))
     def test_so_do_our_models_from_one_implementation_to_another_and_back(self, name, kind):
         model, batch = model_of(kind).train(), random_batch(1)
         expected = gradients(model, batch)
@@ -56,7 +57,7 @@ class NameTest(parameterized.TestCase):
                 torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
             self.assertFalse(any(map(is_compact, sum(found.values(), []))))
 
-    @parameterized.parameters(*ATTENTION_IMPLEMENTATIONS)
+    @parameterized.parameters(*NAMES)
     def test_generated_ids_are_those_of_sdpa(self, name):
         model, ids = model_of("depth"), random_ids(torch.Generator().manual_seed(2), 3, 9)
         options = {"max_new_tokens": 8, "do_sample": False}
@@ -67,7 +68,7 @@ class NameTest(parameterized.TestCase):
                 model.generate(ids, cache_implementation=cache, **options).tolist(), expected.tolist(), cache
             )
 
-    @parameterized.parameters(*ATTENTION_IMPLEMENTATIONS)
+    @parameterized.parameters(*NAMES)
     def test_dropout_of_attention_weights_is_that_of_sdpa(self, name):
         model, batch, losses = model_of("depth", dropout_rate=0.3).train(), random_batch(3), []
         for implementation in ("sdpa", name):

@@ -9,6 +9,7 @@ from torch import nn
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
 from hf_depth.kernels import linear_cross_entropy as kernel
 from hf_depth.kernels.linear_cross_entropy import linear_cross_entropy
@@ -281,3 +282,11 @@ class HeadTest(parameterized.TestCase):
             torch.testing.assert_close(gradients(model, batch), expected, rtol=1e-4, atol=1e-6)
             torch.testing.assert_close(model(**batch).token_losses, losses)
             self.assertIsNone(model(**batch).logits)
+
+    def test_its_operations_are_counted_as_those_of_all_logits(self):
+        model, batch, counts = model_of("t5", "eager").train(), random_batch(8), []
+        for skip_logits in (True, False):
+            with FlopCounterMode(display=False) as counter:
+                gradients(model, batch, skip_logits=skip_logits)
+            counts.append(counter.get_total_flops())
+        self.assertEqual(*counts)

@@ -9,13 +9,15 @@ from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, T5Config
 
 from helpers import SENTENCES, t5_vocabulary_tokenizer, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
+from hf_depth.models.modeling_depth import DepthEncoderModel
 from tiny_models import SIZE, V1_1
 
+FILES = ["configuration_depth.py", "modeling_depth.py"]
 # What runs in the process without hf_depth: loads, and writes down what it finds.
 WITHOUT_THE_PACKAGE = """
 import sys
@@ -27,6 +29,7 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 
+import os
 import pickle
 
 import torch
@@ -39,15 +42,22 @@ model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
 torch.manual_seed(0)
 scratch = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
 batch = torch.load("batch.pt")
-model.save_pretrained("again")
+trained = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).train()
+trained.activation_checkpointing_enable()
+optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+trained(**batch).loss.backward()
+optimizer.step()
+trained.save_pretrained("again")
+tokenizer.save_pretrained("again")
 again = AutoModelForSeq2SeqLM.from_pretrained("again", trust_remote_code=True)
-assert type(model) is type(scratch) is type(AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True))
+assert type(model) is type(scratch) is type(trained)
 with torch.no_grad():
     found = {
         "logits": model(**batch).logits,
         "logits_pickled": pickle.loads(pickle.dumps(model))(**batch).logits,
         "logits_again": again(**batch).logits,
         "generated": model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=10),
+        "files": sorted(name for name in os.listdir("again") if name.endswith(".py")),
         "beams": model.generate(batch["input_ids"], max_new_tokens=10, num_beams=3),
         "scratch": scratch.state_dict(),
         "ids": tokenizer("<sent_2> Call me Ishmael. <eosen>").input_ids,
@@ -121,8 +131,8 @@ class AutoClassTest(parameterized.TestCase):
         with torch.no_grad():
             logits = model(**batch).logits
         torch.testing.assert_close(found["logits"], logits)
-        torch.testing.assert_close(found["logits_again"], logits)
         torch.testing.assert_close(found["logits_pickled"], logits)
+        self.assertEqual(found["files"], FILES)
         inputs = {"inputs": batch["input_ids"], "attention_mask": batch["attention_mask"], "max_new_tokens": 10}
         self.assertEqual(found["generated"].tolist(), model.generate(**inputs).tolist())
         del inputs["attention_mask"]
@@ -132,6 +142,16 @@ class AutoClassTest(parameterized.TestCase):
         for mine, (name, ids, special, vocabulary) in zip((tokenizer, other), found["tokenizers"], strict=True):
             self.assertEqual((name, ids), ("T5Tokenizer", mine(text).input_ids))
             self.assertEqual((special, vocabulary), (mine.all_special_tokens, mine.get_vocab()))
+        # What was trained there is what would be trained here, and loads as ours.
+        again = AutoModelForSeq2SeqLM.from_pretrained(self.folder / "again").eval()
+        self.assertIs(type(again), DepthForConditionalGeneration)
+        model.train()(**batch).loss.backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        with torch.no_grad():
+            trained = model.eval()(**batch).logits
+            torch.testing.assert_close(again(**batch).logits, found["logits_again"])
+        torch.testing.assert_close(found["logits_again"], trained, rtol=1e-4, atol=1e-5)
+        self.assertGreater((trained - logits).abs().max().item(), 1e-3)
         # A model from scratch starts there as it does here.
         torch.manual_seed(0)
         scratch = DepthForConditionalGeneration(DepthConfig.from_pretrained(self.folder / "model")).state_dict()
@@ -140,8 +160,7 @@ class AutoClassTest(parameterized.TestCase):
 
     def test_a_saved_model_loads_as_ours_where_the_package_is_imported(self):
         model, _, batch = saved_model(self.folder)
-        files = {path.name for path in self.folder.iterdir()}
-        self.assertContainsSubset({"configuration_depth.py", "modeling_depth.py"}, files)
+        self.assertEqual(sorted(path.name for path in self.folder.glob("*.py")), FILES)
         # Neither `trust_remote_code` nor the question whether to run the files.
         with mock.patch("builtins.input", side_effect=AssertionError("asked")):
             loaded = AutoModelForSeq2SeqLM.from_pretrained(self.folder).eval()
@@ -159,6 +178,22 @@ class AutoClassTest(parameterized.TestCase):
         config = AutoConfig.for_model("depth", **{**SIZE, "vocab_size": 32128})
         self.assertIs(type(config), DepthConfig)
         self.assertIs(type(AutoModelForSeq2SeqLM.from_config(config)), DepthForConditionalGeneration)
+
+    def test_the_encoder_loads_by_itself(self):
+        model, _, batch = saved_model(self.folder)
+        encoder, info = AutoModel.from_pretrained(self.folder, output_loading_info=True)
+        self.assertIs(type(encoder), DepthEncoderModel)
+        self.assertEmpty([*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]])
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            found, expected = encoder.eval()(**inputs), model.encoder(**inputs)
+        torch.testing.assert_close(found.last_hidden_state, expected.last_hidden_state)
+        self.assertEqual(found.sentence_mask.tolist(), expected.sentence_mask.tolist())
+        with TemporaryDirectory() as folder:
+            encoder.save_pretrained(folder)
+            again = AutoModel.from_pretrained(folder)
+            self.assertEqual(sorted(path.name for path in Path(folder).glob("*.py")), FILES)
+        torch.testing.assert_close(again.state_dict(), encoder.state_dict())
 
     def test_our_t5_ships_no_code(self):
         T5ForConditionalGeneration(T5Config(**SIZE)).save_pretrained(self.folder)

@@ -12,7 +12,8 @@ from transformers import TrainerCallback
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective
-from hf_depth.models import loss_depth, modeling_depth
+from hf_depth.kernels import linear_cross_entropy
+from hf_depth.models import modeling_depth
 from tiny_training import TrainingTestCase, tiny_model, trainer
 
 # What a CPU must know before it goes on: numbers of a device (`item`, `bool`), and shapes that depend on them.
@@ -20,8 +21,8 @@ WAITING = ("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_sele
 FIRST, LAST = 2, 5  # steps without a log before or after them
 RUNS = (
     ("depth", "depth", {}),
-    ("depth_sdpa", "depth", {"attn_implementation": "depth_sdpa"}),
-    ("t5", "t5", {"attn_implementation": "depth_sdpa"}),
+    ("depth_flex", "depth", {"attn_implementation": "depth_flex"}),
+    ("t5", "t5", {"packed": True}),  # else transformers asks whether there is padding
     ("weighted", "depth", {"sentence_loss_coefficient": 3.0}),
     ("accumulated", "depth", {"gradient_accumulation_steps": 2}),
     ("clipped", "depth", {"max_grad_norm": 0.1}),
@@ -143,7 +144,7 @@ class NoWaitingTest(TrainingTestCase):
 
         # What is looked at on a CPU only.
         self.enterContext(mock.patch.object(modeling_depth, "check_segment_ids"))
-        self.enterContext(mock.patch.object(loss_depth, "_scaled", torch.mul))
+        self.enterContext(mock.patch.object(linear_cross_entropy, "_scaled", torch.mul))
         leave = functools.partial(mode.__exit__, None, None, None)
         return run_between_logs(self.folder, kind, mode.__enter__, leave, prepare_all, **arguments)
 

@@ -47,14 +47,12 @@ def gradients_of(trainer: DepthTrainer, model: torch.nn.Module, batches: list[di
 
 
 class CompiledStepTest(TrainingTestCase):
-    @parameterized.parameters(("depth", "sdpa", False), ("depth", "depth_sdpa", True), ("t5", "depth_sdpa", False))
-    def test_twenty_batches_of_the_collator_compile_once_without_a_break(self, kind, implementation, checkpointing):
+    @parameterized.parameters(("depth", "sdpa"), ("depth", "eager"), ("t5", "sdpa"))
+    def test_twenty_batches_of_the_collator_compile_once_without_a_break(self, kind, implementation):
         from torch._dynamo.testing import CompileCounterWithBackend  # takes a second to import
 
         trainer = static_trainer(kind, self.folder, 60, sentence_loss_coefficient=2.0)
         trainer.model.train().set_attn_implementation(implementation)
-        if checkpointing:
-            trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
         batches = list(trainer.get_train_dataloader())[:20]
         self.assertLen(batches, 20)
         torch._dynamo.reset()
@@ -76,19 +74,6 @@ class CompiledStepTest(TrainingTestCase):
             source, labels = (torch.randint(3, 60, (4, length)) for length in lengths)
             compiled(input_ids=source, attention_mask=torch.ones_like(source), labels=labels).loss.backward()
         self.assertEqual(counter.frame_count, 2)  # that of the first lengths, and one of any lengths
-
-    def test_a_subclass_adds_terms_of_token_losses_with_their_gradients(self):
-        trainer = static_trainer("depth", self.folder, 8)
-        batch = next(iter(trainer.get_train_dataloader()))
-        torch._dynamo.reset()
-        compiled = torch.compile(trainer.model.train(), backend="aot_eager", fullgraph=True, dynamic=False)
-        found = []
-        for model in (trainer.model, compiled):
-            trainer.model.zero_grad()
-            loss, outputs = trainer.compute_loss(model, batch, return_outputs=True)
-            (loss + outputs.token_losses.square().sum()).backward()
-            found.append({name: parameter.grad.clone() for name, parameter in trainer.model.named_parameters()})
-        self.assert_close(*found, 1e-3)
 
 
 class OutputsTest(TrainingTestCase):
@@ -142,7 +127,7 @@ class CurveTest(TrainingTestCase):
         eager = self.curve(batches, "eager", skip_logits=False)
         self.assertLess(eager[-1], eager[0] - 1.0)
         # In nats; with other initial weights the means are up to 0.13 apart. Measured: 2e-6 and 0.011.
-        fast = self.curve(batches, "depth_sdpa")
+        fast = self.curve(batches, "sdpa")
         np.testing.assert_allclose(fast, eager, rtol=0, atol=1e-4)
-        half = self.curve(batches, "depth_sdpa", bf16=True)
+        half = self.curve(batches, "sdpa", bf16=True)
         np.testing.assert_allclose(half, eager, rtol=0, atol=0.05)

@@ -21,7 +21,7 @@ class StaticCacheTest(TrainingTestCase):
         arguments = ARGUMENTS | {"generation_cache_implementation": cache} | arguments
         return trainer(kind, self.folder, model=model, **arguments)
 
-    @parameterized.parameters(("depth", "sdpa"), ("depth", "depth_sdpa"), ("t5", "eager"), ("t5", "depth_sdpa"))
+    @parameterized.parameters(("depth", "sdpa"), ("depth", "depth_flex"), ("t5", "eager"), ("t5", "sdpa"))
     def test_predictions_are_those_of_a_dynamic_cache(self, kind, attn_implementation):
         dynamic, static = (self.run_of(kind, cache, attn_implementation) for cache in (None, "static"))
         expected = dynamic.predict(rows(7))
@@ -41,7 +41,7 @@ class StaticCacheTest(TrainingTestCase):
 
     @parameterized.parameters((True, 1), (False, 3))
     def test_batches_of_several_widths_are_decoded_by_one_graph(self, is_padded, expected):
-        torch._dynamo.reset()
+        torch.compiler.reset()
         graphs = []
 
         def backend(graph, example_inputs):

@@ -169,13 +169,6 @@ class FineTuningCardTest(parameterized.TestCase):
         card = self.card("t5", [TaskResult(get_task("rte"), "test", {})])
         self.assertNotIn("model-index", metadata(card))
 
-    def test_the_card_of_a_umt5_tells_those_who_load_it_by_an_auto_class(self):
-        for tied, count in ((True, 0), (False, 1)):
-            model = tiny_model(tiny_umt5_config(), model_class=UMT5ForConditionalGeneration)
-            model.config.scale_decoder_outputs = tied
-            for card in (fine_tuning_card("m", model, [], CardContent()), pretraining_card("m", model, CardContent())):
-                self.assertEqual(card.text.count("`model.config.tie_word_embeddings = False`"), count)
-
     def test_the_card_of_an_adapter_says_how_to_load_it(self):
         model = MODELS["depth"]()
         model.peft_config = {}

@@ -29,7 +29,7 @@ class ResidualTest(parameterized.TestCase):
         model = tiny_model(tiny_t5_config(**V1_0), model_class=StockT5) if kind == "stock" else model_of(kind)
         model, batch = model.train(), random_batch(1)
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable({"use_reentrant": False})
         self.assertEqual(self.dtypes(model, batch), {torch.float32})
         set_residual_dtype(model, torch.bfloat16)
         self.assertEqual(self.dtypes(model, batch), {torch.bfloat16})
