@@ -82,7 +82,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--sentence_length", type=int, default=28, help="Mean number of tokens of a sentence.")
     parser.add_argument("--nanot5_path", type=Path, help="Folder of a checkout of nanoT5.")
     parser.add_argument(
-        "--attn_implementation", nargs="+", help="Of our models. Default: sdpa, and on a GPU depth_flex and depth_triton."
+        "--attn_implementation",
+        nargs="+",
+        help="Of our models. Default: sdpa; on a GPU depth_flex and depth_triton too.",
     )
     parser.add_argument("--modes", nargs="+", choices=["uncompiled", "compiled"], default=["uncompiled", "compiled"])
     parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")

@@ -917,7 +917,8 @@ class Report:
     def draw_curves(self, path: Path) -> None:
         from matplotlib.figure import Figure
 
-        tasks = [task for task in tasks_of(self.args) if len(labels_of(task)) > 1]
+        fine_tuned = {(cell["corpus"], cell["task"]) for cell, _ in self.cells if cell["what"] == "fine_tune"}
+        tasks = [task for task in tasks_of(self.args) if len(labels_of(task)) > 1 and task in fine_tuned]
         if not tasks:
             return
         figure = Figure(figsize=(4.5 * len(tasks), 4), layout="constrained")

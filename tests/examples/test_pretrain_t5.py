@@ -143,7 +143,7 @@ class PretrainTest(parameterized.TestCase):
             self.assertIn(part, card)
 
     def test_training_lowers_both_losses(self):
-        changes = {"max_steps": 60, "learning_rate": 0.01, "eval_on_start": True, "lr_scheduler_type": "constant"}
+        changes = {"max_steps": 60, "learning_rate": 0.03, "eval_on_start": True, "lr_scheduler_type": "constant"}
         trainer = self.script.main(self.flags(**changes))
         before, after = (log for log in trainer.state.log_history if "eval_loss" in log)
         self.assertLess(after["eval_sentence_loss"], 0.8 * before["eval_sentence_loss"])
