@@ -84,7 +84,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--attn_implementation",
         nargs="+",
-        help="Of our models. Default: sdpa; on a GPU depth_flex and depth_triton too.",
+        help="Of our models. Default: sdpa; on a GPU also depth_flex, depth_triton.",
     )
     parser.add_argument("--modes", nargs="+", choices=["uncompiled", "compiled"], default=["uncompiled", "compiled"])
     parser.add_argument("--only", nargs="+", help="Sides with one of these words in their names.")

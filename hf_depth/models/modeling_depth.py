@@ -9,6 +9,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,15 +64,11 @@ def own_sentence_groups(
     Encoder self-attention: a sentence token attends to the tokens of its own sentence, any other token to all.
 
     The token in front of the first sentence token, its `<eosen>`, belongs to the first sentence. What is before that,
-    such as metadata of the text, belongs to none.
-
-    Args:
-        sentence_mask (`torch.BoolTensor` of shape `(batch_size, length)`): `True` on sentence tokens.
-        segment_ids (`torch.LongTensor` of shape `(batch_size, length)`, *optional*): the examples of a packed row, in
-            each of which sentences are counted anew.
+    such as metadata of the text, belongs to none. In each example of a packed row (`segment_ids`), sentences are
+    counted anew.
 
     Returns:
-        The groups of the queries and those of the keys, of shape `(batch_size, length)`: see [`MaskRule`].
+        The groups of the queries and those of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
     """
     index = sentence_mask.cumsum(dim=-1)
     if segment_ids is not None:
@@ -91,14 +88,11 @@ def sentence_to_sentence_groups(
     """
     Decoder self- and cross-attention: a sentence token attends to sentence tokens, any other token to all.
 
-    Queries of an example without a sentence token among its keys attend to all keys, not to nothing.
-
-    Args:
-        query_mask, key_mask (`torch.BoolTensor` of shape `(batch_size, length)`): `True` on sentence tokens.
-        query_segments, key_segments (`torch.LongTensor` of the same shapes, *optional*): examples of a packed row.
+    Queries of an example without a sentence token among its keys attend to all keys, not to nothing. The segments are
+    the examples of a packed row.
 
     Returns:
-        The groups of the queries and those of the keys, of the same shapes: see [`MaskRule`].
+        The groups of the queries and those of the keys, `(batch_size, length)` as the arguments: see [`MaskRule`].
     """
     if query_segments is None:
         has_keys = key_mask.any(dim=-1, keepdim=True)
@@ -164,11 +158,9 @@ def make_mask(
     Args:
         config ([`PreTrainedConfig`]): of the encoder or of the decoder.
         rule (`Callable`): a mask function, such as a [`MaskRule`].
-        query_shape (`tuple[int, int]`): batch size and number of queries.
-        key_length (`int`): number of keys, if there is no cache.
-        dtype (`torch.dtype`): of an additive mask.
-        device (`torch.device`): where it is needed.
-        cache ([`Cache`], *optional*): of the decoder's own attention; it knows how many keys each layer has.
+        query_shape (`tuple[int, int]`), key_length (`int`): batch size, number of queries, number of keys.
+        dtype (`torch.dtype`), device (`torch.device`): of the mask; only an additive one has this dtype.
+        cache ([`Cache`], *optional*): of the decoder's own attention, which knows the keys of each layer.
     """
     batch_size, query_length = query_shape
 
@@ -215,12 +207,7 @@ def check_segment_ids(
     source_shape: torch.Size,
     target_shape: torch.Size,
 ) -> None:
-    """
-    Check the segment ids of packed rows: their shapes always, their values on the CPU, as elsewhere that would wait.
-
-    Raises:
-        `ValueError`: if one of them is missing, of another shape than the tokens, or counts no examples.
-    """
+    """Raise `ValueError` if segment ids do not fit; values are read on a CPU only: elsewhere that would wait."""
     parts = {"encoder": (encoder_segment_ids, source_shape), "decoder": (decoder_segment_ids, target_shape)}
     for name, (ids, shape) in parts.items():
         if ids is None or ids.is_floating_point() or ids.shape != shape[:2]:
@@ -265,14 +252,8 @@ class TokenLossSeq2SeqLMOutput(Seq2SeqLMOutput):
 
 def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """
-    Cross-entropy of each label in nats.
-
-    Args:
-        logits (`torch.FloatTensor` of shape `(batch_size, target_length, vocab_size)`): any float dtype.
-        labels (integers of shape `(batch_size, target_length)`): -100 is ignored.
-
-    Returns:
-        `torch.FloatTensor` of shape `(batch_size, target_length)`: float32 or float64, 0 where the label is -100.
+    Cross-entropy in nats of `labels` (B, T), integers, each from `logits` (B, T, V): float32 or float64, 0 where the
+    label is -100.
     """
     exact = torch.promote_types(logits.dtype, torch.float32)
     labels = labels.to(logits.device, torch.int64)
@@ -313,8 +294,32 @@ def _only_new_ids(input_ids: torch.LongTensor, cache: Cache | None, kwargs: dict
             kwargs["next_sequence_length"] = input_ids.shape[1] - past
 
 
+class _StockWeights:
+    """Initialization and tying of weights as in a class of transformers, although this is custom code."""
+
+    _supports_flex_attn = False  # transformers (5.24) reads the one position bias once per example, beyond its end
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
+        return False
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
+        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
+        auto_class, cls._auto_class = cls._auto_class, None
+        try:
+            return super()._from_config(config, **kwargs)
+        finally:
+            cls._auto_class = auto_class
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
+        return dict(self._tied_weights_keys)
+
+
 # Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
-class T5ForConditionalGeneration(StockT5, GenerationMixin):
+class T5ForConditionalGeneration(_StockWeights, StockT5, GenerationMixin):
     """
     The T5 of transformers with three changes; it saves and loads as the original class does.
 
@@ -354,24 +359,6 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         # T5Config forces `True`; releases that read the flag (transformers 4) would tie a saved v1.1 head.
         self.config.tie_word_embeddings = config.scale_decoder_outputs
         _add_position_biases(config, self.encoder, self.decoder)
-
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
-        return False
-
-    @classmethod
-    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
-        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
-        auto_class, cls._auto_class = cls._auto_class, None
-        try:
-            return super()._from_config(config, **kwargs)
-        finally:
-            cls._auto_class = auto_class
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
-        return dict(self._tied_weights_keys)
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
         """Tie the embeddings. A v1.1 head missing from a checkpoint starts as a copy of the input embedding."""
@@ -449,8 +436,15 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
             source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
             target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
-            given = (encoder_segment_ids, decoder_segment_ids, attention_mask, decoder_attention_mask)
-            attention_mask, cross_mask, decoder_attention_mask = self._packed_masks(*given)
+
+            def mask(stack, queries, keys, padding, is_causal=False):
+                rule = MaskRule(_attended(padding), (queries, keys), is_causal=is_causal)
+                return make_mask(stack.config, rule, queries.shape, keys.shape[1], self.dtype, queries.device)
+
+            cross_mask = mask(self.decoder, decoder_segment_ids, encoder_segment_ids, attention_mask)
+            attention_mask = mask(self.encoder, encoder_segment_ids, encoder_segment_ids, attention_mask)
+            given = (decoder_segment_ids, decoder_segment_ids, decoder_attention_mask)
+            decoder_attention_mask = mask(self.decoder, *given, is_causal=True)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
         if labels is not None and use_cache is None:
@@ -507,19 +501,6 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         _only_new_ids(input_ids, cache, kwargs)
         return super().prepare_inputs_for_generation(input_ids, cache=cache, **kwargs)
 
-    def _packed_masks(self, source, target, attention_mask, decoder_attention_mask):
-        """The masks of the encoder, of cross-attention and of the decoder from segment ids (B, S) and (B, T)."""
-
-        def mask(stack, queries, keys, padding, is_causal=False):
-            rule = MaskRule(_attended(padding), (queries, keys), is_causal=is_causal)
-            return make_mask(stack.config, rule, queries.shape, keys.shape[1], self.dtype, queries.device)
-
-        return (
-            mask(self.encoder, source, source, attention_mask),
-            mask(self.decoder, target, source, attention_mask),
-            mask(self.decoder, target, target, decoder_attention_mask, is_causal=True),
-        )
-
     def _losses(self, hidden_states, labels, num_items_in_batch, loss_weights, skip_logits) -> dict[str, torch.Tensor]:
         """The fields of the output that come from what the head reads (B, T, D)."""
         for name, values in (("labels", labels), ("loss_weights", loss_weights)):
@@ -531,10 +512,10 @@ class T5ForConditionalGeneration(StockT5, GenerationMixin):
         divisor = num_items_in_batch
         if divisor is None and loss_weights is None:
             divisor = (labels != IGNORED).sum()
-        if isinstance(divisor, torch.Tensor):
-            divisor = divisor.to(hidden_states.device).reshape(())
-        if divisor is not None:  # of no labels at all, the loss is 0
-            divisor = divisor.clamp(min=1) if isinstance(divisor, torch.Tensor) else max(1, divisor)
+        if isinstance(divisor, torch.Tensor):  # of no labels at all, the loss is 0
+            divisor = divisor.to(hidden_states.device).reshape(()).clamp(min=1)
+        elif divisor is not None:
+            divisor = max(1, divisor)
         found = None
         if skip_logits and self.head_loss is not None:
             # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
@@ -643,58 +624,14 @@ class DepthEncoderMixin:
         super().__init__(config, *args, **kwargs)
         check_sentence_token_ids(config, config.vocab_size)
         encoder = self.get_encoder()
-        encoder.register_forward_pre_hook(self._mask_encoder, with_kwargs=True)
-        encoder.register_forward_hook(self._keep_sentences, with_kwargs=True)
-
-    def _mask_encoder(self, encoder: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
-        sentence_mask, segments = kwargs.pop("sentence_mask", None), kwargs.pop("segment_ids", None)
-        ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
-        tokens = _first(ids, kwargs.get("inputs_embeds"))
-        is_own = self.config.hierarchical_encoder_mask or segments is not None
-        if tokens is not None and is_own and not _is_complete(mask):  # without tokens, the encoder says so
-            groups = None
-            if self.config.hierarchical_encoder_mask:
-                sentence_mask = self._sentence_mask(ids, sentence_mask, tokens, "inputs_embeds", "sentence_mask")
-                groups = own_sentence_groups(sentence_mask if mask is None else sentence_mask & mask.bool(), segments)
-            rule = MaskRule(_attended(mask), None if segments is None else (segments, segments), groups)
-            shape = tokens.shape[:2]
-            config = getattr(encoder.config, "text_config", encoder.config)
-            kwargs["attention_mask"] = make_mask(config, rule, shape, shape[1], self.dtype, tokens.device)
-        return (), kwargs
-
-    def _keep_sentences(self, encoder: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
-        ids = kwargs.get("input_ids")
-        if ids is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
-            return output
-        fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
-        return DepthEncoderOutput(**fields, sentence_mask=is_sentence_token(ids, self.config))
-
-    def _sentence_mask(self, ids, sentence_mask, tokens, given: str, needed: str) -> torch.BoolTensor:
-        """Where tokens (B, L) are sentence tokens, as the caller says or by their ids."""
-        if sentence_mask is None and ids is not None:
-            return is_sentence_token(ids, self.config)
-        if sentence_mask is None:
-            raise ValueError(
-                f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: "
-                f"pass `{needed}` beside them, boolean, of shape `(batch_size, length)`."
-            )
-        if sentence_mask.shape[-1] != tokens.shape[1]:
-            raise ValueError(
-                f"`{needed}` must have one entry for each token, shape {tuple(tokens.shape[:2])}, got the shape "
-                f"{tuple(sentence_mask.shape)}."
-            )
-        return sentence_mask
+        # Hooks that held the model would keep it in memory until the next garbage collection.
+        encoder.register_forward_pre_hook(partial(_mask_encoder, self.config), with_kwargs=True)
+        encoder.register_forward_hook(partial(_keep_sentences, self.config), with_kwargs=True)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """
-        As in all models of transformers.
-
-        Raises:
-            `ValueError`: if the sentence tokens would lose their rows.
-        """
+        """As in all models of transformers; raises `ValueError` if the sentence tokens would lose their rows."""
         if new_num_tokens is not None:
             multiple = pad_to_multiple_of or 1
             check_sentence_token_ids(self.config, -(-new_num_tokens // multiple) * multiple)
@@ -765,6 +702,48 @@ class DepthEncoderMixin:
         return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
 
 
+def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
+    kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
+    sentence_mask, segments = kwargs.pop("sentence_mask", None), kwargs.pop("segment_ids", None)
+    ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
+    tokens = _first(ids, kwargs.get("inputs_embeds"))
+    is_own = config.hierarchical_encoder_mask or segments is not None
+    if tokens is not None and is_own and not _is_complete(mask):  # without tokens, the encoder says so
+        groups = None
+        if config.hierarchical_encoder_mask:
+            sentence_mask = _sentence_mask(config, ids, sentence_mask, tokens, "inputs_embeds", "sentence_mask")
+            groups = own_sentence_groups(sentence_mask if mask is None else sentence_mask & mask.bool(), segments)
+        rule = MaskRule(_attended(mask), None if segments is None else (segments, segments), groups)
+        shape, config = tokens.shape[:2], getattr(encoder.config, "text_config", encoder.config)
+        kwargs["attention_mask"] = make_mask(config, rule, shape, shape[1], encoder.dtype, tokens.device)
+    return (), kwargs
+
+
+def _keep_sentences(config, encoder, args, kwargs, output) -> Any:
+    ids = kwargs.get("input_ids")
+    if ids is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
+        return output
+    fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
+    return DepthEncoderOutput(**fields, sentence_mask=is_sentence_token(ids, config))
+
+
+def _sentence_mask(config, ids, sentence_mask, tokens, given: str, needed: str) -> torch.BoolTensor:
+    """Where tokens (B, L) are sentence tokens, as the caller says or by their ids."""
+    if sentence_mask is None and ids is not None:
+        return is_sentence_token(ids, config)
+    if sentence_mask is None:
+        raise ValueError(
+            f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: "
+            f"pass `{needed}` beside them, boolean, of shape `(batch_size, length)`."
+        )
+    if sentence_mask.shape[-1] != tokens.shape[1]:
+        raise ValueError(
+            f"`{needed}` must have one entry for each token, shape {tuple(tokens.shape[:2])}, got the shape "
+            f"{tuple(sentence_mask.shape)}."
+        )
+    return sentence_mask
+
+
 class DepthMixin(DepthEncoderMixin):
     """
     Hierarchical attention for an encoder-decoder of transformers, put before its class:
@@ -776,6 +755,8 @@ class DepthMixin(DepthEncoderMixin):
     All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
     Without sentence tokens in its input, the model is what it was before.
     """
+
+    shift_labels = T5ForConditionalGeneration.shift_labels  # whatever the class behind
 
     def forward(
         self,
@@ -806,10 +787,9 @@ class DepthMixin(DepthEncoderMixin):
             decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
                 The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
                 `decoder_inputs_embeds`; `generate()` passes it.
-            encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
+            encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, *optional*):
                 Several examples in a row, see [`T5ForConditionalGeneration.forward`]. The rules for sentence tokens
                 hold in each of them.
-            decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): likewise.
 
         Raises:
             `ValueError`: if the decoder has no input, if the places of sentence tokens are needed but missing, or if
@@ -829,7 +809,6 @@ class DepthMixin(DepthEncoderMixin):
             check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
-            use_cache = False if use_cache is None else use_cache
         if encoder_outputs is None:
             given = {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids}
             given |= {name: kwargs.get(name) for name in ("output_attentions", "output_hidden_states")}
@@ -865,12 +844,12 @@ class DepthMixin(DepthEncoderMixin):
         """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
         if not (self.config.hierarchical_decoder_mask or self.config.hierarchical_cross_mask):
             return None
-        if ids is None and so_far is not None:
+        if ids is not None:
+            so_far = None
+        elif so_far is not None:
             past = 0 if cache is None else int(cache.get_seq_length())
             so_far = so_far[:, past : past + target.shape[1]]
-        return self._sentence_mask(
-            ids, None if ids is not None else so_far, target, "decoder_inputs_embeds", "decoder_sentence_mask"
-        )
+        return _sentence_mask(self.config, ids, so_far, target, "decoder_inputs_embeds", "decoder_sentence_mask")
 
     def _decoder_mask(self, target, so_far, mask, cache, segments) -> Any:
         """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
@@ -885,7 +864,7 @@ class DepthMixin(DepthEncoderMixin):
             keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
             groups = sentence_to_sentence_groups(keys, keys)
         rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
-        return make_mask(self._decoder_config(), rule, shape, length, self.dtype, target.device, cache)
+        return make_mask(self.get_decoder().config, rule, shape, length, self.dtype, target.device, cache)
 
     def _cross_mask(self, target, queries, states, sentences, mask, segments) -> Any:
         """The mask of cross-attention from `queries` (B, T) to the encoder's states (B, S, D)."""
@@ -895,16 +874,13 @@ class DepthMixin(DepthEncoderMixin):
         # targets.
         shape, device, groups, padding = target.shape[:2], target.device, None, _attended(mask)
         if self.config.hierarchical_cross_mask:
-            keys = self._sentence_mask(None, sentences, states, "encoder_outputs", "sentence_mask").to(device)
+            keys = _sentence_mask(self.config, None, sentences, states, "encoder_outputs", "sentence_mask").to(device)
             keys = keys if mask is None else keys & mask.to(device).bool()
             groups = sentence_to_sentence_groups(queries, keys, *(segments or ()))
             groups = tuple(each.expand(shape[0], -1) for each in groups)
         padding = None if padding is None else padding.to(device).expand(shape[0], -1)
         rule = MaskRule(padding, segments, groups)
-        return make_mask(self._decoder_config(), rule, shape, states.shape[1], self.dtype, device)
-
-    def _decoder_config(self) -> PreTrainedConfig:
-        return getattr(self.get_decoder(), "config", self.config)
+        return make_mask(self.get_decoder().config, rule, shape, states.shape[1], self.dtype, device)
 
     def prepare_inputs_for_generation(
         self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
@@ -1001,7 +977,7 @@ def _cut_longest(parts: list[list[list[int]]], budget: int) -> list[list[list[in
     return kept
 
 
-class DepthEncoderModel(DepthEncoderMixin, StockT5Encoder):
+class DepthEncoderModel(DepthEncoderMixin, _StockWeights, StockT5Encoder):
     """
     The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
 
@@ -1018,15 +994,6 @@ class DepthEncoderModel(DepthEncoderMixin, StockT5Encoder):
     def __init__(self, config: DepthConfig):
         super().__init__(config)
         _add_position_biases(config, self.encoder)
-
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """See [`T5ForConditionalGeneration.is_custom_code`]."""
-        return False
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """The embeddings are tied, also in a T5 v1.1."""
-        return dict(self._tied_weights_keys)
 
 
 __all__ = [
