@@ -953,9 +953,8 @@ class Report:
         if not scores:
             return
         figure = Figure(figsize=(4.5 * len(scores), 4), layout="constrained")
-        for axes, (corpus, kinds) in zip(
-            figure.subplots(1, len(scores), squeeze=False)[0], scores.items(), strict=True
-        ):
+        panels = figure.subplots(1, len(scores), squeeze=False, sharey=True)[0]
+        for axes, (corpus, kinds) in zip(panels, scores.items(), strict=True):
             for kind in KINDS:
                 places = sorted(kinds.get(kind, {}))
                 color = {"T5": "C0", "DEPTH": "C1"}[kind]
@@ -963,7 +962,10 @@ class Report:
             for value in kinds.get("ranker", {}).get(0.0, ()):
                 axes.axhline(value, color="C2", linestyle="--", label="linear ranker on words")
             axes.axhline(0.5, color="grey", linestyle=":", label="chance")
+            ticks = sorted({place for kind in KINDS for place in kinds.get(kind, ())})
             axes.set(xscale="log", xlabel="CPU minutes of pre-training", title=corpus)
+            axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.minorticks_off()
             axes.grid(alpha=0.3)
         figure.axes[0].set_ylabel("pairs of sentences in the right order, without labels")
         figure.axes[-1].legend(fontsize="x-small")
