@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_mask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..kernels.masks import expand_mask, is_compact
@@ -79,14 +78,12 @@ def attention_masks(
     return {kind: _dense(seen[kind], kind, (len(input_ids), *shapes[kind])) for kind in attentions}
 
 
-def _dense(mask: torch.Tensor | BlockMask | None, kind: str, shape: tuple[int, int, int]) -> torch.BoolTensor:
+def _dense(mask: torch.Tensor | None, kind: str, shape: tuple[int, int, int]) -> torch.BoolTensor:
     """A mask as booleans of shape (B, Q, K), whichever attention implementation it was made for."""
     batch_size, queries, keys = shape
     if mask is None:  # sdpa: all keys, in the decoder all up to the query
         mask = torch.ones(queries, keys, dtype=torch.bool)
         mask = (mask.tril() if kind == "decoder" else mask)[None, None]
-    elif isinstance(mask, BlockMask):
-        mask = create_mask(mask.mask_mod, batch_size, 1, queries, keys, device=mask.kv_indices.device)
     elif is_compact(mask):
         mask = expand_mask(mask, queries)
     elif mask.dtype != torch.bool:  # eager: what is added to the scores

@@ -16,6 +16,8 @@ from transformers import (
     T5Config,
     UMT5Config,
 )
+from transformers import initialization as init
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils.peft_utils import find_adapter_config_file
 
@@ -147,7 +149,18 @@ def load_model(
                 f"{_rounded_up(len(tokenizer))}, or leave the argument out."
             )
         config.vocab_size = _rounded_up(len(tokenizer))
-    return model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
+    return _initialized(model_class, config, attn_implementation)
+
+
+def _initialized(model_class, config, attn_implementation):
+    """A model from scratch, with the weights that a seed gives in a single process, also under DeepSpeed ZeRO-3."""
+    options = {"dtype": torch.float32, "attn_implementation": attn_implementation}
+    if is_deepspeed_zero3_enabled():  # transformers initializes it, module by module
+        return model_class._from_config(config, **options)
+    with init.no_init_weights():  # as it does there: else torch would draw numbers first
+        model = model_class._from_config(config, **options)
+    model.init_weights()
+    return model
 
 
 def resolve_attention(attn_implementation: str = "auto") -> str:

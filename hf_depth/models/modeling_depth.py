@@ -555,7 +555,7 @@ def _add_position_biases(config: PreTrainedConfig, *stacks: PreTrainedModel) -> 
         attention.has_relative_attention_bias = True
         attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
         std = config.initializer_factor * config.d_model**-0.5
-        init.normal_(attention.relative_attention_bias.weight, mean=0.0, std=std)
+        nn.init.normal_(attention.relative_attention_bias.weight, std=std)
         attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
 
 

@@ -1,6 +1,8 @@
 """A saved DEPTH model loads through the Auto classes, where hf_depth is installed and where it cannot be imported."""
 
+import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +175,26 @@ class AutoClassTest(parameterized.TestCase):
         self.assertEqual(len(tokenizer), loaded.config.vocab_size)
         with torch.no_grad():
             torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=0)
+
+    def test_a_copy_of_the_files_beside_the_package_trains_alike(self):
+        _, _, batch = saved_model(self.folder)
+        (self.folder / "hub_copy").mkdir()
+        for name in FILES:
+            shutil.copy(self.folder / name, self.folder / "hub_copy")
+        with mock.patch.object(sys, "path", [*sys.path, str(self.folder)]):
+            copy = importlib.import_module("hub_copy.modeling_depth").DepthForConditionalGeneration
+        self.addCleanup(lambda: [sys.modules.pop(name) for name in [*sys.modules] if name.startswith("hub_copy")])
+        self.assertIsNone(copy.head_loss)  # only the class of the package has the loss without all logits
+        self.assertIsNotNone(DepthForConditionalGeneration.head_loss)
+        losses, gradients = [], []
+        for kind in (DepthForConditionalGeneration, copy):
+            model = kind.from_pretrained(self.folder).train()
+            loss = model(**batch).loss
+            loss.backward()
+            losses.append(loss)
+            gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+        torch.testing.assert_close(*losses)
+        torch.testing.assert_close(*gradients)
 
     def test_the_auto_classes_know_the_configuration(self):
         config = AutoConfig.for_model("depth", **{**SIZE, "vocab_size": 32128})
