@@ -1,21 +1,12 @@
 """[`load_model`]: a model that fits a tokenizer, from scratch or from a checkpoint."""
 
-import logging
 import os
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    AttentionInterface,
-    AutoConfig,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    T5Config,
-    UMT5Config,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 from transformers import initialization as init
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import get_last_checkpoint
@@ -24,19 +15,14 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from ..data.tokenization import sentence_fields
 from ..suggestions import suggestion
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
-from .modeling_depth import (
-    DepthForConditionalGeneration,
-    T5ForConditionalGeneration,
-    UMT5ForConditionalGeneration,
-)
-
-logger = logging.getLogger(__name__)
+from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, UMT5ForConditionalGeneration
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
-# What `attn_implementation` may be: of transformers, and the kernels of this package.
+# What `attn_implementation` may be: `auto` is sdpa on every device, until one of the kernels of this package, the last
+# two, was measured to be faster.
 ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "depth_flex", "depth_triton")
 # Fields that a DEPTH configuration has beside those of T5.
 SENTENCE_SETTINGS = (
@@ -52,10 +38,11 @@ ROWS_MULTIPLE = 128
 
 SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
 SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
-# What other configurations of transformers call them.
-OTHER_NAMES = T5Config.attribute_map | {"intermediate_size": "d_ff"}
 # Fields of a configuration that follow from others, or from the class of the model.
-NOT_INHERITED = ("model_type", "architectures", "auto_map", "is_gated_act", "dense_act_fn", "scale_decoder_outputs")
+NOT_INHERITED = (
+    *("model_type", "architectures", "auto_map", "dtype"),
+    *("is_gated_act", "dense_act_fn", "scale_decoder_outputs"),
+)
 BIAS_FIELD = "relative_attention_bias_in_every_layer"
 # google/t5-v1_1-small without its dropout: T5 v1.1 was pre-trained with none.
 SCRATCH_DEFAULTS = {
@@ -127,6 +114,7 @@ def load_model(
     True
     >>> folder.cleanup()
     """
+    config_changes = {T5Config.attribute_map.get(name, name): value for name, value in config_changes.items()}
     hub = {"cache_dir": cache_dir, "revision": revision, "token": token}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
@@ -135,7 +123,7 @@ def load_model(
     if model_type not in MODEL_TYPES:
         raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     config, model_class = _config(source, model_type, tokenizer, config_changes)
-    attn_implementation = resolve_attention(attn_implementation)
+    attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
         if source_type == model_type == "depth":
@@ -144,9 +132,8 @@ def load_model(
     if config.vocab_size < len(tokenizer):
         if "vocab_size" in config_changes:
             raise ValueError(
-                f"`vocab_size` {config.vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens "
-                "with the sentinels and sentence tokens. Use at least "
-                f"{_rounded_up(len(tokenizer))}, or leave the argument out."
+                f"`vocab_size` {config.vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens. "
+                f"Use at least {_rounded_up(len(tokenizer))}, or leave the argument out."
             )
         config.vocab_size = _rounded_up(len(tokenizer))
     return _initialized(model_class, config, attn_implementation)
@@ -163,29 +150,6 @@ def _initialized(model_class, config, attn_implementation):
     return model
 
 
-def resolve_attention(attn_implementation: str = "auto") -> str:
-    """
-    The implementation of attention that `"auto"` stands for: `"sdpa"`, on every device, until one of the kernels of
-    this package was measured to be faster. Any other name is returned itself.
-
-    Raises:
-        `ValueError`: if the name is unknown, or `"flex_attention"`.
-
-    >>> resolve_attention(), resolve_attention("eager")
-    ('sdpa', 'eager')
-    """
-    if attn_implementation == "flex_attention":
-        raise ValueError(
-            "`flex_attention` of transformers takes the position bias of a T5 for one example at a time: use "
-            "`depth_flex`."
-        )
-    # Whatever is registered with transformers may be named, too.
-    if attn_implementation not in {*ATTENTION_IMPLEMENTATIONS, *AttentionInterface()}:
-        near = suggestion(attn_implementation, ATTENTION_IMPLEMENTATIONS, "implementations")
-        raise ValueError(f"Unknown `attn_implementation` {attn_implementation!r}.{near}")
-    return "sdpa" if attn_implementation == "auto" else attn_implementation
-
-
 def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTrainedConfig:
     """
     The configuration of a checkpoint, with `scale_decoder_outputs=False` for a UMT5 whose file says
@@ -196,26 +160,23 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         hub_arguments: for `AutoConfig.from_pretrained`.
 
     Raises:
-        `ValueError`: if there is a PEFT adapter without a model, a folder has no `config.json`, or that is not the one
-            of a model.
+        `ValueError`: if there is a PEFT adapter without a model, or no `config.json` of a model.
     """
     try:
         # Of a type that is not known here, which would ask whether to run the code of the checkpoint.
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
     except (OSError, TypeError, ValueError) as error:
-        if find_adapter_config_file(name_or_path, **hub_arguments) is None:
-            if isinstance(error, OSError):
-                raise
-            folder = os.path.join(name_or_path, hub_arguments.get("subfolder") or "").rstrip(os.sep)
-            if os.path.isdir(folder) and not os.path.isfile(os.path.join(folder, "config.json")):
-                checkpoint = get_last_checkpoint(folder)
-                advice = f" Its run has not ended: its last checkpoint is {checkpoint}." if checkpoint else ""
-                raise ValueError(f"{folder} holds no model: there is no config.json in it.{advice}") from error
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {reason}") from error
+        if find_adapter_config_file(name_or_path, **hub_arguments) is not None:
+            raise ValueError(
+                f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
+                f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
+            ) from error
+        if isinstance(error, OSError):
+            raise
+        checkpoint = get_last_checkpoint(name_or_path) if os.path.isdir(name_or_path) else None
         raise ValueError(
-            f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
-            f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
+            f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {str(error).partition(chr(10))[0]}"
+            + (f" Its last checkpoint is {checkpoint}." if checkpoint else "")
         ) from error
     if config.model_type == "umt5":
         fields, _ = PreTrainedConfig.get_config_dict(name_or_path, **hub_arguments)
@@ -225,30 +186,17 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
 
 
 def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any) -> str:
-    """
-    What kind of model a checkpoint is: a key of `MODEL_TYPES`.
-
-    Args:
-        name_or_path: folder or name on the Hub.
-        hub_arguments: for `AutoConfig.from_pretrained`.
-
-    Raises:
-        `ValueError`: if it is none of them.
-    """
+    """What kind of model a checkpoint is, a key of `MODEL_TYPES`; arguments and errors as those of [`load_config`]."""
     return config_model_type(load_config(name_or_path, **hub_arguments))
 
 
 def config_model_type(config: PreTrainedConfig) -> str:
     """
-    What kind of model a configuration is of: a key of `MODEL_TYPES`. An mT5 or a UMT5 is a `"t5"`.
-
-    Raises:
-        `ValueError`: if it is none of them.
+    What kind of model a configuration is of, a key of `MODEL_TYPES`: an mT5 or a UMT5 is a `"t5"`. Raises `ValueError`
+    if it is none of them.
     """
-    if config.model_type == "depth":
-        return "depth"
-    if config.model_type in T5_MODEL_TYPES:
-        return "t5"
+    if config.model_type in (DepthConfig.model_type, *T5_MODEL_TYPES):
+        return "depth" if config.model_type == DepthConfig.model_type else "t5"
     source = f"{config.name_or_path} is" if config.name_or_path else "The configuration is that of"
     raise ValueError(
         f"{source} a model of the kind {config.model_type!r}. Supported are 'depth' and "
@@ -272,7 +220,10 @@ def _config(source, model_type, tokenizer, changes):
     the class of the model.
     """
     config_class, model_class = MODEL_TYPES[model_type]
-    _check_changes(changes)
+    known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
+    if unknown := changes.keys() - known:
+        name = min(unknown)
+        raise ValueError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
     if source is not None:
         # The fields of all T5s have the same names, whichever class the file names.
         values = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
@@ -284,10 +235,15 @@ def _config(source, model_type, tokenizer, changes):
     if "num_layers" in changes and "num_decoder_layers" not in changes:
         values.pop("num_decoder_layers", None)
     special_ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    values |= _check_ids(special_ids, changes)
+    if model_type == "depth":
+        special_ids |= sentence_fields(tokenizer)
+    for name, value in special_ids.items():
+        if changes.get(name, value) != value:
+            raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
+    values |= special_ids
     values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
     if model_type == "depth":
-        return config_class(**values | _sentence_ids(tokenizer, changes)), model_class
+        return config_class(**values), model_class
     bias_in_every_layer = values.pop(BIAS_FIELD, False)
     values = {name: value for name, value in values.items() if name not in SENTENCE_SETTINGS}
     if bias_in_every_layer:
@@ -295,34 +251,6 @@ def _config(source, model_type, tokenizer, changes):
         config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
         values["scale_decoder_outputs"] = values.get("tie_word_embeddings", True)
     return config_class(**values), model_class
-
-
-def _check_changes(changes):
-    """Raise if there is no such field of a configuration."""
-    known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
-    for name in changes:
-        if name in ("dtype", "torch_dtype"):
-            raise ValueError(
-                f"`{name}` is no argument of `load_model`, whose models are float32, as training needs them. To use "
-                "one, cast it: `load_model(...).to(torch.bfloat16)`."
-            )
-        if name not in known:
-            other = OTHER_NAMES.get(name)
-            hint = suggestion(name, sorted(known), "fields") if other is None else f" In a T5 it is `{other}`."
-            raise ValueError(f"Unknown argument `{name}` of `load_model`.{hint}")
-
-
-def _sentence_ids(tokenizer, changes) -> dict[str, int]:
-    """The fields of a DEPTH configuration that a tokenizer determines."""
-    return _check_ids(sentence_fields(tokenizer), changes)
-
-
-def _check_ids(of_tokenizer, changes) -> dict[str, int]:
-    """The ids of a tokenizer; raise if changes ask for others."""
-    for name, value in of_tokenizer.items():
-        if changes.get(name, value) != value:
-            raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
-    return of_tokenizer
 
 
 def _check_size_is_kept(source, changes):
@@ -371,7 +299,12 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
             "was not copied or written to its end: fetch them again, or name another checkpoint."
         ) from error
     _check_loaded_weights(name_or_path, loading_info)
-    _check_finite(name_or_path, model)
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise ValueError(
+                f"{name} of {name_or_path} is not finite: the run that saved it had diverged, or the file is damaged. "
+                "Name another checkpoint."
+            )
     if too_small:
         model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
         for part in (model, model.encoder, model.decoder):  # each has a copy of its own
@@ -393,16 +326,6 @@ def _check_loaded_weights(name_or_path, loading_info):
             f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
             "output head."
         )
-
-
-def _check_finite(name_or_path, model):
-    """Raise if the checkpoint is that of a run whose loss became NaN: training and scores would be NaN as well."""
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            raise ValueError(
-                f"{name} of {name_or_path} is not finite: the run that saved it had diverged, or the file is damaged. "
-                "Name another checkpoint."
-            )
 
 
 def _rounded_up(size: int) -> int:

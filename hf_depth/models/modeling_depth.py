@@ -5,8 +5,7 @@ of transformers; and a T5 with an output head of its own and one loss per label.
 Imports only torch, transformers and the configuration beside it: the Hub ships both files.
 """
 
-import contextlib
-import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +28,9 @@ from transformers import initialization as init
 from transformers.activations import GELUTanh, NewGELUActivation
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils import can_return_tuple, logging
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, logging
+from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_depth import DepthConfig
 
@@ -98,10 +99,8 @@ def sentence_to_sentence_groups(
     if query_segments is None:
         has_keys = key_mask.any(dim=-1, keepdim=True)
     else:
-        number = key_mask.shape[1]  # no row has more examples than tokens
-        counts = key_mask.new_zeros(len(key_mask), number + 1, dtype=torch.long)
-        counts = counts.scatter_add(1, key_segments.long().clamp(0, number), key_mask.long())
-        has_keys = counts.gather(1, query_segments.long().clamp(0, number)) > 0
+        is_own = query_segments[..., None] == key_segments[:, None]  # (B, Q, K)
+        has_keys = (is_own & key_mask[:, None]).any(dim=-1)
     return torch.where(query_mask & has_keys, 1, ANY), key_mask.long()
 
 
@@ -142,7 +141,7 @@ class MaskRule:
 
 def make_mask(
     config: PreTrainedConfig,
-    rule: Callable[..., torch.BoolTensor],
+    rule: MaskRule,
     query_shape: tuple[int, int],
     key_length: int,
     dtype: torch.dtype,
@@ -158,7 +157,7 @@ def make_mask(
 
     Args:
         config ([`PreTrainedConfig`]): of the encoder or of the decoder.
-        rule (`Callable`): a mask function, such as a [`MaskRule`].
+        rule ([`MaskRule`]): who attends to whom.
         query_shape (`tuple[int, int]`), key_length (`int`): batch size, number of queries, number of keys.
         dtype (`torch.dtype`), device (`torch.device`): of the mask; only an additive one has this dtype.
         cache ([`Cache`], *optional*): of the decoder's own attention, which knows the keys of each layer.
@@ -177,7 +176,7 @@ def make_mask(
             kv_length=length,
             q_offset=offset,
             kv_offset=first,
-            mask_function=rule if window is None else _in_window(rule, window, config.is_decoder),
+            mask_function=rule if window is None else _in_window(rule, window),
             allow_is_causal_skip=False,
             dtype=dtype,
             device=device,
@@ -187,13 +186,16 @@ def make_mask(
     layer_types = getattr(config, "layer_types", None)
     if not layer_types:
         return of_layer(0)
-    windows = {"full_attention": None, "sliding_attention": getattr(config, "sliding_window", None)}
-    return {kind: of_layer(layer_types.index(kind), windows.get(kind)) for kind in set(layer_types)}
+    masks = {"full_attention": of_layer(0)}  # that of cross-attention, too
+    for kind in {*layer_types}:
+        window = config.sliding_window if kind == "sliding_attention" else None
+        masks[kind] = of_layer(layer_types.index(kind), window)
+    return masks
 
 
-def _in_window(rule: Callable[..., torch.BoolTensor], size: int, is_causal: bool) -> Callable[..., torch.BoolTensor]:
+def _in_window(rule: MaskRule, size: int) -> Callable[..., torch.BoolTensor]:
     """The rule within a sliding window: `size` keys up to the query, or half as many on both of its sides."""
-    left, right = (size, size) if is_causal else ((size + 1) // 2, size // 2 + 1)
+    left, right = (size, size) if rule.is_causal else ((size + 1) // 2, size // 2 + 1)
 
     def function(batch_idx, head_idx, q_idx, kv_idx):
         distance = q_idx - kv_idx
@@ -218,18 +220,347 @@ def check_segment_ids(
             )
     if torch.compiler.is_compiling() or encoder_segment_ids.device.type != "cpu":
         return
-    for name, (ids, _) in parts.items():
-        before = nn.functional.pad(ids.cummax(dim=1).values[:, :-1], (1, 0))
-        if ids.min() < 0 or ids.max() > ids.shape[1] or (is_segment_start(ids) & (ids != 0) & (ids <= before)).any():
-            raise ValueError(f"`{name}_segment_ids` must count the examples of a row from 1, with 0 on padding.")
-    for row, (source, target) in enumerate(
-        zip(encoder_segment_ids.tolist(), decoder_segment_ids.tolist(), strict=True)
-    ):
-        if alone := {*target} - {*source, 0}:
+    has_source = (decoder_segment_ids[..., None] == encoder_segment_ids[:, None]).any(-1) | (decoder_segment_ids == 0)
+    if not has_source.all():
+        row, place = (~has_source).nonzero()[0].tolist()
+        raise ValueError(
+            f"Row {row} of `decoder_segment_ids` has an example {decoder_segment_ids[row, place]}, of which "
+            "`encoder_segment_ids` has no token: it would attend to nothing."
+        )
+
+
+def _is_complete(mask: Any) -> bool:
+    """Whether a mask (a tensor, blocks of flex attention, a dictionary of these) has an entry for each query."""
+    return mask is not None and (isinstance(mask, dict) or len(mask.shape) == 4)
+
+
+def _attended(mask: torch.Tensor | None, length: int | None = None) -> torch.BoolTensor | None:
+    """
+    Where a (B, L) mask says that there is a token. In a row without any, all places count: whatever the implementation
+    of attention, its loss is finite and the same.
+    """
+    if mask is None:
+        return None
+    mask = mask.bool()
+    if length is not None:
+        mask = nn.functional.pad(mask, (0, max(0, length - mask.shape[1])))
+    return mask | ~mask.any(dim=-1, keepdim=True)
+
+
+def _first(*tensors: torch.Tensor | None) -> torch.Tensor | None:
+    return next((tensor for tensor in tensors if tensor is not None), None)
+
+
+# ---- Any encoder-decoder --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DepthEncoderOutput(BaseModelOutput):
+    """
+    A [`BaseModelOutput`] with the places of the sentence tokens, which cross-attention needs, also in `generate()`,
+    which calls the decoder without the encoder input.
+
+    Args:
+        sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
+            `True` where the encoder input is a sentence token.
+    """
+
+    sentence_mask: torch.BoolTensor | None = None
+
+
+def check_sentence_token_ids(config: PreTrainedConfig, vocab_size: int) -> None:
+    """Raise `ValueError` unless the sentence tokens of a configuration have rows of their own in an embedding."""
+    first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
+    if number < 1:
+        raise ValueError(f"`num_sentence_tokens` must be at least 1, got {number}: a model without any is a T5.")
+    if max(first + number - 1, eosen) >= vocab_size or first < 0 or 0 <= eosen - first < number:
+        raise ValueError(
+            f"The sentence tokens {first} to {first + number - 1} and `eosen_token_id` {eosen} must differ and fit "
+            f'`vocab_size`={vocab_size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes '
+            "`first_sentence_token_id` and `eosen_token_id` from a tokenizer of `add_sentence_tokens`, and adds rows."
+        )
+
+
+def _is_hierarchical(config: PreTrainedConfig, name: str) -> bool:
+    """Whether the mask called `name` is on; in a model without sentence tokens, none is."""
+    return getattr(config, f"hierarchical_{name}_mask", False)
+
+
+def _sentence_mask(config, ids, given, tokens, name: str) -> torch.BoolTensor | None:
+    """Where tokens (B, L) are sentence tokens: as the caller says by the argument `name`, by their ids, or unknown."""
+    if given is None:
+        return None if ids is None else is_sentence_token(ids, config)
+    if given.shape[-1] != tokens.shape[1]:
+        raise ValueError(
+            f"`{name}` must have one entry for each token, shape {tuple(tokens.shape[:2])}, got the shape "
+            f"{tuple(given.shape)}."
+        )
+    return given
+
+
+def _known(sentence_mask: torch.BoolTensor | None, given: str, needed: str) -> torch.BoolTensor:
+    if sentence_mask is None:
+        raise ValueError(
+            f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: "
+            f"pass `{needed}` beside them, boolean, of shape `(batch_size, length)`."
+        )
+    return sentence_mask
+
+
+def _check_packing(attention_mask, decoder_attention_mask, cache, use_cache) -> None:
+    if _is_complete(attention_mask) or _is_complete(decoder_attention_mask):
+        raise ValueError("A mask of four axes says by itself who attends to whom: leave out the segment ids.")
+    if cache is not None or use_cache:
+        raise ValueError("`cache` and `use_cache` are for rows of one example: leave out the segment ids to generate.")
+
+
+def _mask_encoder(config, names, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
+    """Before the encoder: its arguments by their names, with its complete mask."""
+    kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
+    ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
+    tokens, sentence_mask = _first(ids, kwargs.get("inputs_embeds")), kwargs.pop("sentence_mask", None)
+    if tokens is None:  # the encoder says so
+        return (), kwargs
+    if has_sentence_tokens(config):
+        sentence_mask = kwargs["sentence_mask"] = _sentence_mask(config, ids, sentence_mask, tokens, "sentence_mask")
+    is_hierarchical = _is_hierarchical(config, "encoder")
+    if (is_hierarchical or segments is not None) and not _is_complete(mask):
+        groups = None
+        if is_hierarchical:
+            sentence_mask = _known(sentence_mask, "inputs_embeds", "sentence_mask")
+            groups = own_sentence_groups(sentence_mask if mask is None else sentence_mask & mask.bool(), segments)
+        rule = MaskRule(_attended(mask), None if segments is None else (segments, segments), groups)
+        shape, config = tokens.shape[:2], getattr(encoder.config, "text_config", encoder.config)
+        kwargs["attention_mask"] = make_mask(config, rule, shape, shape[1], encoder.dtype, tokens.device)
+    return (), kwargs
+
+
+def _keep_sentences(encoder, args, kwargs, output) -> Any:
+    """Behind the encoder: its output with the places of the sentence tokens."""
+    sentence_mask = kwargs.get("sentence_mask")
+    if sentence_mask is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
+        return output
+    fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
+    return DepthEncoderOutput(**fields, sentence_mask=sentence_mask)
+
+
+class DepthEncoderMixin:
+    """
+    The encoder of DEPTH, put before a class of transformers with `get_encoder()`: in it, a sentence token attends only
+    to its own sentence. It takes `sentence_mask` and `segment_ids` besides, see [`DepthMixin.forward`].
+
+    A hook before the encoder makes its mask, since `generate()` calls it by itself, and one after it keeps where the
+    sentence tokens are. The encoder is the one of transformers.
+    """
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
+        super().__init__(config, *args, **kwargs)
+        if has_sentence_tokens(config):
+            check_sentence_token_ids(config, config.vocab_size)
+        encoder = self.get_encoder()
+        names = [*inspect.signature(encoder.forward).parameters]
+        # A hook that held the model would keep it in memory until the next garbage collection.
+        encoder.register_forward_pre_hook(partial(_mask_encoder, self.config, names), with_kwargs=True)
+        encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
+
+
+class DepthMixin(DepthEncoderMixin):
+    """
+    Hierarchical attention and rows of several examples for an encoder-decoder of transformers, put before its class:
+
+        class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin): ...
+
+    Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
+    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
+    All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
+    Without sentence tokens in its input, or in its configuration, the model is what it was before.
+    """
+
+    # Prefix tuning of PEFT 0.21 passes its prefix by the old name beside the new one, where it would be lost.
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache", raise_if_both_names=True)
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        sentence_mask: torch.BoolTensor | None = None,
+        decoder_sentence_mask: torch.BoolTensor | None = None,
+        encoder_segment_ids: torch.LongTensor | None = None,
+        decoder_segment_ids: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """
+        As the `forward` of the model below, with these arguments besides. Masks of four axes are used as they are.
+
+        Args:
+            encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
+                What the encoder returned. Any other output needs `input_ids` or `sentence_mask` beside it.
+            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): -100 is ignored.
+            use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
+            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
+                `True` where the encoder input is a sentence token; needed where that is not in the other arguments.
+            decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
+                The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
+                `decoder_inputs_embeds`; `generate()` passes it.
+            encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
+                Which example of a row each token belongs to, by positive numbers; 0: padding. A token attends to
+                those of its example, in which the rules for sentence tokens hold.
+            decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
+                The same for the decoder.
+
+        Raises:
+            `ValueError`: if the decoder has no input, if the places of sentence tokens are needed but missing, or if
+                the segment ids do not fit.
+        """
+        target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
+        if target is None:
             raise ValueError(
-                f"Row {row} of `decoder_segment_ids` has an example {min(alone)}, of which `encoder_segment_ids` has "
-                "no token: it would attend to nothing."
+                "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or "
+                "call `generate()`, which starts by itself."
             )
+        is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
+        if is_packed:
+            _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
+            source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
+            check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
+        if is_packed or labels is not None:
+            use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
+        if encoder_outputs is None:
+            encoder_outputs = self.get_encoder()(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                sentence_mask=sentence_mask,
+                segment_ids=encoder_segment_ids,
+                return_dict=True,
+                **{name: kwargs[name] for name in ("output_attentions", "output_hidden_states") if name in kwargs},
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        states = encoder_outputs[0]
+        sentence_mask = _first(sentence_mask, getattr(encoder_outputs, "sentence_mask", None))
+        sentence_mask = _sentence_mask(self.config, input_ids, sentence_mask, states, "sentence_mask")
+        sentences = self._query_mask(decoder_input_ids, decoder_sentence_mask, target, cache)
+        segments = (decoder_segment_ids, encoder_segment_ids) if is_packed else None
+        cross_mask = self._cross_mask(target, sentences, states, sentence_mask, attention_mask, segments)
+        segments = (decoder_segment_ids, decoder_segment_ids) if is_packed else None
+        so_far = _first(decoder_sentence_mask, sentences)
+        decoder_attention_mask = self._decoder_mask(target, so_far, decoder_attention_mask, cache, segments)
+        return super().forward(
+            attention_mask=cross_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            labels=labels,
+            use_cache=use_cache,
+            **kwargs,
+        )
+
+    def shift_labels(self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None) -> torch.LongTensor:
+        """
+        The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
+        row by itself: it begins with the start token.
+        """
+        shifted = self.prepare_decoder_input_ids_from_labels(labels)
+        if segment_ids is None:
+            return shifted
+        return shifted.masked_fill(is_segment_start(segment_ids), self.config.decoder_start_token_id)
+
+    def _query_mask(self, ids, so_far, target, cache) -> torch.BoolTensor | None:
+        """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
+        if not (_is_hierarchical(self.config, "decoder") or _is_hierarchical(self.config, "cross")):
+            return None
+        if ids is not None:
+            return is_sentence_token(ids, self.config)
+        if so_far is not None:
+            past = 0 if cache is None else int(cache.get_seq_length())
+            so_far = so_far[:, past : past + target.shape[1]]
+        found = _sentence_mask(self.config, None, so_far, target, "decoder_sentence_mask")
+        return _known(found, "decoder_inputs_embeds", "decoder_sentence_mask")
+
+    def _decoder_mask(self, target, so_far, mask, cache, segments) -> Any:
+        """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
+        is_hierarchical = _is_hierarchical(self.config, "decoder")
+        if _is_complete(mask) or not (is_hierarchical or segments is not None):
+            return mask
+        shape, cache = target.shape[:2], getattr(cache, "self_attention_cache", cache)
+        length = shape[1] if cache is None else cache.get_mask_sizes(shape[1], 0)[0]
+        groups = None
+        if is_hierarchical:
+            past = cache.get_seq_length() if cache is not None and so_far.shape[1] < length else 0
+            # That of a static cache is a tensor, which a compiled graph cannot read; `generate()` pads its mask.
+            is_readable = isinstance(past, int) or not torch.compiler.is_compiling()
+            if is_readable and 0 < past > so_far.shape[1] - shape[1]:
+                raise ValueError(
+                    f"`cache` holds {past} tokens, but `decoder_sentence_mask` is missing or does not cover them: "
+                    "give it for all decoder tokens so far, as `generate()` does if its `decoder_input_ids` are all "
+                    "ids. Prefix tuning (PEFT) fills `cache` with virtual tokens: use LoRA instead."
+                )
+            keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
+            groups = sentence_to_sentence_groups(keys, keys)
+        rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
+        return make_mask(self.get_decoder().config, rule, shape, length, self.dtype, target.device, cache)
+
+    def _cross_mask(self, target, queries, states, sentences, mask, segments) -> Any:
+        """The mask of cross-attention from `queries` (B, T) to the encoder's states (B, S, D)."""
+        is_hierarchical = _is_hierarchical(self.config, "cross")
+        if _is_complete(mask) or not (is_hierarchical or segments is not None):
+            return mask
+        # Of a model that is spread over several devices, states may be on another one. One input may have several
+        # targets.
+        shape, device, groups, padding = target.shape[:2], target.device, None, _attended(mask)
+        if is_hierarchical:
+            keys = _known(sentences, "encoder_outputs", "sentence_mask").to(device)
+            keys = keys if mask is None else keys & mask.to(device).bool()
+            groups = sentence_to_sentence_groups(queries, keys, *(segments or ()))
+            groups = tuple(each.expand(shape[0], -1) for each in groups)
+        padding = None if padding is None else padding.to(device).expand(shape[0], -1)
+        rule = MaskRule(padding, segments, groups)
+        return make_mask(self.get_decoder().config, rule, shape, states.shape[1], self.dtype, device)
+
+    def prepare_inputs_for_generation(
+        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """
+        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is,
+        since `forward` makes the hierarchical one of it.
+        """
+        # Transformers (5.24) feeds the decoder ids that a cache holds where an assistant goes on with its cache, and
+        # for a given one without a `decoder_attention_mask`, which would say whether the ids are all of them.
+        cache, has_all_ids = (
+            kwargs.get("cache"),
+            not kwargs.get("is_first_iteration") or decoder_attention_mask is None,
+        )
+        if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
+            if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
+                kwargs["next_sequence_length"] = input_ids.shape[1] - past
+        kwargs["decoder_attention_mask"] = decoder_attention_mask
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        if not has_sentence_tokens(self.config):
+            return inputs
+        inputs["decoder_attention_mask"] = decoder_attention_mask
+        sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
+        if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
+            # Of a given cache whose ids `generate()` does not know.
+            unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
+            sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
+        if getattr(cache, "is_compileable", False):
+            # A static cache keeps shapes static: a mask that grew by one a step would recompile each time.
+            room = cache.get_mask_sizes(input_ids.shape[1], 0)[0] - sentence_mask.shape[1]
+            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, room)))
+        inputs["decoder_sentence_mask"] = sentence_mask
+        return inputs
 
 
 # ---- T5 -------------------------------------------------------------------------------------------------------------
@@ -264,37 +595,6 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return losses.view(labels.shape)
 
 
-def _whole(parameter: nn.Parameter) -> contextlib.AbstractContextManager:
-    """Under DeepSpeed ZeRO-3 the whole of a parameter, of which each process has a part."""
-    if not hasattr(parameter, "ds_id"):
-        return contextlib.nullcontext()
-    # By its name: whoever loads this file from the Hub would need each package that it imports.
-    return importlib.import_module("deepspeed").zero.GatheredParameters([parameter])
-
-
-def _take_cache(cache: Cache | None, kwargs: dict[str, Any]) -> Cache | None:
-    """The cache by its present name, or by the one before transformers 5.24."""
-    old = kwargs.pop("past_key_values", None)
-    if old is not None and cache is not None:
-        raise ValueError(
-            "`cache` and `past_key_values` are two names of one argument: pass one of them. (Prefix tuning by a PEFT "
-            "that does not know transformers 5.24 passes its prefix by the old name: use LoRA or prompt tuning.)"
-        )
-    return cache if old is None else old
-
-
-def _only_new_ids(input_ids: torch.LongTensor, cache: Cache | None, kwargs: dict[str, Any]) -> None:
-    """
-    Let `prepare_inputs_for_generation` feed the decoder no ids that a cache holds: transformers (5.24) forgets to
-    where an assistant goes on with its cache, and for a given one without a `decoder_attention_mask`, which would say
-    whether the ids are all of them.
-    """
-    has_all_ids = not kwargs.get("is_first_iteration") or kwargs.get("decoder_attention_mask") is None
-    if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
-        if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
-            kwargs["next_sequence_length"] = input_ids.shape[1] - past
-
-
 class _StockWeights:
     """Initialization and tying of weights as in a class of transformers, although this is custom code."""
 
@@ -319,25 +619,8 @@ class _StockWeights:
         return dict(self._tied_weights_keys)
 
 
-# Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
-class T5ForConditionalGeneration(_StockWeights, StockT5, GenerationMixin):
-    """
-    The T5 of transformers with three changes; it saves and loads as the original class does.
-
-    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which starts with
-      standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
-    - The loss is normalized by `num_items_in_batch`, the number of labels in the global batch, when that is given, and
-      the output has `token_losses`, one per label. In training mode it has no logits, unless `skip_logits=False`:
-      where hf_depth is imported, they are never all in memory, and `token_losses` have no gradient.
-    - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
-      tokens belong together. Loss and gradients are those of separate rows.
-
-    >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    >>> model = T5ForConditionalGeneration(config)
-    >>> batch = {"input_ids": torch.tensor([[5, 6, 1]]), "labels": torch.tensor([[7, 8, 9, 1]])}
-    >>> model(**batch).token_losses.shape
-    torch.Size([1, 4])
-    """
+class T5WithTokenLosses(_StockWeights, StockT5):
+    """The T5 behind [`T5ForConditionalGeneration`], which gives it the output of the encoder."""
 
     # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)`: the weighted sum of the losses,
     # each of them, and predictions, without all logits; or `None` where it cannot. `hf_depth` sets it.
@@ -366,16 +649,12 @@ class T5ForConditionalGeneration(_StockWeights, StockT5, GenerationMixin):
                 module.act = GELUTanh()
 
     def tie_weights(self, missing_keys: set[str] | None = None, **kwargs: Any) -> None:
-        """Tie the embeddings. A v1.1 head missing from a checkpoint starts as a copy of the input embedding."""
+        """As in T5, but a head of its own stays so. One that a checkpoint lacks was trained tied, and remains it."""
+        if missing_keys is not None and "lm_head.weight" in missing_keys and "shared.weight" not in missing_keys:
+            self.all_tied_weights_keys = dict(StockT5._tied_weights_keys)
         super().tie_weights(missing_keys=missing_keys, **kwargs)
         # A head that differs from the embedding in a checkpoint was left untied: resizing must not tie it either.
         self._tied_weights_keys = dict(self.all_tied_weights_keys)
-        is_missing = missing_keys is not None and "lm_head.weight" in missing_keys
-        if is_missing and "shared.weight" not in missing_keys and not self.config.scale_decoder_outputs:
-            # Transformers 5 trains such models tied and leaves the head out of the file: this keeps their function.
-            with _whole(self.shared.weight):
-                self.lm_head.weight = nn.Parameter(self.shared.weight.detach().clone())
-            missing_keys.discard("lm_head.weight")
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -387,87 +666,27 @@ class T5ForConditionalGeneration(_StockWeights, StockT5, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
+        *,
+        attention_mask: torch.Tensor | None,
+        encoder_outputs: BaseModelOutput,
+        labels: torch.LongTensor | None,
+        decoder_input_ids: torch.LongTensor | None,
+        decoder_inputs_embeds: torch.Tensor | None,
+        decoder_attention_mask: torch.Tensor | None,
         num_items_in_batch: torch.Tensor | int | None = None,
-        encoder_segment_ids: torch.LongTensor | None = None,
-        decoder_segment_ids: torch.LongTensor | None = None,
         loss_weights: torch.FloatTensor | None = None,
         skip_logits: bool | None = None,
         **kwargs: Any,
     ) -> TokenLossSeq2SeqLMOutput:
-        """
-        As [`transformers.T5ForConditionalGeneration.forward`], with these arguments besides.
-
-        Args:
-            attention_mask, decoder_attention_mask (`torch.Tensor`, *optional*):
-                `(batch_size, length)`, non-zero on tokens that are no padding; or complete ones of four axes.
-            labels (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*): -100 is ignored.
-            use_cache (`bool`, *optional*): defaults to `False` beside `labels`, else to the configuration's.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*):
-                What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the
-                number of labels in this batch, which gives the mean per token.
-            encoder_segment_ids (`torch.LongTensor` of shape `(batch_size, source_length)`, *optional*):
-                Which example of a row each token belongs to: they count up from 1; 0 is padding.
-            decoder_segment_ids (`torch.LongTensor` of shape `(batch_size, target_length)`, *optional*):
-                The same for the decoder.
-            loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
-                Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
-                `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
-            skip_logits (`bool`, *optional*):
-                Whether to return none. By default in training mode with `labels`.
-
-        Returns:
-            [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`.
-
-        Raises:
-            `ValueError`: if `skip_logits=True` or `loss_weights` come without `labels`, if labels or weights are not
-                one per position of the decoder, or if the segment ids do not fit.
-        """
-        cache = _take_cache(cache, kwargs)
+        """Decoder, head and losses; the arguments are described in [`T5ForConditionalGeneration`]."""
         if labels is None and (skip_logits or loss_weights is not None):
             raise ValueError("`skip_logits=True` and `loss_weights` need `labels`, without which there is no loss.")
-        cross_mask = attention_mask
-        if encoder_segment_ids is not None or decoder_segment_ids is not None:
-            use_cache = _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
-            source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
-            target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
-            check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
-
-            def mask(stack, queries, keys, padding, is_causal=False):
-                rule = MaskRule(_attended(padding), (queries, keys), is_causal=is_causal)
-                return make_mask(stack.config, rule, queries.shape, keys.shape[1], self.dtype, queries.device)
-
-            cross_mask = mask(self.decoder, decoder_segment_ids, encoder_segment_ids, attention_mask)
-            attention_mask = mask(self.encoder, encoder_segment_ids, encoder_segment_ids, attention_mask)
-            given = (decoder_segment_ids, decoder_segment_ids, decoder_attention_mask)
-            decoder_attention_mask = mask(self.decoder, *given, is_causal=True)
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
-        if labels is not None and use_cache is None:
-            use_cache = False  # the decoder's own copy of the configuration would build a cache in training
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
-            attention_mask=decoder_attention_mask,
             inputs_embeds=decoder_inputs_embeds,
-            cache=cache,
+            attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs[0],
-            encoder_attention_mask=cross_mask,
-            use_cache=use_cache,
+            encoder_attention_mask=attention_mask,
             **kwargs,
         )
         hidden_states = decoder_outputs[0]
@@ -489,23 +708,6 @@ class T5ForConditionalGeneration(_StockWeights, StockT5, GenerationMixin):
             encoder_attentions=encoder_outputs.attentions,
         )
 
-    def shift_labels(self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None) -> torch.LongTensor:
-        """
-        The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
-        row by itself: it begins with the start token.
-        """
-        shifted = self.prepare_decoder_input_ids_from_labels(labels)
-        if segment_ids is None:
-            return shifted
-        return shifted.masked_fill(is_segment_start(segment_ids), self.config.decoder_start_token_id)
-
-    def prepare_inputs_for_generation(
-        self, input_ids: torch.LongTensor, cache: Cache | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """As in T5, also where an assistant or the caller has filled the cache."""
-        _only_new_ids(input_ids, cache, kwargs)
-        return super().prepare_inputs_for_generation(input_ids, cache=cache, **kwargs)
-
     def _losses(self, hidden_states, labels, num_items_in_batch, loss_weights, skip_logits) -> dict[str, torch.Tensor]:
         """The fields of the output that come from what the head reads (B, T, D)."""
         for name, values in (("labels", labels), ("loss_weights", loss_weights)):
@@ -514,33 +716,27 @@ class T5ForConditionalGeneration(_StockWeights, StockT5, GenerationMixin):
                     f"`{name}` must have one entry for each position of the decoder, shape "
                     f"{tuple(hidden_states.shape[:2])}, got the shape {tuple(values.shape)}."
                 )
-        divisor = num_items_in_batch
-        if divisor is None and loss_weights is None:
-            divisor = (labels != IGNORED).sum()
-        if isinstance(divisor, torch.Tensor):  # of no labels at all, the loss is 0
-            divisor = divisor.to(hidden_states.device).reshape(()).clamp(min=1)
-        elif divisor is not None:
-            divisor = max(1, divisor)
-        found = None
-        if skip_logits and self.head_loss is not None:
+        labels = labels.to(hidden_states.device)
+        exact = torch.promote_types(hidden_states.dtype, torch.float32)
+        weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights.to(labels.device)
+        if num_items_in_batch is None and loss_weights is None:
+            num_items_in_batch = (labels != IGNORED).sum()
+        if num_items_in_batch is not None:
             # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
-            exact = torch.promote_types(hidden_states.dtype, torch.float32)
-            weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights
-            weights = weights.to(hidden_states.device, torch.promote_types(weights.dtype, exact))
-            rows = (hidden_states.flatten(0, 1), self.lm_head, labels.to(hidden_states.device).flatten())
-            weights = weights if divisor is None else weights / divisor
-            found = self.head_loss(*rows, weights.flatten(), with_predictions=not self.training)
+            number = torch.as_tensor(num_items_in_batch, device=labels.device).reshape(())
+            weights = weights / number.clamp(min=1)  # of no labels at all, the loss is 0
+        found = logits = None
+        if skip_logits and self.head_loss is not None:
+            rows = (hidden_states.flatten(0, 1), self.lm_head, labels.flatten(), weights.to(exact).flatten())
+            found = self.head_loss(*rows, with_predictions=not self.training)
         if found is not None:
-            loss, *by_label = found
-            logits, (token_losses, *others) = None, (values.view(labels.shape) for values in by_label)
+            loss, token_losses, *others = (values.view(labels.shape) if values.dim() else values for values in found)
             predictions = others[0] if others else None
         else:
-            logits = self.lm_head(hidden_states)
-            token_losses, predictions = cross_entropy_per_token(logits, labels), None
-            weighted = token_losses if loss_weights is None else loss_weights.to(logits.device) * token_losses
-            loss = weighted.sum() if divisor is None else weighted.sum() / divisor
+            logits, predictions = self.lm_head(hidden_states), None
+            token_losses = cross_entropy_per_token(logits, labels)
+            loss = (weights.to(token_losses.device) * token_losses).sum()
             if skip_logits:
-                labels = labels.to(logits.device)
                 predictions = None if self.training else logits.argmax(-1).where(labels != IGNORED, IGNORED)
                 logits = None
         token_losses = token_losses if loss_weights is None else token_losses.detach()
@@ -563,34 +759,39 @@ def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any
     return args, {**kwargs, "position_bias": None}
 
 
-def _first(*tensors: torch.Tensor | None) -> torch.Tensor | None:
-    return next((tensor for tensor in tensors if tensor is not None), None)
-
-
-def _is_complete(mask: Any) -> bool:
-    """Whether a mask (a tensor, blocks of flex attention, a dictionary of these) has an entry for each query."""
-    return mask is not None and (isinstance(mask, dict) or len(mask.shape) == 4)
-
-
-def _attended(mask: torch.Tensor | None, length: int | None = None) -> torch.BoolTensor | None:
+# Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
+class T5ForConditionalGeneration(DepthMixin, T5WithTokenLosses, GenerationMixin):
     """
-    Where a (B, L) mask says that there is a token. In a row without any, all places count: whatever the implementation
-    of attention, its loss is finite and the same.
+    The T5 of transformers with three changes; it saves and loads as the original class does.
+
+    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which starts with
+      standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
+    - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
+      tokens belong together, see [`DepthMixin.forward`]. Loss and gradients are those of separate rows.
+    - The output has `token_losses`, one per label. These arguments of `forward`, besides those of [`DepthMixin`], say
+      what becomes of them:
+
+    Args:
+        num_items_in_batch (`torch.Tensor` or `int`, *optional*):
+            What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the number
+            of labels in this batch, which gives the mean per token.
+        loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
+            Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
+            `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
+        skip_logits (`bool`, *optional*):
+            Whether to return none, by default in training mode with `labels`. Where hf_depth is imported, they are
+            then never all in memory, and `token_losses` have no gradient.
+
+    `forward` returns [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`. It raises `ValueError` if
+    `skip_logits=True` or `loss_weights` come without `labels`, if labels or weights are not one per position of the
+    decoder, or if the segment ids do not fit.
+
+    >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> model = T5ForConditionalGeneration(config)
+    >>> batch = {"input_ids": torch.tensor([[5, 6, 1]]), "labels": torch.tensor([[7, 8, 9, 1]])}
+    >>> model(**batch).token_losses.shape
+    torch.Size([1, 4])
     """
-    if mask is None:
-        return None
-    mask = mask.bool()
-    if length is not None:
-        mask = nn.functional.pad(mask, (0, max(0, length - mask.shape[1])))
-    return mask | ~mask.any(dim=-1, keepdim=True)
-
-
-def _check_packing(attention_mask, decoder_attention_mask, cache, use_cache) -> bool:
-    if _is_complete(attention_mask) or _is_complete(decoder_attention_mask):
-        raise ValueError("A mask of four axes says by itself who attends to whom: leave out the segment ids.")
-    if cache is not None or use_cache:
-        raise ValueError("`cache` and `use_cache` are for rows of one example: leave out the segment ids to generate.")
-    return False
 
 
 class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
@@ -602,52 +803,14 @@ class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
 # ---- DEPTH ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class DepthEncoderOutput(BaseModelOutput):
-    """
-    A [`BaseModelOutput`] with the places of the sentence tokens, which cross-attention needs, also in `generate()`,
-    which calls the decoder without the encoder input.
-
-    Args:
-        sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-            `True` where the encoder input is a sentence token.
-    """
-
-    sentence_mask: torch.BoolTensor | None = None
-
-
-class DepthEncoderMixin:
-    """
-    The encoder of DEPTH, put before a class of transformers with `get_encoder()`: in it, a sentence token attends only
-    to its own sentence.
-
-    A hook before the encoder makes its mask, since `generate()` calls it by itself, and one after it keeps where the
-    sentence tokens are. The encoder is the one of transformers.
-    """
-
-    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)
-        check_sentence_token_ids(config, config.vocab_size)
-        encoder = self.get_encoder()
-        # Hooks that held the model would keep it in memory until the next garbage collection.
-        encoder.register_forward_pre_hook(partial(_mask_encoder, self.config), with_kwargs=True)
-        encoder.register_forward_hook(partial(_keep_sentences, self.config), with_kwargs=True)
-
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """As in all models of transformers; raises `ValueError` if the sentence tokens would lose their rows."""
-        if new_num_tokens is not None:
-            multiple = pad_to_multiple_of or 1
-            check_sentence_token_ids(self.config, -(-new_num_tokens // multiple) * multiple)
-        return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+class SentenceInputMixin:
+    """[`encode_sentences`] for those who have the files of a model and not hf_depth."""
 
     def encode_sentences(
         self, tokenizer: PreTrainedTokenizerBase, *texts: Sequence[str], max_length: int | None = None
     ) -> torch.LongTensor:
         """
         The encoder input of one example, `<eosen> <sent_0> s1 <eosen> <sent_1> s2 <eosen> … </s>`, from its sentences.
-        It is here, and not in a tokenizer, for those who have the files of a model and not hf_depth.
 
         Sentence tokens count up. Sentences past the last one share it, which is said once. An input that is too long
         loses tokens at the end of its longest text, until several are equally long and all of them do. A sentinel that
@@ -670,248 +833,45 @@ class DepthEncoderMixin:
             raise ValueError(f"`max_length` is {max_length}, but an input has at least one token, `</s>`.")
         if any(isinstance(text, str) for text in texts):
             raise TypeError('Each text is a list: `encode_sentences(tokenizer, ["First sentence.", "Second."])`.')
-        kept = parts = [[self._sentence_ids(tokenizer, sentence) for sentence in text] for text in texts]
-        number, limit = sum(map(len, parts)), self.config.num_sentence_tokens
-        if number > limit:
+        parts = [[self._sentence_ids(tokenizer, sentence) for sentence in text] for text in texts]
+        number, available = sum(map(len, parts)), self.config.num_sentence_tokens
+        if number > available:
             logger.warning_once(
-                f"{number} sentences, but {limit} sentence tokens: the last {number - limit + 1} share one of them. "
-                "(Said once.)"
+                f"{number} sentences, but {available} sentence tokens: the last {number - available + 1} share one of "
+                "them. (Said once.)"
             )
-        budget = sum(map(_cost, parts))
-        while max_length is not None and (excess := len(self._layout(kept)) - max_length) > 0:
+        costs = [sum(len(sentence) + 2 for sentence in text) for text in parts]
+        limits = list(costs)
+        while (excess := len(ids := self._layout(parts, limits)) - (max_length or len(ids))) > 0:
             # More than once only if there are more sentences than sentence tokens, as those behind cost less.
-            budget -= excess
-            kept = _cut_longest(parts, budget)
-        return torch.tensor([self._layout(kept)], device=self.device)
+            for _ in range(excess):  # of texts that are equally long, the one that was shorter before
+                limits[max(range(len(limits)), key=lambda i: (limits[i], -costs[i]))] -= 1
+        return torch.tensor([ids], device=self.device)
 
-    def _sentence_ids(self, tokenizer, sentence: str) -> list[int]:
+    def _sentence_ids(self, tokenizer: PreTrainedTokenizerBase, sentence: str) -> list[int]:
         ids = tokenizer(sentence, add_special_tokens=False)["input_ids"]
-        own = {self.config.eosen_token_id, *self._sentence_token_ids()}
-        if own & {*ids}:
+        found = torch.tensor(ids, dtype=torch.long)
+        if (is_sentence_token(found, self.config) | (found == self.config.eosen_token_id)).any():
             ids = tokenizer(sentence, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if not ids:
             raise ValueError(f"The sentence {sentence!r} has no tokens: leave it out.")
         return ids
 
-    def _sentence_token_ids(self) -> range:
-        first = self.config.first_sentence_token_id
-        return range(first, first + self.config.num_sentence_tokens)
-
-    def _layout(self, parts: list[list[list[int]]]) -> list[int]:
-        """The ids of the sentences of all texts in one row, with their special tokens."""
-        ids, tokens = [], self._sentence_token_ids()
-        for position, sentence in enumerate(sentence for part in parts for sentence in part):
-            if position < len(tokens):
-                ids += [self.config.eosen_token_id, tokens[position]]
-            ids += sentence
-        return [*ids, self.config.eosen_token_id, self.config.eos_token_id] if ids else [self.config.eos_token_id]
-
-
-def _mask_encoder(config, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
-    kwargs = {**dict(zip(("input_ids", "attention_mask"), args, strict=False)), **kwargs}
-    sentence_mask, segments = kwargs.pop("sentence_mask", None), kwargs.pop("segment_ids", None)
-    ids, mask = kwargs.get("input_ids"), kwargs.get("attention_mask")
-    tokens = _first(ids, kwargs.get("inputs_embeds"))
-    is_own = config.hierarchical_encoder_mask or segments is not None
-    if tokens is not None and is_own and not _is_complete(mask):  # without tokens, the encoder says so
-        groups = None
-        if config.hierarchical_encoder_mask:
-            sentence_mask = _sentence_mask(config, ids, sentence_mask, tokens, "inputs_embeds", "sentence_mask")
-            groups = own_sentence_groups(sentence_mask if mask is None else sentence_mask & mask.bool(), segments)
-        rule = MaskRule(_attended(mask), None if segments is None else (segments, segments), groups)
-        shape, config = tokens.shape[:2], getattr(encoder.config, "text_config", encoder.config)
-        kwargs["attention_mask"] = make_mask(config, rule, shape, shape[1], encoder.dtype, tokens.device)
-    return (), kwargs
+    def _layout(self, parts: list[list[list[int]]], limits: list[int]) -> list[int]:
+        """The sentences of all texts in one row; `limits`: tokens of each text, special ones included."""
+        config, ids, number = self.config, [], 0
+        for text, limit in zip(parts, limits, strict=True):
+            for sentence in text:
+                if limit > 2:
+                    if number < config.num_sentence_tokens:
+                        ids += [config.eosen_token_id, config.first_sentence_token_id + number]
+                    ids += sentence[: limit - 2]
+                    number += 1
+                limit -= len(sentence) + 2
+        return [*ids, config.eosen_token_id, config.eos_token_id] if ids else [config.eos_token_id]
 
 
-def _keep_sentences(config, encoder, args, kwargs, output) -> Any:
-    ids = kwargs.get("input_ids")
-    if ids is None or not isinstance(output, dict):  # a tuple, of `return_dict=False`
-        return output
-    fields = {name: output.get(name) for name in ("last_hidden_state", "hidden_states", "attentions")}
-    return DepthEncoderOutput(**fields, sentence_mask=is_sentence_token(ids, config))
-
-
-def _sentence_mask(config, ids, sentence_mask, tokens, given: str, needed: str) -> torch.BoolTensor:
-    """Where tokens (B, L) are sentence tokens, as the caller says or by their ids."""
-    if sentence_mask is None and ids is not None:
-        return is_sentence_token(ids, config)
-    if sentence_mask is None:
-        raise ValueError(
-            f"`{given}` do not say which tokens are sentence tokens, and the hierarchical masks depend on them: "
-            f"pass `{needed}` beside them, boolean, of shape `(batch_size, length)`."
-        )
-    if sentence_mask.shape[-1] != tokens.shape[1]:
-        raise ValueError(
-            f"`{needed}` must have one entry for each token, shape {tuple(tokens.shape[:2])}, got the shape "
-            f"{tuple(sentence_mask.shape)}."
-        )
-    return sentence_mask
-
-
-class DepthMixin(DepthEncoderMixin):
-    """
-    Hierarchical attention for an encoder-decoder of transformers, put before its class:
-
-        class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin): ...
-
-    Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
-    encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
-    All masks follow from the ids, on their device; the stacks are those of transformers, called with complete masks.
-    Without sentence tokens in its input, the model is what it was before.
-    """
-
-    shift_labels = T5ForConditionalGeneration.shift_labels  # whatever the class behind
-
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor] | None = None,
-        cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
-        sentence_mask: torch.BoolTensor | None = None,
-        decoder_sentence_mask: torch.BoolTensor | None = None,
-        encoder_segment_ids: torch.LongTensor | None = None,
-        decoder_segment_ids: torch.LongTensor | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """
-        As the `forward` of the model below, with these arguments besides. Masks of four axes are used as they are.
-
-        Args:
-            encoder_outputs ([`DepthEncoderOutput`], [`BaseModelOutput`] or `tuple`, *optional*):
-                What the encoder returned. Any other output needs `input_ids` or `sentence_mask` beside it.
-            sentence_mask (`torch.BoolTensor` of shape `(batch_size, source_length)`, *optional*):
-                `True` where the encoder input is a sentence token; needed where that is not in the other arguments.
-            decoder_sentence_mask (`torch.BoolTensor` of shape `(batch_size, decoded_length)`, *optional*):
-                The same for all decoder tokens so far, those in `cache` included. Needed with a filled cache or
-                `decoder_inputs_embeds`; `generate()` passes it.
-            encoder_segment_ids, decoder_segment_ids (`torch.LongTensor`, *optional*):
-                Several examples in a row, see [`T5ForConditionalGeneration.forward`]. The rules for sentence tokens
-                hold in each of them.
-
-        Raises:
-            `ValueError`: if the decoder has no input, if the places of sentence tokens are needed but missing, or if
-                the segment ids do not fit.
-        """
-        cache = _take_cache(cache, kwargs)
-        is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
-        target = _first(decoder_input_ids, decoder_inputs_embeds, labels)
-        if target is None:
-            raise ValueError(
-                "There is nothing for the decoder: pass `labels` for a loss or `decoder_input_ids` for logits, or "
-                "call `generate()`, which starts by itself."
-            )
-        if is_packed:
-            use_cache = _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
-            source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
-            check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
-        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
-        if encoder_outputs is None:
-            given = {"sentence_mask": sentence_mask, "segment_ids": encoder_segment_ids}
-            given |= {name: kwargs.get(name) for name in ("output_attentions", "output_hidden_states")}
-            given = {name: value for name, value in given.items() if value is not None}
-            encoder_outputs = self.get_encoder()(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **given
-            )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
-        source_sentences = _first(sentence_mask, getattr(encoder_outputs, "sentence_mask", None))
-        if source_sentences is None and input_ids is not None:
-            source_sentences = is_sentence_token(input_ids, self.config)
-        sentences = self._query_mask(decoder_input_ids, decoder_sentence_mask, target, cache)
-        states = encoder_outputs[0]
-        segments = (decoder_segment_ids, encoder_segment_ids) if is_packed else None
-        cross_mask = self._cross_mask(target, sentences, states, source_sentences, attention_mask, segments)
-        segments = (decoder_segment_ids, decoder_segment_ids) if is_packed else None
-        so_far = _first(decoder_sentence_mask, sentences)
-        decoder_attention_mask = self._decoder_mask(target, so_far, decoder_attention_mask, cache, segments)
-        return super().forward(
-            attention_mask=cross_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            cache=cache,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            labels=labels,
-            use_cache=use_cache,
-            **kwargs,
-        )
-
-    def _query_mask(self, ids, so_far, target, cache) -> torch.BoolTensor | None:
-        """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
-        if not (self.config.hierarchical_decoder_mask or self.config.hierarchical_cross_mask):
-            return None
-        if ids is not None:
-            so_far = None
-        elif so_far is not None:
-            past = 0 if cache is None else int(cache.get_seq_length())
-            so_far = so_far[:, past : past + target.shape[1]]
-        return _sentence_mask(self.config, ids, so_far, target, "decoder_inputs_embeds", "decoder_sentence_mask")
-
-    def _decoder_mask(self, target, so_far, mask, cache, segments) -> Any:
-        """The mask of the decoder's own attention; `so_far` (B, past + T): which tokens are sentence tokens."""
-        if _is_complete(mask) or not (self.config.hierarchical_decoder_mask or segments is not None):
-            return mask
-        shape, cache = target.shape[:2], getattr(cache, "self_attention_cache", cache)
-        length = shape[1] if cache is None else cache.get_mask_sizes(shape[1], 0)[0]
-        groups = None
-        if self.config.hierarchical_decoder_mask:
-            if cache is not None and so_far.shape[1] < length:
-                _check_so_far(so_far, cache.get_seq_length(), shape[1])
-            keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
-            groups = sentence_to_sentence_groups(keys, keys)
-        rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
-        return make_mask(self.get_decoder().config, rule, shape, length, self.dtype, target.device, cache)
-
-    def _cross_mask(self, target, queries, states, sentences, mask, segments) -> Any:
-        """The mask of cross-attention from `queries` (B, T) to the encoder's states (B, S, D)."""
-        if _is_complete(mask) or not (self.config.hierarchical_cross_mask or segments is not None):
-            return mask
-        # Of a model that is spread over several devices, states may be on another one. One input may have several
-        # targets.
-        shape, device, groups, padding = target.shape[:2], target.device, None, _attended(mask)
-        if self.config.hierarchical_cross_mask:
-            keys = _sentence_mask(self.config, None, sentences, states, "encoder_outputs", "sentence_mask").to(device)
-            keys = keys if mask is None else keys & mask.to(device).bool()
-            groups = sentence_to_sentence_groups(queries, keys, *(segments or ()))
-            groups = tuple(each.expand(shape[0], -1) for each in groups)
-        padding = None if padding is None else padding.to(device).expand(shape[0], -1)
-        rule = MaskRule(padding, segments, groups)
-        return make_mask(self.get_decoder().config, rule, shape, states.shape[1], self.dtype, device)
-
-    def prepare_inputs_for_generation(
-        self, input_ids: torch.LongTensor, decoder_attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """
-        As in the model below, with the `decoder_sentence_mask` of all decoder ids. The attention mask stays as it is,
-        since `forward` makes the hierarchical one of it.
-        """
-        kwargs["decoder_attention_mask"] = decoder_attention_mask
-        _only_new_ids(input_ids, kwargs.get("cache"), kwargs)
-        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
-        inputs["decoder_attention_mask"] = decoder_attention_mask
-        sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
-        if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
-            # Of a given cache whose ids `generate()` does not know.
-            unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
-            sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
-        if getattr(cache, "is_compileable", False):
-            # A static cache keeps shapes static: a mask that grew by one a step would recompile each time.
-            room = cache.get_mask_sizes(input_ids.shape[1], 0)[0] - sentence_mask.shape[1]
-            sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, room)))
-        inputs["decoder_sentence_mask"] = sentence_mask
-        return inputs
-
-
-class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin):
+class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGeneration, GenerationMixin):
     """
     DEPTH over T5: see [`DepthMixin`]. It loads any T5, mT5, UMT5 or ByT5 checkpoint that has embedding rows for the
     sentence tokens; their ids must be given where the vocabulary is not that of T5. [`hf_depth.load_model`] takes them
@@ -929,60 +889,10 @@ class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, Gene
     """
 
     config_class = DepthConfig
+    _auto_class = "AutoModelForSeq2SeqLM"  # as `register_for_auto_class`: a saved model brings its code
 
 
-def _check_so_far(sentence_mask: torch.BoolTensor, past: Any, length: int) -> None:
-    """Raise unless a mask covers all decoder tokens: `past` in a cache, and `length`."""
-    # The length of a static cache is a tensor, which a compiled graph cannot read; `generate()` pads its mask.
-    if torch.compiler.is_compiling() and isinstance(past, torch.Tensor):
-        return
-    if past > 0 and sentence_mask.shape[1] < past + length:
-        raise ValueError(
-            f"`cache` holds {past} tokens, but `decoder_sentence_mask` is missing or does not cover them: pass it "
-            "for all decoder tokens so far. `generate()` makes it of its `decoder_input_ids`, if those are all ids. "
-            "Prefix tuning (PEFT) fills `cache` with virtual tokens, for which hierarchical attention has no rule: "
-            "use LoRA or prompt tuning, or a model with `hierarchical_decoder_mask=False`."
-        )
-
-
-def check_sentence_token_ids(config: PreTrainedConfig, vocab_size: int) -> None:
-    """Raise `ValueError` unless the sentence tokens of a configuration have rows of their own in an embedding."""
-    first, number, eosen = config.first_sentence_token_id, config.num_sentence_tokens, config.eosen_token_id
-    if number < 1:
-        raise ValueError(f"`num_sentence_tokens` must be at least 1, got {number}: a model without any is a T5.")
-    last = max(first + number - 1, eosen)
-    if last >= vocab_size or first < 0 or 0 <= eosen - first < number:
-        raise ValueError(
-            f"The sentence tokens {first} to {first + number - 1} and `eosen_token_id` {eosen} must differ and fit "
-            f'`vocab_size`={vocab_size}. `load_model(name_or_config, tokenizer, model_type="depth")` takes '
-            "`first_sentence_token_id` and `eosen_token_id` from a tokenizer of `add_sentence_tokens`, and adds rows."
-        )
-
-
-def _cost(sentences: list[list[int]]) -> int:
-    """How many tokens the sentences of a text take, each with `<eosen>` and its sentence token."""
-    return sum(len(sentence) + 2 for sentence in sentences)
-
-
-def _cut_longest(parts: list[list[list[int]]], budget: int) -> list[list[list[int]]]:
-    """The first tokens of texts that cost no more than `budget` together: the longest ones are cut at their ends."""
-    costs = [_cost(sentences) for sentences in parts]
-    limits = list(costs)
-    for _ in range(sum(costs) - max(budget, 0)):
-        # Of several, the one that was shorter before.
-        longest = max(range(len(limits)), key=lambda i: (limits[i], -costs[i]))
-        limits[longest] -= 1
-    kept = []
-    for sentences, limit in zip(parts, limits, strict=True):
-        kept.append([])
-        for sentence in sentences:
-            if limit > 2:
-                kept[-1].append(sentence[: limit - 2])
-            limit -= len(sentence) + 2
-    return kept
-
-
-class DepthEncoderModel(DepthEncoderMixin, _StockWeights, StockT5Encoder):
+class DepthEncoderModel(SentenceInputMixin, DepthEncoderMixin, _StockWeights, StockT5Encoder):
     """
     The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
 
@@ -994,6 +904,7 @@ class DepthEncoderModel(DepthEncoderMixin, _StockWeights, StockT5Encoder):
     """
 
     config_class = DepthConfig
+    _auto_class = "AutoModel"
     _keys_to_ignore_on_load_unexpected = [r"decoder", r"lm_head"]
 
     def __init__(self, config: DepthConfig):

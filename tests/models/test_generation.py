@@ -306,7 +306,7 @@ class FilledCacheTest(parameterized.TestCase):
             return filled
 
         with torch.no_grad():
-            with self.assertRaisesRegex(ValueError, "`generate..` makes it of its `decoder_input_ids`"):
+            with self.assertRaisesRegex(ValueError, "as `generate..` does if its `decoder_input_ids` are all ids"):
                 model.generate(**inputs, decoder_input_ids=ids[:, 5:], cache=cache(), **options)
             found = model.generate(
                 **inputs,
@@ -334,7 +334,8 @@ class FilledCacheTest(parameterized.TestCase):
             if kind == "depth":
                 rest["decoder_sentence_mask"] = is_sentence_token(ids, model.config)
             cache = model(**inputs, decoder_input_ids=ids[:, :4], use_cache=True).cache
-            with self.assertRaisesRegex(ValueError, "`cache` and `past_key_values` are two names of one argument"):
+            with self.assertRaisesRegex(ValueError, "Both `past_key_values` and `cache` are set"):
                 model(**inputs, **rest, cache=cache, past_key_values=cache)
-            second = model(**inputs, **rest, past_key_values=cache)
+            with self.assertWarnsRegex(FutureWarning, "`past_key_values` is deprecated"):
+                second = model(**inputs, **rest, past_key_values=cache)
             torch.testing.assert_close(second.logits, expected[:, 4:], rtol=1e-4, atol=1e-5)
