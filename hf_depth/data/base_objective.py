@@ -140,6 +140,10 @@ class Objective(ABC):
         columns = [self.metadata_columns] if isinstance(self.metadata_columns, str) else self.metadata_columns
         self.metadata_columns = list(columns)
         if not self.metadata_columns:
+            defaults = {item.name: item.default for item in fields(self)}
+            given = [name for name in METADATA_SETTINGS[1:] if getattr(self, name) != defaults[name]]
+            if given:
+                raise ValueError(f"`{given[0]}` is of metadata: it needs `metadata_columns`.")
             return
         if len(set(self.metadata_columns)) < len(self.metadata_columns):
             raise ValueError(f"`metadata_columns` names a column twice: {', '.join(self.metadata_columns)}.")

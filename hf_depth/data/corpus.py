@@ -24,15 +24,13 @@ from .files import (
     check_text_column,
     describe_all_files,
     file_names,
-    find_all_files,
-    has_no_rows,
-    load_files,
+    find_files,
     shard_problem,
 )
 from .mixture import DocumentMixture, Mixing, naming_source, read_sources
 from .python_docstrings import find_packages, python_docstring_documents, standard_library
 from .python_reference import python_reference_documents
-from .records import check_on_bad_record, load_streamed_files
+from .reading import load_files
 from .sentences import get_sentence_splitter
 
 logger = logging.getLogger(__name__)
@@ -70,7 +68,6 @@ def load_corpus(
     cache_dir: str | None = None,
     token: str | None = None,
     revision: str | None = None,
-    on_bad_record: str = "error",
     split: str | None = None,
     dataset_mixture: Sequence[Any] | str | None = None,
     mixture_temperature: float = 1.0,
@@ -96,8 +93,6 @@ def load_corpus(
             see [`hold_out`].
         split_seed (`int`, defaults to 42): of that choice. A run's `seed` has no part in it.
         cache_dir, token, revision (`str`, *optional*): as for `datasets.load_dataset`.
-        on_bad_record (`str`, defaults to `"error"`): what to do about a record of a streamed file that cannot be read
-            or has no text: stop with its file and line, or `"skip"`, which logs how many were left out of each file.
         split (`str`, *optional*): train on this split of the data set, or, unless it is streamed, on a part of it such
             as `"train[:10%]"`, and read no other one.
         dataset_mixture (`Sequence`, *optional*): instead of one source several, each as a mapping with `name`,
@@ -141,8 +136,7 @@ def load_corpus(
     if dataset_mixture is not None:
         shared = {"text_column": text_column, "streaming": streaming, "split_seed": split_seed}
         shared |= {"cache_dir": cache_dir, "token": token, "validation_split_percentage": validation_split_percentage}
-        return _load_mixture(dataset_mixture, mixing, shared, on_bad_record)
-    check_on_bad_record(on_bad_record, streaming and bool(files))
+        return _load_mixture(dataset_mixture, mixing, shared)
     if installed_packages and (dataset_name or files):
         raise ValueError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
     if dataset_name:
@@ -152,9 +146,9 @@ def load_corpus(
         corpus = _load_named(dataset_name, dataset_config_name, split, options)
     elif files:
         _check_files(files)
-        options = {"text_column": text_column, "on_bad_record": on_bad_record} if streaming else {}
-        load = load_streamed_files if streaming else load_files
-        corpus = {split: load(f"{split}_file", files[split], cache_dir=cache_dir, **options) for split in files}
+        corpus = {
+            split: load_files(f"{split}_file", files[split], streaming, cache_dir, text_column) for split in files
+        }
     else:
         documents = _python_documents(cache_dir, find_packages() if installed_packages else {})
         corpus = {"train": documents.to_iterable_dataset() if streaming else documents}
@@ -167,8 +161,13 @@ def load_corpus(
             if str(error).startswith(f"`{name}_file`"):  # of a stream, with the file and the line
                 raise
             source = f"`dataset_name` {dataset_name!r}" if dataset_name else f"`{name}_file` {files.get(name)}"
-            reason = "it has a file without rows." if has_no_rows(error) else error
+            reason = "it has a file without rows." if _has_no_rows(error) else error
             raise ValueError(f"{source}, {name} split: {reason}") from error
+        if files and isinstance(documents, Dataset) and documents.data.column(text_column).null_count:
+            logger.warning(
+                f"`{name}_file`: {documents.data.column(text_column).null_count:,} of {len(documents):,} rows have no "
+                f"{text_column!r}, or null. They are left out."
+            )
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
         corpus |= hold_out(corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column)
     if streaming:
@@ -217,7 +216,7 @@ def _check_one_source(
 def _check_files(files: Mapping[str, list[str]]) -> None:
     check_held_out(files.get("train", ()), [(f"{split}_file", files[split]) for split in files if split != "train"])
     for split, names in files.items():
-        _report_shards(f"{split}_file", find_all_files(f"{split}_file", names))
+        _report_shards(f"{split}_file", find_files(f"{split}_file", names))
 
 
 def _report_shards(argument: str, files: Sequence[str]) -> None:
@@ -256,13 +255,10 @@ def python_text(with_packages: bool = False) -> str:
     return f"{PYTHON_TEXT} and that of installed packages: {versions}"
 
 
-def _load_mixture(
-    mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, Any], on_bad_record: str
-) -> dict[str, DocumentMixture]:
+def _load_mixture(mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:
     """The splits of a mixture, from what [`load_corpus`] reads of each source; `shared` are its other arguments."""
     sources = read_sources(mixture)
     streaming = shared["streaming"]
-    check_on_bad_record(on_bad_record, streaming and any(source.files for source in sources))
     weights = {source.name: source.weight for source in sources if source.weight is not None}
     settings = Mixing(weights or None, **mixing)
     if streaming:
@@ -277,8 +273,6 @@ def _load_mixture(
             item.name: getattr(source, item.name) for item in fields(source) if item.name not in ("name", "weight")
         }
         given = {name: value for name, value in given.items() if value is not None}
-        if source.files:
-            given["on_bad_record"] = on_bad_record
         with naming_source(source.name):
             for split, documents in load_corpus(**{**shared, **given}).items():
                 splits.setdefault(split, {})[source.name] = documents
@@ -296,7 +290,7 @@ def _load_named(
     try:
         loaded = load_dataset(name, config_name, split=split, **options)
     except (ValueError, DatasetGenerationError) as error:
-        if has_no_rows(error):
+        if _has_no_rows(error):
             raise ValueError(f"`dataset_name` {name!r}: a split has no rows. Remove its empty files.") from error
         if str(error).startswith("Bad split"):  # of a stream
             raise ValueError(f"{error}. (What is streamed is a whole split: no part of one, no sum.)") from error
@@ -306,6 +300,13 @@ def _load_named(
     if "train" not in loaded:
         raise ValueError(f"The data set {name!r} has no split 'train', but: {', '.join(map(repr, loaded))}.")
     return {split: loaded[split] for split in ("train", "validation", "test") if split in loaded}
+
+
+def _has_no_rows(error: Exception) -> bool:
+    """Whether a builder of `datasets` has failed since there is nothing to read."""
+    message = f"{error} {error.__cause__}"
+    of_builders = ("corresponds to no data", "at least one example", "BatchSize must be greater than 0, got 0")
+    return any(part in message for part in of_builders)  # the last one of parquet
 
 
 def _report_lines(dataset_name: str, split: str, documents: Documents) -> None:

@@ -32,7 +32,7 @@ from .noise_lengths import (
     depth_prefix_lengths,
     t5_input_and_target_lengths,
 )
-from .packing import unpack_rows
+from .packing import examples_per_row, lengths_per_example
 from .ragged import Ragged, run_starts
 from .tokenization import (
     check_sentence_tokens,
@@ -152,12 +152,12 @@ class _CorruptionCollator:
                 subclass corrupts examples into something else than ragged batches.
         """
         self._check_columns(examples)
-        separate, num_examples = unpack_rows(examples)
-        token_ids, lengths = self._get_token_ids(separate, "input_ids")
-        random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(separate)))
-        inputs, targets = self._checked(self._corrupt(separate, token_ids, lengths, random), len(separate))
-        if METADATA_IDS in separate[0]:  # then in all of them
-            inputs = self._with_metadata(inputs, separate, random)
+        num_examples = examples_per_row(examples)
+        token_ids, lengths = self._get_token_ids(examples, "input_ids")  # of single examples, also in packed rows
+        random = ExampleRandom(example_keys(token_ids, lengths, self.seed, self._epochs(examples, num_examples)))
+        inputs, targets = self._checked(self._corrupt(examples, token_ids, lengths, random), len(lengths))
+        if METADATA_IDS in examples[0]:  # then in all of them
+            inputs = self._with_metadata(inputs, examples, random)
         if num_examples is None:
             input_ids, attention_mask = self._pad(inputs, self.max_source_length, self.tokenizer.pad_token_id)
             labels, _ = self._pad(targets, self.max_target_length, IGNORED_LABEL)
@@ -174,10 +174,12 @@ class _CorruptionCollator:
                 batch[name] = np.array([example.get(name, 0) for example in examples], dtype=np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
-    def _epochs(self, examples: Sequence[Mapping]) -> int | np.ndarray:
-        if "stream_epoch" in examples[0]:
-            return np.array([example["stream_epoch"] for example in examples], dtype=np.int64)  # (batch_size,)
-        return self._epoch.item()
+    def _epochs(self, examples: Sequence[Mapping], num_examples: np.ndarray | None) -> int | np.ndarray:
+        """One for all, or one for each example: int64, `(batch_size,)`."""
+        if "stream_epoch" not in examples[0]:
+            return self._epoch.item()
+        epochs = np.array([example["stream_epoch"] for example in examples], dtype=np.int64)
+        return epochs if num_examples is None else np.repeat(epochs, num_examples)
 
     def _get_special_ids(self) -> SpecialIds:
         return SpecialIds(self.tokenizer.eos_token_id, sentinel_token_ids(self.tokenizer))
@@ -185,7 +187,10 @@ class _CorruptionCollator:
     def _corrupt(
         self, examples: Sequence[Mapping], token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom
     ) -> tuple[Ragged, Ragged]:
-        """Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`."""
+        """
+        Inputs and targets of the examples, whose tokens are the ragged batch `(token_ids, lengths)`. Of packed rows,
+        `examples` are the rows, and `lengths` those of the single examples.
+        """
         raise NotImplementedError
 
     def _checked(self, corrupted: tuple[Ragged, Ragged], batch_size: int) -> tuple[Ragged, Ragged]:
@@ -629,9 +634,12 @@ class DataCollatorForDepth(_CorruptionCollator):
 
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
-    """A column of the examples as a ragged batch: int64, shapes `(lengths.sum(),)` and `(batch_size,)`."""
+    """
+    A column of the examples as a ragged batch: int64, shapes `(lengths.sum(),)` and `(batch_size,)`. Packed rows are
+    the examples one after the other already, and say how long each is.
+    """
     sequences = [example[column] for example in examples]
-    lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+    lengths = lengths_per_example(examples, column)
     if lengths.min() == 0 and column != METADATA_IDS:
         index = int(lengths.argmin())
         raise ValueError(f"Example {index} of the batch has nothing in `{column}`. Leave empty examples out.")

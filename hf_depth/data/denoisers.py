@@ -14,6 +14,7 @@ import yaml
 
 from ..ranges import Range
 from ..suggestions import suggestion
+from ..yaml_files import UniqueKeyLoader
 from .example_random import Draw, ExampleRandom
 from .noise_lengths import (
     MAX_NOISE_DENSITY,
@@ -23,9 +24,11 @@ from .noise_lengths import (
     t5_input_and_target_lengths,
 )
 
+MAX_MEAN_LENGTH = 10_000  # of masked spans: a longer one is a single span, which has no mean length
+
 _RANGES = {
     "density": Range(least=MIN_NOISE_DENSITY, most=MAX_NOISE_DENSITY),
-    "mean_length": Range(least=1),
+    "mean_length": Range(least=1, most=MAX_MEAN_LENGTH),
     "weight": Range(least=0),
 }
 
@@ -39,7 +42,7 @@ class Denoiser:
         density (`float`): share of the tokens to mask, from 0.001 to 0.999. Without `mean_length` it is the mean of a
             share that is drawn anew for each example: all lengths of the span are equally likely, from none to twice
             this share (above a half: from twice this share less one, to all).
-        mean_length (`float`, *optional*): mean length of a masked span in tokens, at least 1. Without it there is one
+        mean_length (`float`, *optional*): mean length of a masked span in tokens, 1 to 10,000. Without it there is one
             span, which reaches to the end of the text (the "S-denoiser", a prefix language model).
         mode (`str`, *optional*): the token that the input begins with, see [`add_mode_tokens`].
         weight (`float`, defaults to 1.0): how often it is drawn, in proportion to the other denoisers of a mixture.
@@ -131,7 +134,7 @@ def _parse(value: Denoiser | Mapping[str, Any] | str) -> Denoiser:
     text = value
     if isinstance(value, str):
         try:
-            value = yaml.safe_load(value)
+            value = yaml.load(value, UniqueKeyLoader)
         except yaml.YAMLError:
             value = None
     names = [item.name for item in fields(Denoiser)]

@@ -42,6 +42,7 @@ class Draw(IntEnum):
     UNIT_SPEEDS = 24
     UNIT_ORDER = 25
     LAST_UNIT = 26
+    FIRST_UNIT = 27
 
 
 class ExampleRandom:

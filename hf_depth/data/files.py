@@ -1,34 +1,23 @@
-"""
-Text in files and columns: finding and checking local files, reading them by the builders of `datasets`, and checking
-that a column holds text.
+"""Files of text by their names: finding, telling apart and describing them; and columns that must hold text."""
 
-Where the encoding, the JSON or the column is wrong, `datasets` reads something else, or fails with a message that has
-neither the file nor the line. The checks here name both, and the remedy.
-"""
-
-import codecs
 import glob
 import gzip
 import hashlib
-import json
+import io
 import logging
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import datasets
 import numpy as np
-import pyarrow.parquet as pq
-from datasets import Dataset, IterableDataset, Value, load_dataset
-from datasets.table import CastError
+from datasets import Dataset, IterableDataset, Json, Value
+from datasets.utils.file_utils import xopen
 
-from ..manifests import is_full_disk
 from ..suggestions import listed, suggestion
-from .readers import ROW_READERS, open_file, plain_copy, read_documents, separator_advice
 
 logger = logging.getLogger(__name__)
 
@@ -38,23 +27,12 @@ Files = str | os.PathLike | Sequence[str | os.PathLike] | None
 FILE_ARGUMENTS = ("train_file", "validation_file", "test_file")
 
 # Builders of `datasets` by the end of a file name; each may be followed by .gz.
-READERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
-
-# A file that is checked while it is read is checked this far before (bytes of text); otherwise to its end.
-STREAM_CHECK_SIZE = 2 << 20
-
-MIXED_COLUMNS = (
-    ". If a column beside the text is of another type in some rows, or is not in all files: read them as a stream "
-    "(`streaming`), or leave it out."
-)
+BUILDERS = {".txt": "text", ".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 NUM_BLOCKS, BLOCK_SIZE = 8, 4096  # of a file that is described, in bytes
 
 # A file with its number and how many there are: `c4-train.00000-of-01024.json.gz`, or, on the Hub, with a hash behind.
 _SHARD = re.compile(r"(.*(?<!\d))(\d{5})-of-(\d{5})(?:-[0-9a-f]{16})?((?!\d)[^/]*)", re.DOTALL)
-
-# Escaped surrogates in JSON, in pairs or alone; a backslash may itself be escaped.
-_SURROGATES = re.compile(rb"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>\\u[dD][89a-fA-F]..))")
 
 
 def file_names(files: Files) -> list[str]:
@@ -93,117 +71,99 @@ def check_files_named(arguments: Mapping[str, Files]) -> None:
             )
 
 
-def load_files(
-    argument: str,
-    names: list[str],
-    streaming: bool = False,
-    cache_dir: str | None = None,
-    check_encoding: bool = True,
-) -> Dataset | IterableDataset:
+def find_files(argument: str, names: Sequence[str]) -> list[str]:
     """
-    Read files of documents, all of one kind, see [`corpus.load_corpus`].
+    The files that names or globs stand for, in their order; those of a glob are sorted.
 
     Args:
         argument (`str`): what an error calls the files, such as `"train_file"`.
-        names (`list[str]`): files or globs; with a protocol (`https://…`) they are left to `datasets`.
-        streaming (`bool`, defaults to `False`): as for `datasets.load_dataset`. Of each file only the first
-            `STREAM_CHECK_SIZE` bytes are checked before it is read.
-        cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
-        check_encoding (`bool`, defaults to `True`): check that they are UTF-8.
-
-    Returns:
-        `Dataset` or, if `streaming`, `IterableDataset`: the documents of all files, in their order.
+        names (`Sequence[str]`): files or globs, `~` being the home folder; or addresses with a protocol, which are
+            returned as they are.
 
     Raises:
-        `ValueError`: naming file, line and remedy, if files cannot be read.
-        `FileNotFoundError`: if there is no file of a name.
+        `ValueError`: if one is a folder or a pipe, or if a file is named twice, as by two globs.
+        `FileNotFoundError`: if there is no such file. The message names similar ones.
     """
-    files = find_all_files(argument, names)
-    reader = _reader(argument, files)
-    local_files = [file for file in files if "://" not in file]
-    if reader != "parquet" and check_encoding:
-        for file in local_files:
-            is_checked_later = streaming or reader in ROW_READERS
-            check_utf8(argument, file, STREAM_CHECK_SIZE if is_checked_later else None)
-    if reader == "json":
-        for file in local_files:
-            _check_json_list(argument, file)
-    if reader in ROW_READERS:
-        return _read_documents(argument, reader, files, streaming, cache_dir)
-    try:
-        # Parquet's builder does not unpack by itself, and a name with a bracket is no address within an archive.
-        packed = {file for file in files if file.endswith(".gz") and (reader == "parquet" or "[" in file)}
-        files = [plain_copy(file, cache_dir) if file in packed else file for file in files]
-        # By itself, the builder takes a byte order mark away from the first file only.
-        options = {"encoding": "utf-8-sig"} if reader == "json" and any(map(_has_mark, local_files)) else {}
-        files = list(map(literal_pattern, files))
-        return load_dataset(
-            reader, data_files=files, split="train", streaming=streaming, cache_dir=cache_dir, **options
-        )
-    except Exception as error:  # each reader raises exceptions of its own
-        _check_cache(argument, error, local_files, cache_dir)
-        place = _first_bad_json_line(local_files) if reader == "json" else None
-        is_empty = has_no_rows(error)
-        reason = "it has no rows" if is_empty else error.__cause__ or error
-        if is_empty and reader == "parquet":
-            plain = (file for file in local_files if not file.endswith(".gz"))
-            place = next((file for file in plain if not pq.read_metadata(file).num_rows), None)
-        elif not (place or is_empty) and _may_be_mixed(reader, reason):
-            reason = f"{reason}{MIXED_COLUMNS}"
-        raise ValueError(f"`{argument}`: cannot read {place or ', '.join(names)} as {reader}: {reason}") from error
-
-
-def _may_be_mixed(reader: str, reason: Exception) -> bool:
-    """Whether files are perhaps not read for their other columns. (An address that is not there is an `OSError`.)"""
-    return isinstance(reason, CastError) or reader == "json" and not isinstance(reason, OSError)
-
-
-def _check_cache(argument: str, error: Exception, local_files: list[str], cache_dir: str | None) -> None:
-    """Tell a cache that cannot be written from files that cannot be read."""
-    cause = error.__cause__ or error
-    cache = os.path.abspath(cache_dir or datasets.config.HF_DATASETS_CACHE)
-    name = os.path.abspath(cause.filename) if isinstance(getattr(cause, "filename", None), str) else None
-    is_there = name is not None and os.path.commonpath([name, cache]) in (name, cache)  # or a folder that it is in
-    if is_full_disk(cause) or (is_there and name not in map(os.path.abspath, local_files)):
-        raise ValueError(
-            f"`{argument}`: what is read cannot be kept in the cache of `datasets`: {cause}. Name a folder that can "
-            "be written, and has room, by `cache_dir` or the environment variable HF_HOME."
-        ) from error
-
-
-def has_no_rows(error: Exception) -> bool:
-    """Whether a reader of `datasets` has failed since there is nothing to read."""
-    message = f"{error} {error.__cause__}"
-    of_readers = ("corresponds to no data", "at least one example", "BatchSize must be greater than 0, got 0")
-    return any(part in message for part in of_readers)  # the last one of parquet
-
-
-def _read_documents(
-    argument: str, reader: str, files: list[str], streaming: bool, cache_dir: str | None
-) -> Dataset | IterableDataset:
-    try:
-        return read_documents(reader, files, streaming, cache_dir)
-    except ValueError as error:
-        raise ValueError(f"`{argument}`: {error}") from error
-
-
-def find_all_files(argument: str, names: Sequence[str]) -> list[str]:
-    """
-    The files that names or globs stand for, in their order.
-
-    Args:
-        argument (`str`): what an error calls the files, such as `"train_file"`.
-        names (`Sequence[str]`): as for [`find_files`].
-
-    Raises:
-        `ValueError`, `FileNotFoundError`: as [`find_files`], or if a file is named twice, as by two globs.
-    """
-    files = [file for name in names for file in find_files(argument, name)]
-    counts = Counter(file if "://" in file else os.path.abspath(file) for file in files)
+    files = [file for name in names for file in ([name] if not is_local(name) else _find(argument, name))]
+    counts = Counter(os.path.abspath(file) if is_local(file) else file for file in files)
     file, number = counts.most_common(1)[0]
     if number > 1:
         raise ValueError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
     return files
+
+
+def _find(argument: str, name: str) -> list[str]:
+    name = os.path.expanduser(name)
+    if os.path.isfile(name):
+        return [name]
+    if os.path.isdir(name):
+        raise ValueError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
+    if os.path.exists(name):
+        raise ValueError(
+            f"`{argument}`: {name} is a pipe or a device, which can be read only once. Write what it gives to a file."
+        )
+    if os.path.islink(name):
+        raise FileNotFoundError(f"`{argument}`: {name} is a link to {os.readlink(name)!r}, which is not there.")
+    files = sorted(file for file in glob.glob(name, recursive=True) if os.path.isfile(file))
+    if not files:
+        folder = Path(name).parent
+        others = [str(path) for path in folder.iterdir()] if folder.is_dir() else []
+        raise FileNotFoundError(
+            f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{suggestion(name, others)}"
+        )
+    return files
+
+
+def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] = BUILDERS) -> str:
+    """
+    The builder that reads files, by the ends of their names.
+
+    Args:
+        argument (`str`): what an error calls the files.
+        files (`Sequence[str]`): paths or addresses; what follows a `?` in an address is not its end.
+        builders (`Mapping[str, str]`): those that there are.
+
+    Raises:
+        `ValueError`: if there is none, or if there are several.
+
+    >>> file_kind("train_file", ["a.JSONL.gz", "https://host/b.jsonl?token=1"])
+    'json'
+    """
+    kinds = {builders.get(suffix_of(file)): file for file in files}
+    if None in kinds:
+        raise ValueError(
+            f"`{argument}`: {kinds[None]} has an unknown extension. Known are {', '.join(builders)}, and each of them "
+            "with .gz."
+        )
+    if len(kinds) > 1:
+        raise ValueError(
+            f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
+        )
+    return next(iter(kinds))
+
+
+def suffix_of(file: str) -> str:
+    """The end of the name of a file, in lower case and without .gz."""
+    path = file if is_local(file) else urlsplit(file).path
+    return Path(path.lower().removesuffix(".gz")).suffix
+
+
+def is_local(file: str) -> bool:
+    """Whether a file is a path, and no address."""
+    return "://" not in file
+
+
+def open_file(file: str) -> io.BufferedIOBase:
+    """Open a file, or an address, for reading bytes, unpacking it if its name ends in .gz."""
+    content = open(file, "rb") if is_local(file) else xopen(file, "rb")
+    is_packed = (file if is_local(file) else urlsplit(file).path).endswith(".gz")
+    return gzip.open(content) if is_packed else content
+
+
+def file_version(file: str | os.PathLike) -> tuple[int, int]:
+    """Size and time of a file: a changed file is read anew."""
+    status = Path(file).stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def literal_pattern(file: str) -> str:
@@ -214,7 +174,7 @@ def literal_pattern(file: str) -> str:
     >>> literal_pattern("/data/texts[12].jsonl")
     '/data/texts[[]12].jsonl'
     """
-    return file if "://" in file else glob.escape(os.path.abspath(file))
+    return glob.escape(os.path.abspath(file)) if is_local(file) else file
 
 
 def check_folder_name(argument: str, name: str | None) -> None:
@@ -249,9 +209,10 @@ def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Seq
         `ValueError`: naming the files.
         `FileNotFoundError`: if there is no file of a name.
     """
-    trained = {_real_path(file): file for file in find_all_files("train_file", train_files)} if train_files else {}
+    trained = {_real_path(file): file for file in find_files("train_file", train_files)} if train_files else {}
+    contents = {describe_file(file): file for file in trained.values() if is_local(file)}
     for argument, names in held_out if trained else ():
-        found = {_real_path(file) for file in find_all_files(argument, names)}
+        found = {_real_path(file) for file in find_files(argument, names)}
         both = [trained[file] for file in sorted(found & trained.keys())]
         if both and found == trained.keys():
             logger.warning(
@@ -263,10 +224,16 @@ def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Seq
                 f"`train_file` and `{argument}` both name {_some(both)}, and what is held out must not be trained on. "
                 "Take it out of one of them. (For scores on all that is trained on, name the same files twice.)"
             )
+        for file in filter(is_local, find_files(argument, names) if not both else ()):
+            if describe_file(file) in contents:
+                logger.warning(
+                    f"`train_file` and `{argument}` name the same text, {contents[describe_file(file)]} and {file}: "
+                    "the scores will say how well it is remembered, not how well others are read."
+                )
 
 
 def _real_path(file: str) -> str:
-    return file if "://" in file else os.path.realpath(file)
+    return os.path.realpath(file) if is_local(file) else file
 
 
 def _some(names: Sequence[str]) -> str:
@@ -301,40 +268,6 @@ def shard_problem(files: Iterable[str]) -> str | None:
     return None
 
 
-def find_files(argument: str, name: str) -> list[str]:
-    """
-    The files that a name or glob stands for, sorted.
-
-    Args:
-        argument (`str`): what an error calls the files, such as `"train_file"`.
-        name (`str`): a file or a glob, `~` being the home folder; or an address with a protocol, which is returned as
-            it is.
-
-    Raises:
-        `ValueError`: if it is a folder, or a pipe.
-        `FileNotFoundError`: if there is no such file. The message names similar ones.
-    """
-    if "://" in name:
-        return [name]
-    name = os.path.expanduser(name)
-    if Path(name).is_file():
-        return [name]
-    if Path(name).is_dir():
-        raise ValueError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
-    if Path(name).exists():
-        raise ValueError(
-            f"`{argument}`: {name} is a pipe or a device, which can be read only once. Write what it gives to a file."
-        )
-    files = sorted(file for file in glob.glob(name, recursive=True) if Path(file).is_file())
-    if not files:
-        folder = Path(name).parent
-        others = [str(path) for path in folder.iterdir()] if folder.is_dir() else []
-        raise FileNotFoundError(
-            f"`{argument}`: there is no file {name!r} (looked in {folder.resolve()}).{suggestion(name, others)}"
-        )
-    return files
-
-
 def describe_file(path: str | os.PathLike) -> str:
     """
     Size and a hash of blocks at equal distances, by which a file is known wherever it is moved: a stream goes on by
@@ -360,132 +293,8 @@ def describe_all_files(argument: str, names: Sequence[str]) -> list[str]:
         argument (`str`): what an error calls the files, such as `"train_file"`.
         names (`Sequence[str]`): as for [`find_files`].
     """
-    files = [file for name in names for file in find_files(argument, name)]
-    return [file if "://" in file else describe_file(file) for file in files]
-
-
-def _reader(argument: str, files: list[str]) -> str:
-    readers = {}
-    for file in files:
-        suffix = Path(file.removesuffix(".gz")).suffix.lower()
-        if suffix not in READERS:
-            raise ValueError(
-                f"`{argument}`: {file} has an unknown extension. Known are {', '.join(READERS)}, and each of them "
-                "with .gz."
-            )
-        readers[READERS[suffix]] = file
-    if len(readers) > 1:
-        raise ValueError(
-            f"`{argument}` mixes kinds of files, such as {' and '.join(readers.values())}. Convert them to one kind."
-        )
-    return next(iter(readers))
-
-
-def check_utf8(argument: str, file: str, size: int | None) -> None:
-    """
-    Check that a file holds text in UTF-8. (`datasets` would not say in which line it does not.)
-
-    Args:
-        argument (`str`): what an error calls the file, such as `"train_file"`.
-        file (`str`): its path; if it ends in .gz, the file is unpacked.
-        size (`int`, *optional*): check that many bytes from the beginning; by default all.
-
-    Raises:
-        `ValueError`: if it is not UTF-8 (naming the line), not a complete gzip file, or empty.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    line, is_empty, read, chunk = 1, True, 0, b""
-    try:
-        with open_file(file) as content:
-            encoding = _other_unicode(content.read(1024))
-            if encoding:
-                raise ValueError(
-                    f"`{argument}`: {file} is text in {encoding}, not in UTF-8. Convert it by `iconv -f {encoding} -t "
-                    f"UTF-8`."
-                )
-            content.seek(0)
-            while size is None or read < size:
-                chunk = content.read(1 << 20)
-                is_empty &= not decoder.decode(chunk, final=not chunk).strip()
-                if not chunk:
-                    break
-                line += chunk.count(b"\n")
-                read += len(chunk)
-    except UnicodeDecodeError as error:
-        line += error.object[: error.start].count(b"\n")
-        raise ValueError(
-            f"`{argument}`: {file}, line {line}, is not UTF-8 text: byte 0x{error.object[error.start]:02x} "
-            f"({error.reason}). Repair the line, or convert the file, for example by `iconv -f latin1 -t utf-8`."
-        ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"`{argument}`: {file} is not a complete gzip file: {error}.") from error
-    if is_empty and not chunk:  # to its end
-        raise ValueError(f"`{argument}`: {file} is empty.")
-
-
-def _has_mark(file: str) -> bool:
-    """Whether a file begins with the byte order mark of UTF-8."""
-    with open_file(file) as content:
-        return content.read(3) == codecs.BOM_UTF8
-
-
-def _other_unicode(start: bytes) -> str | None:
-    """UTF-16 or UTF-32, if a file that begins so is in one of them: by its byte order mark or its null bytes."""
-    for mark, encoding in (
-        (codecs.BOM_UTF32_LE, "UTF-32"),  # before that of UTF-16, with which it begins
-        (codecs.BOM_UTF32_BE, "UTF-32"),
-        (codecs.BOM_UTF16_LE, "UTF-16"),
-        (codecs.BOM_UTF16_BE, "UTF-16"),
-    ):
-        if start.startswith(mark):
-            return encoding
-    for offset, encoding in ((0, "UTF-16BE"), (1, "UTF-16LE")):
-        if len(start) > 1 and start[offset::2].count(0) > 0.9 * len(start[offset::2]):
-            return encoding
-    return None
-
-
-def _first_bad_json_line(files: list[str]) -> str | None:
-    for file in files:
-        with open_file(file) as content:
-            is_list = content.read(1) == b"["
-            content.seek(0)
-            for number, part in enumerate([content.read()] if is_list else content):
-                try:
-                    value = json.loads(part if part.strip() else "{}")
-                    if not (is_list or isinstance(value, dict)):
-                        return f'{file}, line {number + 1}, which is no object such as {{"text": "…"}},'
-                except (json.JSONDecodeError, RecursionError) as error:
-                    return f"{file}, line {number + getattr(error, 'lineno', 1)},"
-                line = lone_surrogate_line(part)
-                if line:
-                    return f"{file}, line {number + line},"
-    return None
-
-
-def _check_json_list(argument: str, file: str) -> None:
-    """
-    Check a file that is one list in JSON, which the builder reads as a whole, for halves of surrogate pairs (`\\ud800`
-    alone), which it would drop.
-    """
-    with open_file(file) as content:
-        if not content.read(1024).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
-            return
-        content.seek(0)
-        line = lone_surrogate_line(content.read())
-    if line:
-        raise ValueError(
-            f"`{argument}`: {file}, line {line}, holds half of a surrogate pair (such as \\ud800 alone), which is no "
-            "character. Repair the text."
-        )
-
-
-def lone_surrogate_line(content: bytes) -> int | None:
-    """The line, from 1, of the first half of a surrogate pair in JSON."""
-    for match in _SURROGATES.finditer(content):
-        if match["half"]:
-            return 1 + content.count(b"\n", 0, match.start())
-    return None
+    files = find_files(argument, names)
+    return [describe_file(file) if is_local(file) else file for file in files]
 
 
 def without_format(dataset: Dataset | IterableDataset) -> Dataset | IterableDataset:
@@ -526,9 +335,24 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
             f"There is no column {text_column!r}.{separator_advice(first)} The columns are: "
             f"{', '.join(map(repr, first))}. Name the one that holds the text by `text_column`."
         )
+    check_one_kind(dataset, text_column)
     if dataset.features is not None and not _is_text(dataset.features[text_column]):
         _check_texts((row[text_column] for row in dataset), text_column)
     return list(first)
+
+
+def check_one_kind(dataset: Dataset | IterableDataset, column: str) -> None:
+    """
+    Check that a column of JSON does not hold values of several kinds, where `datasets` reads the text "5" as a number.
+
+    Raises:
+        `ValueError`: if it does.
+    """
+    if isinstance((dataset.features or {}).get(column), Json):
+        raise ValueError(
+            f"The column {column!r} holds text in some rows, and numbers, lists or the like in others. Write all of "
+            "them alike: a text as a list of one, or a number in quotes."
+        )
 
 
 def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[str]:
@@ -548,6 +372,20 @@ def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[s
     texts = batch[text_column]
     _check_texts(texts, text_column)
     return [text or "" for text in texts]
+
+
+def separator_advice(columns: Sequence[str], or_tsv: bool = False) -> str:
+    """
+    The remedy for a table whose columns were not told apart, to append to an error; empty if they seem to be.
+
+    >>> separator_advice(["review;label"])
+    " Its only column is 'review;label': separate columns by commas in a .csv file."
+    """
+    columns = list(columns)
+    if len(columns) != 1 or not {";", "\t", "|", ","} & set(columns[0]):
+        return ""
+    tabs = ", by tabs in a .tsv file" if or_tsv else ""
+    return f" Its only column is {columns[0]!r}: separate columns by commas in a .csv file{tabs}."
 
 
 def _is_text(feature: Any) -> bool:

@@ -7,6 +7,7 @@ shards: map-style data are interleaved as by `datasets.interleave_datasets`, str
 
 import contextlib
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,17 +22,23 @@ from datasets import Dataset, IterableDataset
 
 from ..ranges import Range, check_ranges
 from ..suggestions import quotes_advice, suggestion
+from ..yaml_files import UniqueKeyLoader
 from .files import FILE_ARGUMENTS, Files, check_files_named, file_names
 from .streams import ExampleStream, ResumableStream, StreamPosition
 
+logger = logging.getLogger(__name__)
+
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 RANGES = {"weight": Range(above=0), "temperature": Range(above=0)}
+# An epoch may have so many times the examples of all sources together, and a source so many passes without a warning.
+MOST_REPEATS, MANY_PASSES = 100, 20
 DRAWS_AT_ONCE = 1000  # from a generator of their own, so that a stream goes on at any place
 
 # Each name is part of the names of metrics: `eval_novels_loss`, `novels/tokens`.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # `eval_sentence_loss` would be both the loss of a source `sentence` and a component of that of all sources.
 _MEASURES = ("sentence", "reconstruction", "eosen")
+_WITH_METADATA = "with_metadata"
 _NUMBERS_OF_A_POSITION = len(StreamPosition()) - 1 + len(StreamPosition().block)
 
 
@@ -74,6 +81,11 @@ class MixtureSource:
     text_column: str | None = None
 
     def __post_init__(self):
+        if self.name.startswith(_WITH_METADATA):
+            raise ValueError(
+                f"`dataset_mixture`: {self.name!r} is no name for a source: `eval_{_WITH_METADATA}_loss` is a metric "
+                "of examples with metadata. Take another name."
+            )
         if not _NAME.fullmatch(self.name) or self.name.rpartition("_")[2] in _MEASURES:
             raise ValueError(
                 f"`dataset_mixture`: {self.name!r} is no name for a source. It is part of the names of metrics: use "
@@ -189,6 +201,13 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
             if key not in known:
                 raise ValueError(f"unknown key {key!r}.{suggestion(key, known, 'keys')}")
     given = {key: value for key, value in values.items() if value is not None}
+    if isinstance(given.get("weight"), str):  # YAML takes 1e5 for a text
+        try:
+            given["weight"] = float(given["weight"])
+        except ValueError:
+            raise ValueError(
+                f"`dataset_mixture`, source {str(name)!r}: `weight` must be a number, got {given['weight']!r}."
+            ) from None
     return MixtureSource(**given | {"name": str(name)})
 
 
@@ -197,7 +216,7 @@ def _key_values(text: str) -> dict[str, Any]:
     The values of a source as it stands on the command line.
 
     >>> _key_values("name=novels,weight=0.7,train_file=a.txt,train_file=b.txt")
-    {'name': 'novels', 'weight': 0.7, 'train_file': ['a.txt', 'b.txt']}
+    {'name': 'novels', 'weight': '0.7', 'train_file': ['a.txt', 'b.txt']}
     """
     values: dict[str, Any] = {}
     for part in text.split(","):
@@ -210,19 +229,12 @@ def _key_values(text: str) -> dict[str, Any]:
         if key in values and not key.endswith("_file"):
             raise ValueError(f"`dataset_mixture`: {text!r} gives {key!r} twice.")
         values[key] = [*file_names(values[key]), value] if key in values else value
-    if "weight" in values:
-        try:
-            values["weight"] = float(values["weight"])
-        except ValueError:
-            raise ValueError(
-                f"`dataset_mixture`: `weight` must be a number, got {values['weight']!r} in {text!r}."
-            ) from None
     return values
 
 
 def _read_file(path: str) -> list[Mapping[str, Any]]:
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))  # JSON is YAML
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeyLoader)  # JSON is YAML
     except OSError as error:
         raise ValueError(
             f"`dataset_mixture`: {path!r} is neither a file that can be read ({error.strerror}) nor a source such as "
@@ -299,6 +311,34 @@ class Mixing:
         rates = np.array([weights[name] / max(weights.values()) for name in sizes]) ** (1 / self.temperature)
         return dict(zip(sizes, (rates / rates.sum()).tolist(), strict=True))
 
+    def check_epoch(self, sizes: Mapping[str, int]) -> None:
+        """
+        Check that an epoch ends before some sources have come again and again.
+
+        Args:
+            sizes (`Mapping[str, int]`): the number of examples of each source.
+
+        Raises:
+            `ValueError`: if it would have more than `MOST_REPEATS` times the examples that there are, as where one
+                source is drawn hardly ever.
+        """
+        shares = self.probabilities(sizes)
+        needed = {name: size / shares[name] if shares[name] else np.inf for name, size in sizes.items()}
+        slowest = (min if self.stopping_strategy == "first_exhausted" else max)(needed, key=needed.get)
+        if needed[slowest] > MOST_REPEATS * sum(sizes.values()):
+            raise ValueError(
+                f"An epoch of the mixture would have about {needed[slowest]:.3g} examples, until each of the "
+                f"{sizes[slowest]:,} of {slowest!r} has come, which is drawn with a probability of "
+                f"{shares[slowest]:.2g}. Raise its `weight`, or leave the source out."
+            )
+        most, passes = max(
+            ((name, needed[slowest] * shares[name] / sizes[name]) for name in sizes), key=lambda x: x[1]
+        )
+        if passes > MANY_PASSES:
+            logger.warning(
+                f"An epoch of the mixture waits for {slowest!r}, and has about {passes:,.0f} passes over {most!r}."
+            )
+
     def check_streams(self) -> None:
         """
         Check that streams can be mixed so.
@@ -353,6 +393,8 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
             seed (`int`, defaults to 42): of the order of the sources.
         """
         sizes = {name: len(part) if isinstance(part, Dataset) else None for name, part in self.items()}
+        if None not in sizes.values():
+            replace(self.mixing, stopping_strategy="all_exhausted").check_epoch(sizes)
         probabilities = list(self.mixing.probabilities(sizes).values())
         columns = [self.sources[name].text_column for name in self]
         parts, unfinished = list(self.values()), set(range(len(self)))
@@ -423,7 +465,7 @@ class MixtureDataset(torch.utils.data.Dataset):
         seed (`int`, defaults to 42): of the order.
 
     Raises:
-        `ValueError`: if a source has no examples, or would never be drawn in an epoch that waits for it.
+        `ValueError`: if a source has no examples, or is drawn hardly ever in an epoch that waits for it.
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
@@ -432,14 +474,9 @@ class MixtureDataset(torch.utils.data.Dataset):
         for name, size in sizes.items():
             if not size:
                 raise ValueError(f"The source {name!r} of the mixture has no examples. Leave it out.")
+        mixing.check_epoch(sizes)
         self.probabilities = mixing.probabilities(sizes)
         self.stopping_strategy = mixing.stopping_strategy
-        never = [name for name, probability in self.probabilities.items() if not probability]
-        if never and mixing.stopping_strategy != "first_exhausted":
-            raise ValueError(
-                f"The source {never[0]!r} of the mixture would never be drawn, and an epoch would never end: beside "
-                "the other weights its own is 0 (`weight`, `mixture_temperature`). Raise it, or leave the source out."
-            )
         self._sizes = np.array(list(sizes.values()))  # (num_sources,)
         probabilities = list(self.probabilities.values())
         self._sources = _sources_of_an_epoch(self._sizes, probabilities, seed, mixing.stopping_strategy)

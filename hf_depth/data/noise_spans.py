@@ -43,8 +43,9 @@ def unit_spans(
     """
     Choose which units (words, collocations) are masked, each as a whole.
 
-    Spans grow from units that are drawn, no two of them neighbours and all such choices equally likely: unit by unit,
-    at random speeds, until `num_noise` tokens are masked. The unit that would exceed the number is masked with the
+    Spans grow to the right from units that are drawn, no two of them neighbours: unit by unit, at random speeds, until
+    `num_noise` tokens are masked. The first unit is drawn as often as a unit is masked, since no span grows into it;
+    so every place is masked equally often. The unit that would exceed the number is masked with the
     probability that gives it on average; so an example has less than one unit more or less than `num_noise`. A span
     begins to touch the next one only when nothing else is left, so that there are `num_spans` of them as long as there
     are enough units, and never more. With as many spans as tokens to mask, units are drawn one by one.
@@ -69,7 +70,7 @@ def unit_spans(
     # Of larger units, fewer reach the number of tokens to mask.
     average = num_noise * num_units / np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
     num_spans = np.minimum(num_spans, np.maximum(np.rint(average).astype(np.int64), 1))
-    keys = _unit_keys(is_unit, lengths, num_units, num_spans, random)
+    keys = _unit_keys(is_unit, lengths, num_spans, average / num_units, random)
     # Each unit has a token at least: no more units than tokens to mask, and the next one, are looked at.
     order = np.sort(keys, axis=1)[:, : int(num_noise.max()) + 1]
     sizes = ((order >> _SIZE_SHIFT) & _LARGEST_SIZE).astype(np.int32)
@@ -115,34 +116,51 @@ def _random_segmentation(num_items, num_segments, random, purpose):
     return lengths
 
 
-def _unit_keys(is_unit, lengths, num_units, num_spans, random):
+def _unit_starts(num_units, num_starts, share, random):
+    """
+    The units that spans grow from, no two of them neighbours: their places in their examples and their numbers, both
+    of shape `(num_starts.sum(),)`. The first unit is one of them in a `share` of the examples, of shape
+    `(batch_size,)`; apart from that, all choices are equally likely.
+    """
+    # Any `k` of `n - k + 1` places have no neighbours once the i-th is moved by i. There are `k + 1` gaps.
+    num_places = num_units - num_starts + 1  # (batch_size,)
+    drawn_share = num_starts / num_places  # likewise: where the first unit is not put in front
+    is_first = random.uniform(Draw.FIRST_UNIT) * (1 - drawn_share) < share - drawn_share  # likewise
+    num_gaps = num_starts + 1 - is_first  # likewise
+    gaps = _random_segmentation(num_places + 1 - is_first, num_gaps, random, Draw.UNIT_STARTS)
+    gaps = np.insert(gaps, run_starts(num_gaps)[is_first], 1)  # ((num_starts + 1).sum(),)
+    ends = np.cumsum(gaps) - np.repeat(run_starts(num_places + 1), num_starts + 1)
+    is_start = np.ones(len(gaps), bool)
+    is_start[np.cumsum(num_starts + 1) - 1] = False
+    numbers = run_positions(num_starts)  # (num_starts.sum(),)
+    return ends[is_start] - 1 + numbers, numbers
+
+
+def _unit_keys(is_unit, lengths, num_spans, share, random):
     """
     A number for each unit that rises along the order in which spans grow, see `unit_spans`, and differs from those of
     the other units of its example. In between it holds the length of the unit. Arrays of two dimensions have the shape
-    `(batch_size, width)`.
+    `(batch_size, width)`; `num_spans` and the `share` of the units to mask are `(batch_size,)`.
     """
-    width = is_unit.shape[1]
-    num_starts = np.minimum(num_spans, (num_units + 1) // 2)  # (batch_size,)
-    # Of `n - k + 1` places, `k` without neighbours among them once the i-th is moved by i.
-    gaps = _random_segmentation(num_units - num_starts + 2, num_starts + 1, random, Draw.UNIT_STARTS)
-    is_start = np.ones(len(gaps), bool)
-    is_start[np.cumsum(num_starts + 1) - 1] = False
-    begins = np.arange(len(num_units)) * width  # (batch_size,), of the examples
-    ends = np.cumsum(gaps) - np.repeat(run_starts(num_units - num_starts + 2), num_starts + 1)
-    numbers = run_positions(num_starts)  # (num_starts.sum(),)
-    starts = ends[is_start] - 1 + numbers + np.repeat(begins, num_starts)  # likewise, of the spans
+    batch_size, width = is_unit.shape
+    num_units = np.count_nonzero(is_unit, axis=1)  # (batch_size,)
+    num_starts = np.minimum(num_spans, (num_units + 1) // 2)  # likewise
+    starts, numbers = _unit_starts(num_units, num_starts, share, random)  # (num_starts.sum(),) each
+    begins = np.repeat(np.arange(batch_size) * width, num_starts)  # likewise, of the examples
+    starts += begins
     # From each start to the next one, for the first of an example from its beginning.
-    runs = np.where(numbers > 0, starts, np.repeat(begins, num_starts))
-    runs = np.diff(runs, append=is_unit.size)
+    runs = np.diff(np.where(numbers > 0, starts, begins), append=is_unit.size)
     is_used = np.arange(num_starts.max()) < num_starts[:, None]
     draws = random.bits(Draw.UNIT_SPEEDS, is_used.shape[1])[is_used]  # (num_starts.sum(),)
     times = (-1 / np.log((draws + 0.5) * 2.0**-32)).astype(np.float32)  # to grow by a unit
     steps = np.arange(is_unit.size, dtype=np.int32) - np.repeat(starts.astype(np.int32), runs)
+    is_before = steps < 0  # the first start of the example
     steps = np.abs(steps, out=steps).astype(np.float32)
-    steps *= np.repeat(times, runs)
-    # Last the units that would join two spans, which are those before a start; first the starts in random order. (A
-    # step is less than 2^50. Adding a number as large would round all of them to the same one.)
-    steps[starts[numbers > 0] - 1] *= np.float32(2.0**60)
+    # First the starts in random order, then what follows them: a step is less than 2^50. (Adding a number as large
+    # would round all of them to the same one.) Then what stands before the first start, from there to the left; last
+    # the units that would join two spans, which are those before a start.
+    steps *= np.where(is_before, np.float32(2.0**52), np.repeat(times, runs))
+    steps[starts[numbers > 0] - 1] *= np.float32(2.0**75)
     steps[starts] = random.bits(Draw.UNIT_ORDER, is_used.shape[1])[is_used] * 2.0**-60
     steps = steps.reshape(is_unit.shape)
     steps[~is_unit] = np.inf

@@ -3,8 +3,8 @@ Several short examples in one row, so that little of a batch is padding.
 
 A row has the columns of its examples, one after the other, and for each column of lists one that says how many items
 belong to each example (`input_ids_per_example`, ...). So rows can be stored, streamed, mixed and resumed as examples
-are. The collators take them apart and corrupt each example as if it stood alone; the models keep them apart by
-`encoder_segment_ids` and `decoder_segment_ids`.
+are. That is the form in which the collators corrupt a batch, each example as if it stood alone; the models keep them
+apart by `encoder_segment_ids` and `decoder_segment_ids`.
 """
 
 from bisect import bisect_left, insort
@@ -172,55 +172,81 @@ def pack(
     return sorted((np.sort(np.array(row, dtype=np.int64)) for row in rows), key=lambda row: row[0])
 
 
-def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], np.ndarray | None]:
+def examples_per_row(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     """
-    The examples of packed rows.
+    How many examples each row of a batch holds.
 
     Args:
         rows (`Sequence[Mapping]`): as [`PackedPreprocessor`] makes them, or examples that are not packed.
 
     Returns:
-        The examples of all rows, one after the other, with the numbers of their row in each of them; and how many
-        examples each row has, an `np.ndarray` of shape `(num_rows,)`, int64. Examples that are not packed come back as
-        they are, with `None`.
+        `np.ndarray` of shape `(num_rows,)`, int64; `None` if the rows are not packed.
 
     Raises:
-        `ValueError`: if only some of the rows are packed, or if the lengths of examples do not add up to a row.
+        `ValueError`: if only some of the rows are packed.
+
+    >>> examples_per_row([{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2]}]).tolist()
+    [2]
+    """
+    name = "input_ids" + PER_EXAMPLE
+    is_packed = {name in row for row in rows}
+    if len(is_packed) > 1:
+        raise ValueError(
+            f"Some rows of the batch hold several examples (`{name}`) and some do not. Prepare all of the data with "
+            "`packing`, or none."
+        )
+    return _lengths([row[name] for row in rows]) if is_packed == {True} else None
+
+
+def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
+    """
+    How many items each example has in a column of lists, of packed rows one example after the other.
+
+    Args:
+        rows (`Sequence[Mapping]`): as for [`examples_per_row`].
+        column (`str`): its name, such as `"input_ids"`.
+
+    Returns:
+        `np.ndarray` of shape `(num_examples,)`, int64.
+
+    Raises:
+        `ValueError`: if the lengths of examples do not add up to those of the rows.
+
+    >>> lengths_per_example([{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2]}], "input_ids").tolist()
+    [1, 2]
+    """
+    totals = _lengths([row[column] for row in rows])  # (num_rows,)
+    if "input_ids" + PER_EXAMPLE not in rows[0]:
+        return totals
+    parts = [np.asarray(row[column + PER_EXAMPLE], dtype=np.int64) for row in rows]
+    for index, (row, lengths, total) in enumerate(zip(rows, parts, totals.tolist(), strict=True)):
+        if lengths.sum() != total or len(lengths) != len(row["input_ids" + PER_EXAMPLE]):
+            raise ValueError(
+                f"Row {index} of the batch has {len(row['input_ids' + PER_EXAMPLE])} examples and {total} items in "
+                f"`{column}`, but `{column}{PER_EXAMPLE}` has {len(lengths)} numbers that add up to {lengths.sum()}. "
+                "Change these columns together."
+            )
+    return np.concatenate(parts)
+
+
+def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """
+    The examples of packed rows, to look at; each with the numbers of its row. Examples that are not packed come back
+    as they are.
 
     >>> rows = [{"input_ids": [5, 6, 7], "input_ids_per_example": [1, 2], "num_cut_tokens": 0}]
-    >>> examples, counts = unpack_rows(rows)
-    >>> [example["input_ids"].tolist() for example in examples], counts.tolist()
-    ([[5], [6, 7]], [2])
+    >>> [example["input_ids"].tolist() for example in unpack_rows(rows)]
+    [[5], [6, 7]]
     """
-    names = [name for name in rows[0] if name.endswith(PER_EXAMPLE)]
-    kinds = set(map(tuple, rows))  # of rows, by their columns: mostly one
-    if any([name for name in columns if name.endswith(PER_EXAMPLE)] != names for columns in kinds):
-        raise ValueError(
-            "Some rows of the batch hold several examples (`input_ids_per_example`) and some do not. Prepare all of "
-            "the data with `packing`, or none."
-        )
-    if not names:
-        return list(rows), None
+    if examples_per_row(rows) is None:
+        return list(rows)
     examples = []
-    for index, row in enumerate(rows):
-        parts = {name: _parts(row, name.removesuffix(PER_EXAMPLE), index) for name in names}
-        rest = {name: value for name, value in row.items() if name not in names}
-        for values in zip(*parts.values(), strict=True):
-            own = {name.removesuffix(PER_EXAMPLE): value for name, value in zip(names, values, strict=True)}
-            examples.append(rest | own)
-    return examples, _lengths([row[names[0]] for row in rows])
-
-
-def _parts(row: Mapping[str, Any], name: str, index: int) -> list[np.ndarray]:
-    """The values of a column for each example of a row."""
-    lengths = np.asarray(row[name + PER_EXAMPLE], dtype=np.int64)
-    if lengths.sum() != len(row[name]) or len(lengths) != len(row["input_ids" + PER_EXAMPLE]):
-        raise ValueError(
-            f"Row {index} of the batch has {len(row['input_ids' + PER_EXAMPLE])} examples and {len(row[name])} items "
-            f"in `{name}`, but `{name + PER_EXAMPLE}` has {len(lengths)} numbers that add up to {lengths.sum()}. "
-            "Change these columns together."
-        )
-    return np.split(np.asarray(row[name], dtype=np.int64), np.cumsum(lengths)[:-1])
+    for row in rows:
+        names = [name.removesuffix(PER_EXAMPLE) for name in row if name.endswith(PER_EXAMPLE)]
+        rest = {name: value for name, value in row.items() if name.removesuffix(PER_EXAMPLE) not in names}
+        parts = [np.split(np.asarray(row[name]), np.cumsum(row[name + PER_EXAMPLE])[:-1]) for name in names]
+        examples += [rest | dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
+    return examples
 
 
 def depth_length_bounds(

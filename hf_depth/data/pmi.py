@@ -19,7 +19,7 @@ import numpy as np
 import regex
 from transformers import PreTrainedTokenizerBase
 
-from ..manifests import replace_text
+from ..disk import replace_text
 from .noise_lengths import MAX_UNIT_LENGTH
 from .ragged import Ragged
 

@@ -30,7 +30,7 @@ from datasets.utils import tqdm
 from filelock import FileLock, Timeout
 from transformers import PreTrainedTokenizerBase
 
-from ..manifests import (
+from ..disk import (
     MANIFEST_FILE,
     UNFINISHED_FOLDER,
     damaged_file,
@@ -225,7 +225,10 @@ def _is_begun(folder: Path) -> bool:
 
 def _is_finished(folder: Path, plan: Mapping[str, Any]) -> bool:
     """Whether a folder holds what is planned; files of it that are damaged are removed, to be written again."""
-    manifest = read_manifest(folder)
+    try:
+        manifest = read_manifest(folder)
+    except ValueError as error:
+        raise ValueError(f"`tokenized_dataset_dir` {folder}: {error}. Begin anew by `overwrite_cache`.") from error
     if manifest is None:
         return False
     _check_same(folder, manifest, plan)
@@ -249,7 +252,13 @@ def _begin(folder: Path, plan: Mapping[str, Any], tokenizer: PreTrainedTokenizer
     """Make the folder one of this preparation, unless it is one of something else."""
     path = folder / UNFINISHED_FOLDER / PLAN_FILE
     if path.is_file() and not overwrite:
-        _check_same(folder, json.loads(path.read_text(encoding="utf-8")), plan)
+        try:
+            begun = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"`tokenized_dataset_dir`: {path} cannot be read ({error}). Begin anew by `overwrite_cache`."
+            ) from error
+        _check_same(folder, begun, plan)
         logger.info(f"Going on with the shards in {folder}")
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     shutil.rmtree(folder / UNFINISHED_FOLDER, ignore_errors=True)

@@ -23,7 +23,7 @@ from datasets import Dataset, Features, IterableDataset, load_dataset
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..manifests import (
+from ..disk import (
     MANIFEST_FILE,
     UNFINISHED_FOLDER,
     damaged_file,
@@ -198,7 +198,12 @@ class ShardFolder:
             is_begun = (folder / UNFINISHED_FOLDER / PLAN_FILE).is_file()
             problem = "was not prepared to its end" if is_begun else f"is no folder of shards: no {MANIFEST_FILE}"
             raise ValueError(f"`tokenized_dataset_dir` {folder} {problem}. {again}")
-        version = manifest.get("versions", {}).get("format")
+        missing = [name for name in ("settings", "tokenizer", "versions", "text", "sources") if name not in manifest]
+        if missing:
+            raise ValueError(
+                f"`tokenized_dataset_dir` {folder} is damaged: {MANIFEST_FILE} has no {missing[0]!r}. {again}"
+            )
+        version = manifest["versions"].get("format")
         if version != SHARDS_VERSION:
             raise ValueError(
                 f"`tokenized_dataset_dir` {folder} has the format {version}, but {SHARDS_VERSION} is read here. "
@@ -286,15 +291,20 @@ class ShardFolder:
             place = f"{split}/{source_folder(source)}/"
             names = [name for name in self.manifest["files"] if name.startswith(place)]
             files = [literal_pattern(str(self.folder.resolve() / name)) for name in names]
-            examples = load_dataset(
-                "parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache_dir
-            )
+            try:
+                examples = load_dataset(
+                    "parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache_dir
+                )
+                examples = examples.reshard() if streaming else examples  # a shard of the stream is a row group
+            except Exception as error:  # of a damaged footer, or of the cache
+                reason = " ".join(str(error.__cause__ or error).split())
+                raise ValueError(
+                    f"`tokenized_dataset_dir` {self.folder}: the shards of {place[:-1]} cannot be read: {reason}. If "
+                    "they are damaged, remove them and prepare again by `--preprocessing_only`."
+                ) from error
             if isinstance(examples, IterableDataset):
                 columns = PreparedColumns(examples.features)
-                # A shard of the stream is a row group.
-                found[source] = ExampleStream(
-                    examples.reshard(), columns, 1, seed, shuffle_buffer_size, whole_shards=True
-                )
+                found[source] = ExampleStream(examples, columns, 1, seed, shuffle_buffer_size, whole_shards=True)
             else:
                 found[source] = examples.with_format("numpy")
         return found

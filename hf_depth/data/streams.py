@@ -19,7 +19,7 @@ from datasets import IterableDataset
 
 from .metadata import column_values
 from .preprocessing import DepthPreprocessor, NoExamplesError, SpanCorruptionPreprocessor
-from .readers import READERS_VERSION
+from .reading import READING_VERSION
 
 # Documents that are tokenized together; as for `datasets.map` where they are packed, since a batch ends in a short
 # example, and fewer otherwise, so that a worker is never busy for long between two examples.
@@ -322,7 +322,7 @@ class ExampleStream(ResumableStream):
     @property
     def versions(self) -> dict[str, Any]:
         versions = getattr(self.preprocessor, "versions", None)  # examples of shards are prepared already
-        return {} if versions is None else {"readers": READERS_VERSION, **versions}
+        return {} if versions is None else {"readers": READING_VERSION, **versions}
 
 
 @dataclass

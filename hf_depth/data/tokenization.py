@@ -199,6 +199,11 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
 
 
 def _check_mode(tokenizer: PreTrainedTokenizerBase, mode: str) -> None:
+    others = {tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token, *SENTENCE_TOKENS}
+    if mode in others or re.fullmatch("▁?<extra_id_\\d+>|<sent_\\d+>", mode):
+        raise ValueError(
+            f"The `mode` {mode!r} of a denoiser is a token with a meaning of its own. Take another one, such as `[R]`."
+        )
     if mode not in tokenizer.all_special_tokens:
         raise ValueError(
             f"The `mode` {mode!r} of a denoiser is a piece of the vocabulary, which the model reads in texts too: it "

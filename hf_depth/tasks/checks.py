@@ -8,14 +8,15 @@ from typing import Any
 
 from ..suggestions import listed, suggestion
 
-METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "rouge_l": "rougeL"}
+METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman"}
+METRIC_ALIASES |= {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL", "sacrebleu": "bleu", "chrF": "chrf"}
 
-# What each metric compares: class "ids", "values" or "texts". The classes in `evaluation.metrics` say the same, but
-# take half a second to import; `register_metric` adds to it.
+# What each metric of `evaluation.metrics` compares: class "ids", "values" or "texts"; `register_metric` adds to it.
 METRIC_KINDS: dict[str, str] = {
     **dict.fromkeys(("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation"), "ids"),
     **dict.fromkeys(("pearson", "spearman"), "values"),
-    **dict.fromkeys(("rougeL", "exact_match"), "texts"),
+    **dict.fromkeys(("rougeL", "rouge1", "rouge2", "exact_match", "squad_exact_match", "squad_f1"), "texts"),
+    **dict.fromkeys(("bleu", "chrf"), "texts"),
 }
 
 SUBMISSION_LABELS = ("text", "id", "number")

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ..suggestions import quotes_advice
+from ..yaml_files import UniqueKeyLoader
 
 CUSTOM_BENCHMARK = "custom"  # of tasks whose file names no other
 
@@ -26,33 +27,22 @@ class TaskEntry:
     lines: dict[str, int]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML's safe types; a key that occurs twice is an error instead of the last one winning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = []  # no set: YAML allows keys that cannot be in one, for which there is an error below
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
-            keys.append(key)
-        return super().construct_mapping(node, deep)
-
-
 def read_task_file(path: str | os.PathLike) -> list[TaskEntry]:
     """
     Read the entries of a task file: one task, a list of tasks, or `benchmark: {task: entry}` as in `DATASET_VALS`.
 
     Raises:
-        `ValueError`: naming the file and the line, if it is no such YAML.
+        `ValueError`: naming the file and the line, if it is no such YAML, or if it is a folder or a pipe.
         `FileNotFoundError`: if there is no such file.
     """
     path = Path(path)
     if not path.is_file():
+        if path.exists():
+            raise ValueError(f"`task_file`: {path} is no file, but a folder, a pipe or a device. Name a YAML file.")
         raise FileNotFoundError(f"`task_file`: there is no file {str(path)!r}.")
     loader = None
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
+        loader = UniqueKeyLoader(path.read_text(encoding="utf-8"))
         node = loader.get_single_node()
         entries = list(_entries(loader, node, path))
     except UnicodeDecodeError as error:
@@ -71,7 +61,7 @@ def read_task_file(path: str | os.PathLike) -> list[TaskEntry]:
     return entries
 
 
-def _entries(loader: _Loader, node: yaml.Node | None, path: Path) -> Iterator[TaskEntry]:
+def _entries(loader: UniqueKeyLoader, node: yaml.Node | None, path: Path) -> Iterator[TaskEntry]:
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield _entry(loader, item, path)
@@ -87,7 +77,7 @@ def _entries(loader: _Loader, node: yaml.Node | None, path: Path) -> Iterator[Ta
         raise ValueError(f"{path}, line {node.start_mark.line + 1}: expected a task, such as:\n{EXAMPLE}")
 
 
-def _entry(loader: _Loader, node: yaml.Node, path: Path, keys: Mapping[str, str] | None = None) -> TaskEntry:
+def _entry(loader: UniqueKeyLoader, node: yaml.Node, path: Path, keys: Mapping[str, str] | None = None) -> TaskEntry:
     if not isinstance(node, yaml.MappingNode):
         raise ValueError(f"{path}, line {node.start_mark.line + 1}: expected a task, such as:\n{EXAMPLE}")
     lines = {"": node.start_mark.line + 1}

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from datasets import Dataset
@@ -14,7 +14,7 @@ from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-NewExamples = Iterable[Mapping[str, Any]] | Dataset | str | os.PathLike
+NewExamples = Iterable[Mapping[str, Any]] | Iterable[str] | Dataset | str | os.PathLike
 
 
 def read_new_examples(
@@ -29,10 +29,11 @@ def read_new_examples(
     The texts of examples in the columns of their task, as in training; all other columns are left out.
 
     Args:
-        examples (`Iterable[Mapping]`, `Dataset`, `str` or `os.PathLike`):
-            With the text columns of the task, or its `column_aliases`; a list of texts is joined. A path names a file
-            (json, jsonl, csv, tsv, parquet, or the .gz of one; of DiscoEval's also as they are published) or a glob.
-            For Natural Instructions also `input` and the fields of its task file, such as `Definition`.
+        examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
+            With the text columns of the task, or its `column_aliases`; a list of texts is joined. For a task with one
+            text column an example may be the text itself. A path names a file (json, jsonl, csv, tsv, parquet, or the
+            .gz of one; of DiscoEval's also as they are published) or a glob. For Natural Instructions also `input` and
+            the fields of its task file, such as `Definition`.
         spec (`TaskSpec`): the task.
         options (`Mapping` or a dataclass, *optional*): of the task's loader, see [`load_task`].
         length (`Callable[[str], int]`, *optional*):
@@ -43,18 +44,15 @@ def read_new_examples(
         `dict[str, list[str]]`: the texts of each text column, and `instance`, where there is one.
 
     Raises:
-        `ValueError`: naming the example and the column, if one is missing or holds no text.
+        `ValueError`: naming the example and the column, if one is missing or holds no text; if `examples` is one
+            example, or a set, which has no order.
         `FileNotFoundError`: if there is no such file.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))
     {'sentence1': ['It rains.'], 'sentence2': ['It is wet.']}
     """
-    if isinstance(examples, Mapping):
-        raise ValueError(
-            f"`examples` must be several examples, a Dataset or a file, got {type(examples).__name__}. For one "
-            "example, write `predictor([example])`."
-        )
+    _check_kind(examples)
     file = None
     if isinstance(examples, str | os.PathLike):
         file = os.fspath(examples)
@@ -74,6 +72,19 @@ def read_new_examples(
     return texts
 
 
+def _check_kind(examples: Any) -> None:
+    """Stop on one example, and on what gives examples in no order, or none."""
+    is_path_or_list = isinstance(examples, Iterable | os.PathLike)
+    if is_path_or_list and not isinstance(examples, Mapping | Set | bytes):
+        return
+    advice = " For one example, write `predictor([example])`." if isinstance(examples, Mapping) else ""
+    advice = " A set has no order, in which predictions could be given." if isinstance(examples, Set) else advice
+    raise ValueError(
+        f"`examples` must be a list of examples, a Dataset, a DataFrame or a file, got {type(examples).__name__}."
+        f"{advice}"
+    )
+
+
 def _place(number: int, file: str | None) -> str:
     return f"Example {number}" if file is None else f"{file}, row {number} (the first is row 0)"
 
@@ -83,13 +94,21 @@ def _read_file(path: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
         return get_loader(spec).read_new("examples", [path], spec, cache_dir)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{error} For texts in Python, give dictionaries with the columns {listed(spec.text_column_name)}."
+            f"{error} For texts in Python, give a list in which each example is {_kind_of_example(spec)}."
         ) from error
 
 
-def _rows(examples: Iterable[Mapping[str, Any]] | Dataset, spec: TaskSpec) -> list[Any]:
+def _kind_of_example(spec: TaskSpec) -> str:
+    text = "a text or " if len(spec.text_column_name) == 1 else ""
+    return f"{text}a dictionary with the columns {listed(spec.text_column_name)}"
+
+
+def _rows(examples: Any, spec: TaskSpec) -> list[Any]:
+    if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # of pandas
+        return examples.to_dict("records")
     if not isinstance(examples, Dataset) or examples.format["type"] == "custom":  # a transform of the user's
-        return list(examples)
+        (column, *others) = spec.text_column_name
+        return [{column: row} if isinstance(row, str) and not others else row for row in examples]
     names = examples.column_names
     used = {_source(column, names, spec) for column in spec.text_column_name}
     used |= {name for name in get_loader(spec).completed_from if name in names}
@@ -108,9 +127,7 @@ def _source(column: str, names: Collection[str], spec: TaskSpec) -> str | None:
 def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
     """The text of each column of an example."""
     if not isinstance(row, Mapping):
-        raise ValueError(
-            f"{place} must be a dictionary with the columns {listed(spec.text_column_name)}, got {row!r:.80}."
-        )
+        raise ValueError(f"{place} must be {_kind_of_example(spec)}, got {row!r:.80}.")
     texts = {}
     for column in spec.text_column_name:
         name = _source(column, row, spec)

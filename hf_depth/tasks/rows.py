@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from ..data.files import without_format
-from ..data.readers import separator_advice
+from ..data.files import check_one_kind, separator_advice, without_format
 from ..suggestions import listed, suggestion
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
@@ -48,6 +47,11 @@ def check_rows(
     _check_columns(dataset, spec, place, needs_labels)
     if not len(dataset):
         raise ValueError(f"{place} has no rows.")
+    for column in (*spec.text_column_name, *([spec.label_column_name] if spec.labels is None else [])):
+        try:
+            check_one_kind(dataset, column)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
     if spec.labels is None:
         label = List(Value("string"))
     else:

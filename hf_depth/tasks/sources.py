@@ -6,36 +6,38 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset, DatasetDict, Features, concatenate_datasets, load_dataset
+from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from ..data.files import (
+    BUILDERS,
     FILE_ARGUMENTS,
-    READERS,
     Files,
     check_files_named,
     check_folder_name,
     check_held_out,
-    check_utf8,
+    file_kind,
     file_names,
-    find_all_files,
-    load_files,
+    file_version,
+    find_files,
+    is_local,
+    open_file,
     shard_problem,
 )
-from ..data.readers import check_header, file_version, open_file, plain_copy
+from ..data.reading import check_header, load_files, load_lines
 from ..suggestions import listed, suggestion
-from .json_rows import TYPE_FEATURES, json_cells, json_features, json_types
 from .rows import ROWS_VERSION
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-TABLE_SUFFIXES = (*(suffix for suffix in READERS if suffix != ".txt"), ".tsv")
+# Builders of the tables of tasks, as in `BUILDERS`.
+TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": "tsv"}
+TABLE_SUFFIXES = tuple(TABLES)
 
 # What the first word of a split is called in file names.
 _SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "dev", "val"), "test": ("test",)}
@@ -235,9 +237,8 @@ def _names(split: str) -> list[str]:
 
 def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
     """
-    Read files with one row per example: those that [`data.files.load_files`] reads (JSON with the values as they are
-    written there, see [`tasks.json_rows`]), and tab-separated ones (.tsv), in which quotation marks are plain
-    characters, as in GLUE's own files.
+    Read files with one row per example: those that [`data.reading.load_files`] reads, and tab-separated ones (.tsv),
+    in which quotation marks are plain characters, as in GLUE's own files.
 
     Args:
         argument: what an error calls the files.
@@ -249,54 +250,62 @@ def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: 
         `ValueError`: naming file, line and remedy.
         `FileNotFoundError`: if there is no file of a name.
     """
-    files = find_all_files(argument, names)
-    tables = [file for file in files if file.removesuffix(".gz").lower().endswith(".tsv")]
-    text = [file for file in files if file.removesuffix(".gz").lower().endswith(".txt")]
-    if text:
-        raise ValueError(
-            f"`{argument}`: {text[0]} is plain text, but the task {spec.name!r} needs columns "
-            f"{listed(spec.text_column_name)} and {spec.label_column_name!r}. Give a file with columns: "
-            f"{', '.join(TABLE_SUFFIXES)}."
+    files = find_files(argument, names)
+    if file_kind(argument, files, TABLES) != "tsv":
+        return load_files(argument, files, cache_dir=cache_dir)
+    tables = [_read_tsv(argument, file, spec, cache_dir) for file in files]
+    return concatenate_datasets(tables) if len(tables) > 1 else tables[0]
+
+
+def _read_tsv(argument: str, file: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
+    lines = load_lines(argument, file, cache_dir)
+    start = next(number for number, text in enumerate(lines["text"]) if text.strip())
+    header = lines[start]["text"].removeprefix("\ufeff").split("\t")
+    if spec.file_columns and not {*spec.text_column_name, *spec.column_aliases, spec.label_column_name} & set(header):
+        header, start = list(spec.file_columns), start - 1
+    try:
+        check_header(file, header)
+        rows = lines.map(
+            _Cells(file, tuple(header), start, "broken_lines" in spec.file_defects),
+            batched=True,
+            with_indices=True,
+            remove_columns=["text"],
+            features=Features(dict.fromkeys(header, Value("string"))),
+            desc=f"Reading {Path(file).name}",
         )
-    in_json = [file for file in files if file.removesuffix(".gz").lower().endswith((".json", ".jsonl"))]
-    datasets = [read_rows(argument, table_rows, file, spec, cache_dir) for file in tables]
-    datasets += _read_json(argument, in_json, spec, cache_dir)
-    others = [file for file in files if file not in (*tables, *in_json)]
-    if others:
-        datasets.append(load_files(argument, others, cache_dir=cache_dir))
-    if len(datasets) == 1:
-        return datasets[0]
-    try:
-        return concatenate_datasets(datasets)
-    except ValueError as error:  # columns of different kinds: the cells of .tsv files are text
-        raise ValueError(
-            f"`{argument}`: the columns of {listed(tables + in_json + others)} are of different kinds: {error} Give "
-            "files of one kind, such as .jsonl."
-        ) from error
+    except ValueError as error:
+        raise ValueError(f"`{argument}`: {error}") from error
+    num_broken = sum(bool(text.strip()) for text in lines["text"][start + 1 :]) - len(rows)
+    if num_broken:
+        logger.warning(
+            f"{file}: {num_broken:,} lines do not have {len(header)} cells between tabs. They are left out, as by the "
+            f"other readers of {spec.benchmark}."
+        )
+    return rows
 
 
-def _read_json(argument: str, files: Sequence[str], spec: TaskSpec, cache_dir: str | None) -> list[Dataset]:
-    """The rows of each file; all have the same columns."""
-    local = [_local_copy(argument, file, cache_dir) if "://" in file else file for file in files]
-    try:
-        types = [
-            one for file in local for one in read_rows(argument, json_types, file, spec, cache_dir, TYPE_FEATURES)
-        ]
-        features = json_features(types)
-        cells = partial(json_cells, features=features)
-        return [_keep_file(argument, cells, file, spec, cache_dir, features) for file in local]
-    except ValueError as error:  # names the copy of an address
-        message = str(error)
-        for name, copy in zip(files, local, strict=True):
-            message = message.replace(copy, name)
-        raise ValueError(message) from error
+@dataclass
+class _Cells:
+    """A function for `datasets.map`: lines to the cells between tabs, by the names of the columns."""
 
+    file: str
+    header: tuple[str, ...]
+    start: int  # the line of the header, from 0
+    skips_broken: bool
 
-def _local_copy(argument: str, address: str, cache_dir: str | None) -> str:
-    try:
-        return plain_copy(address, cache_dir)
-    except Exception as error:  # of the network, or of the archive
-        raise ValueError(f"`{argument}`: cannot read {address}: {error}") from error
+    def __call__(self, batch: Mapping[str, list[str]], indices: Sequence[int]) -> dict[str, list[str]]:
+        rows = []
+        for number, line in zip(indices, batch["text"], strict=True):
+            cells = line.split("\t")
+            if number <= self.start or not line.strip() or (self.skips_broken and len(cells) != len(self.header)):
+                continue
+            if len(cells) != len(self.header):
+                raise ValueError(
+                    f"{self.file}, line {number + 1}: it has {len(cells)} cells between tabs, but the columns are "
+                    f"{len(self.header)}: {listed(self.header)}. Repair or remove the line."
+                )
+            rows.append(cells)
+        return {name: [cells[place] for cells in rows] for place, name in enumerate(self.header)}
 
 
 def read_rows(
@@ -314,22 +323,12 @@ def read_rows(
         argument: what an error calls the file.
         rows: called with `file` and `spec`; yields dictionaries.
         features: of the rows; all text if not given, then `rows` yields the same columns throughout.
+
+    Raises:
+        `ValueError`: naming the file and what is wrong with it.
     """
-    if "://" in file:
+    if not is_local(file):
         raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
-    if not file.removesuffix(".gz").endswith(".pkl"):
-        check_utf8(argument, file, None)
-    return _keep_file(argument, rows, file, spec, cache_dir, features)
-
-
-def _keep_file(
-    argument: str,
-    rows: Callable[..., Iterator[Mapping]],
-    file: str,
-    spec: TaskSpec,
-    cache_dir: str | None,
-    features: Features | None,
-) -> Dataset:
     arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
     try:
         return keep_rows(_generate, arguments, features, cache_dir)
@@ -388,39 +387,14 @@ def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec,
         raise ValueError(f"{file} has no rows.")
 
 
-def table_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, str]]:
-    """The rows of a tab-separated file, by the names of its first line, or of `file_columns` if that holds data."""
-    header, broken = None, []
-    for number, line in text_lines(file):
-        cells = line.split("\t")
-        if header is None:
-            known = {*spec.text_column_name, *spec.column_aliases, spec.label_column_name}
-            has_header = not spec.file_columns or bool(known & set(cells))
-            header = cells if has_header else list(spec.file_columns)
-            check_header(file, header)
-            if has_header:
-                continue
-        if len(cells) != len(header) and "broken_lines" in spec.file_defects:
-            broken.append(number)
-            continue
-        if len(cells) != len(header):
-            raise ValueError(
-                f"{file}, line {number}: it has {len(cells)} cells between tabs, but the columns are {len(header)}: "
-                f"{listed(header)}. Repair or remove the line."
-            )
-        yield dict(zip(header, cells, strict=True))
-    if broken:
-        logger.warning(
-            f"{file}: {len(broken):,} lines do not have {len(header)} cells between tabs, the first is line "
-            f"{broken[0]}. They are left out, as by the other readers of {spec.benchmark}."
-        )
-
-
 def text_lines(file: str) -> Iterator[tuple[int, str]]:
     """Number, from 1, and text of each line that is not blank; only line feeds end a line."""
     with open_file(file) as content:
         for number, line in enumerate(content, start=1):
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file}, line {number}, is not UTF-8 text: {error.reason}.") from error
             if text.strip():
                 yield number, text
 

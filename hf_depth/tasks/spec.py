@@ -64,7 +64,7 @@ class TaskSpec:
         max_source_length, max_target_length (`int`): tokens at most.
         probe_features (`str`, *optional*):
             What a probe reads of the sentence embeddings x1, x2, … of the text columns, one of
-            `evaluation.probing.FEATURES`; by default `"product"` for two columns, else `"concatenation"`.
+            `evaluation.probe_features.FEATURES`; by default `"product"` for two columns, else `"concatenation"`.
         probe_hidden_units (`int`, *optional*, defaults to 0):
             Units of the probe's hidden layer; 0 is for a linear probe, which adds up what each text of a
             `"concatenation"` says by itself, hence cannot tell whether texts are alike.

@@ -338,7 +338,18 @@ class TaskSplits:
                 # No batch needs it, and a collator of the user's would pass it on to the model.
                 part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
                 _report(name, self.statistics[name])
+            self._report_one_class(part)
         return self
+
+    def _report_one_class(self, part: LoadedTask) -> None:
+        """Warn where the labels to train on are all the same: a model would learn to write that one."""
+        found = set(part.train_label_ids or ()) if part.spec.is_classification else set()
+        if len(found) == 1:
+            label = part.spec.labels.get(*found)
+            logger.warning(
+                f"{self._name(part.spec)}: all training examples have the label {label!r}, of {part.spec.num_labels} "
+                "that there are. A model learns to write it whatever it reads."
+            )
 
     def _preprocessor(
         self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None, seed: int

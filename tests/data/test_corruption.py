@@ -314,13 +314,12 @@ class UnitsTest(parameterized.TestCase):
         for size in (1, 2, 3, 4):
             self.assertAlmostEqual(masked[sizes == size].mean(), density, delta=0.02)
 
-    def test_units_are_masked_equally_often_wherever_they_stand(self):
-        kept, noise, _, _ = self.spans([[1, 2, 1, 3, 1, 1, 2, 1] * 10] * 2000)
-        masked = np.array(
-            [units_masked([1, 2, 1, 3, 1, 1, 2, 1] * 10, *one) > 0 for one in zip(kept, noise, strict=True)]
-        )
-        quarters = [part.mean() for part in np.split(masked[:, 8:-8], 4, axis=1)]
-        np.testing.assert_allclose(quarters, 0.15, atol=0.015)
+    @parameterized.product(density=(0.15, 0.3, 0.5), mean=(1.0, 3.0))
+    def test_units_are_masked_equally_often_wherever_they_stand(self, density, mean):
+        for unit in ([1] * 100, [1, 2, 1, 3, 1, 1, 2, 1] * 10):
+            kept, noise, _, _ = self.spans([unit] * 4000, density, mean)
+            masked = np.array([units_masked(unit, *one) > 0 for one in zip(kept, noise, strict=True)])
+            np.testing.assert_allclose(masked.reshape(4000, -1, 10).mean(axis=(0, 2)), density, atol=0.02)
 
     @parameterized.product(density=DENSITIES, mean=(1.0, 3.0))
     def test_t5_input_and_target_rebuild_the_document_within_the_bounds(self, density, mean):

@@ -114,9 +114,10 @@ class ParseTest(parameterized.TestCase):
         ("{density: 0.1, mean: 3}", "has no `mean`"),
         ("{density: 0}", "`density` of a denoiser must be between .* got 0"),
         ("{density: .nan}", "`density` of a denoiser must be .*finite number, got nan"),
-        ("{density: 0.1, mean_length: 0.5}", "`mean_length` of a denoiser must be at least 1, got 0.5"),
+        ("{density: 0.1, mean_length: 0.5}", "`mean_length` of a denoiser must be between 1 and 10000, got 0.5"),
         ("{density: 0.1, weight: -1}", "`weight` of a denoiser must be at least 0, got -1"),
         ("{density: 0.1, weight: null}", "`weight` of a denoiser must be .* got None"),
+        ("{density: 0.1, mean_length: 1000000000}", "`mean_length` of a denoiser must be between 1 and 10000, got"),
         ("{density: 0.1, mode: [R]}", "`mode` of a denoiser must be a token"),
         ("{density: 0.1, weight: 0}", "a `weight` above 0"),
     )

@@ -207,6 +207,7 @@ class PreparationTest(CorpusTestCase):
         ({"metadata_columns": ["a", "a"]}, "names a column twice: a, a"),
         ({"max_metadata_length": 49}, "`max_metadata_length` must be between 1 and half of `max_source_length`=96"),
         ({"metadata_probability": 1.5}, "`metadata_probability` must be a number from 0 to 1, got 1.5"),
+        ({"metadata_columns": [], "metadata_probability": 0.9}, "`metadata_probability` .* needs `metadata_columns`"),
         ({"pack_examples": True}, "`pack_examples` joins documents"),
     )
     def test_settings_that_contradict_each_other_are_refused(self, changes, message):
@@ -238,13 +239,10 @@ class PreparationTest(CorpusTestCase):
         expected = {json.dumps(row) for row in plain(objective.prepare(documents()), "metadata_ids")}
         self.assertEqual(found, expected)
 
-    @parameterized.parameters("error", "skip")
-    def test_records_of_a_stream_may_lack_columns(self, on_bad_record):
+    def test_records_of_a_stream_may_lack_columns(self):
         lines = [{"text": "Call me Ishmael."}] * 150 + [{"text": "It rained.", "title": "Rain", "url": None}] * 150
         self.write("texts.jsonl", "\n".join(map(json.dumps, lines)))
-        corpus = self.load(
-            train_file="texts.jsonl", streaming=True, validation_split_percentage=0, on_bad_record=on_bad_record
-        )
+        corpus = self.load(train_file="texts.jsonl", streaming=True, validation_split_percentage=0)
         objective = SpanCorruptionObjective(TOKENIZER, **LENGTHS, metadata_columns=["title"], max_metadata_length=16)
         examples = list(objective.prepare(corpus["train"]))
         prefixes = [TOKENIZER.decode(example["metadata_ids"]) for example in examples]

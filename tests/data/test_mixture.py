@@ -9,7 +9,14 @@ from torch.utils.data import DataLoader
 
 from helpers import CorpusTestCase, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
-from hf_depth.data.mixture import Mixing, MixtureDataset, MixtureSource, mix_examples, read_sources
+from hf_depth.data.mixture import (
+    DocumentMixture,
+    Mixing,
+    MixtureDataset,
+    MixtureSource,
+    mix_examples,
+    read_sources,
+)
 from hf_depth.data.objectives import DepthObjective, SpanCorruptionObjective
 from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
 from hf_depth.data.streams import ExampleStream, flatten_position, unflatten_position
@@ -142,9 +149,22 @@ class PassTest(parameterized.TestCase):
     @parameterized.parameters("all_exhausted", "all_exhausted_without_replacement")
     def test_a_source_that_would_never_be_drawn_is_refused_where_an_epoch_waits_for_it(self, stopping_strategy):
         sources, weights = {"a": table(30), "b": table(7)}, {"a": 1e300, "b": 1e-300}
-        with self.assertRaisesRegex(ValueError, "'b' of the mixture would never be drawn"):
+        with self.assertRaisesRegex(ValueError, "An epoch of the mixture .* 'b' has come, .* probability of 0"):
             mix_examples(sources, Mixing(weights, 0.01, stopping_strategy))
         self.assertLen(mix_examples(sources, Mixing(weights, 0.01, "first_exhausted")), 30)
+
+    def test_an_epoch_that_would_hardly_ever_end_is_refused_and_one_of_many_passes_reported(self):
+        sources = {"a": table(30), "b": table(7)}
+        for strategy in ("all_exhausted", "all_exhausted_without_replacement"):
+            with self.assertRaisesRegex(ValueError, "An epoch of the mixture would have about 7e.07 examples"):
+                mix_examples(sources, Mixing({"a": 1e7, "b": 1}, 1.0, strategy))
+        with self.assertLogs("hf_depth", "WARNING") as logs:
+            mix_examples(sources, Mixing({"a": 200, "b": 1}))
+        self.assertIn("waits for 'b', and has about 47 passes over 'a'", logs.output[0])
+        documents = {name: Dataset.from_dict({"text": ["A text."]}) for name in "ab"}
+        named = [MixtureSource(name, train_file="x.txt") for name in "ab"]
+        with self.assertRaisesRegex(ValueError, "would have about 1e.07 examples"):
+            next(DocumentMixture(documents, named, Mixing({"a": 1e7, "b": 1})).texts())
 
     def test_what_is_drawn_of_each_source_is_told(self):
         mixture = mix_examples({"a": table(30), "b": table(8)}, Mixing({"a": 1, "b": 3}, 1.0, "first_exhausted"))
@@ -259,7 +279,7 @@ class SourceTest(CorpusTestCase):
         (["name=a,weight=0,train_file=a.txt"], "'a': `weight` must be above 0, got 0"),
         (["name=a,weight=nan,train_file=a.txt"], "`weight` must be above 0 and finite, got nan"),
         (["name=a,weight=much,train_file=a.txt"], "`weight` must be a number, got 'much'"),
-        ([{"name": "a", "weight": "much", "train_file": "a.txt"}], "`weight` must be above 0, a number, got 'much'"),
+        ([{"name": "a", "weight": "much", "train_file": "a.txt"}], "`weight` must be a number, got 'much'"),
         ([{"name": "a", "weight": True, "train_file": "a.txt"}], "`weight` must be above 0, a number, got True"),
         ([{"name": "a", "train_file": 5}], "'a': `train_file` must be a file or a list of files, got 5"),
         ([{"name": "a", "dataset_name": "b", "dataset_config_name": 3}], "'a': `dataset_config_name` must be text"),
@@ -270,6 +290,7 @@ class SourceTest(CorpusTestCase):
         (["name=a,train_file=a.txt,split=train"], "'a': `split` is for `dataset_name`"),
         (["name=a,train_file=a.txt,revision=v2"], "'a': `revision` is for `dataset_name`"),
         (["name=a/b,train_file=a.txt"], "'a/b' is no name for a source"),
+        (["name=with_metadata,train_file=a.txt"], "'with_metadata' is no name for a source: `eval_with_metadata_loss"),
         (["name=my_sentence,train_file=a.txt"], "'my_sentence' is no name for a source"),
         (["name=a,name=b,train_file=a.txt"], "gives 'name' twice"),
         (["name=a,train_file=x,y.txt"], "'y.txt' in .* is no `key=value`"),
@@ -281,8 +302,13 @@ class SourceTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, f"`dataset_mixture`.*{message}"):
             read_sources(mixture)
 
+    def test_a_key_that_is_given_twice_is_named(self):
+        self.write("mixture.yaml", "- name: a\n  weight: 2\n  weight: 3\n  train_file: x.txt\n")
+        with self.assertRaisesRegex(ValueError, "mixture.yaml is not YAML: 'weight' is given twice"):
+            read_sources(self.path("mixture.yaml"))
+
     def test_all_ways_to_write_a_source_are_equal(self):
-        self.write("mixture.yaml", "- name: a\n  weight: 2\n  train_file: [x.txt, y.txt]\n")
+        self.write("mixture.yaml", "- name: a\n  weight: 2e0\n  train_file: [x.txt, y.txt]\n")
         self.write("mixture.json", '[{"name": "a", "weight": 2, "train_file": ["x.txt", "y.txt"]}]')
         for written in (
             [MixtureSource("a", weight=2, train_file=["x.txt", "y.txt"])],
@@ -380,7 +406,6 @@ class CorpusTest(CorpusTestCase):
     @parameterized.parameters(
         ({"train_file": "a.jsonl"}, "either `dataset_mixture` or `train_file`"),
         ({"dataset_name": "x"}, "either `dataset_mixture` or `dataset_name`"),
-        ({"on_bad_record": "skip"}, "for files that are streamed"),
         ({"streaming": True, "mixture_stopping_strategy": "first_exhausted"}, "has no meaning for streams"),
     )
     def test_what_contradicts_a_mixture_is_refused(self, changes, message):

@@ -16,7 +16,7 @@ from hf_depth.arguments.data_args import ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.data.packing import PER_EXAMPLE, pack, unpack_rows
 from hf_depth.data.preprocessing import dataset_statistics
-from hf_depth.training.identity import describe_run
+from hf_depth.training.checkpoints.run_description import describe_run
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 OBJECTIVES = (
@@ -47,7 +47,7 @@ def keys(examples) -> Counter:
 
 
 def taken_apart(rows) -> list[dict]:
-    return unpack_rows(list(rows))[0]
+    return unpack_rows(list(rows))
 
 
 class PackTest(parameterized.TestCase):

@@ -35,11 +35,25 @@ class ShardFolderTest(ShardsTestCase):
         path.unlink()
         with self.assertRaisesRegex(ValueError, "train/text/00001.parquet is missing"):
             ShardFolder.open(folder)
+        (folder / "manifest.json").write_text('{"files": {}}')
+        with self.assertRaisesRegex(ValueError, "is damaged: manifest.json has no 'settings'. Prepare it"):
+            ShardFolder.open(folder)
         (folder / "manifest.json").write_text("{")
         with self.assertRaisesRegex(ValueError, "manifest.json cannot be read"):
             ShardFolder.open(folder)
         with self.assertRaisesRegex(ValueError, "is no folder of shards: no manifest.json"):
             ShardFolder.open(self.path("nothing"))
+
+    @parameterized.parameters(False, True)
+    def test_a_shard_whose_footer_is_damaged_is_named_in_one_line(self, streaming):
+        folder = self.prepare()
+        path = folder.folder / "train" / "text" / "00001.parquet"
+        path.write_bytes(path.read_bytes()[:-4] + b"????")
+        with self.assertRaisesRegex(
+            ValueError, "^`tokenized_dataset_dir` .*train/text cannot be read: .* by `--prepr"
+        ):
+            examples = self.examples(folder, streaming=streaming)
+            list(examples.one_pass() if streaming else examples)
 
     @parameterized.parameters(False, True)
     def test_shards_are_those_of_the_folder_whatever_its_name_would_match_as_a_glob(self, streaming):

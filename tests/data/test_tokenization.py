@@ -245,6 +245,11 @@ class ModeTokensTest(parameterized.TestCase):
         self.assertEqual([mode_token_id(tokenizer, mode) for mode in ("[R]", "[S]")], [size - 2, size - 1])
         self.assertNoCommonElements(TextEncoder(tokenizer)(["[R] [S]"])[0], [size - 2, size - 1])
 
+    @parameterized.parameters("</s>", "<pad>", "<extra_id_0>", "<sent_3>")
+    def test_a_token_with_a_meaning_of_its_own_is_no_mode(self, mode):
+        with self.assertRaisesRegex(ValueError, f"{mode!r} of a denoiser is a token with a meaning of its own"):
+            add_mode_tokens(tiny_tokenizer(sentence_tokens=True), [mode])
+
     @parameterized.parameters("a", "▁the")
     def test_a_piece_of_text_is_no_mode(self, mode):
         tokenizer = tiny_tokenizer()

@@ -57,5 +57,7 @@ class TaskFileTest(RegistryTestCase):
             load_task_file(path)
 
     def test_a_missing_file_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "`task_file`: .* is no file, but a folder, a pipe or a device"):
+            load_task_file(self.folder)
         with self.assertRaisesRegex(FileNotFoundError, "`task_file`: there is no file"):
             load_task_file(self.folder / "other.yaml")

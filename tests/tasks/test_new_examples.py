@@ -24,6 +24,7 @@ class ColumnsTest(TaskFilesTestCase):
             dataset,
             dataset.to_iterable_dataset(),
             dataset.with_format("torch"),
+            dataset.to_pandas(),
         ):
             self.assertEqual(read_new_examples(examples, RTE), TEXTS)
 
@@ -60,6 +61,13 @@ class ColumnsTest(TaskFilesTestCase):
     def test_a_list_of_texts_is_joined(self, kind):
         self.assertEqual(read_new_examples(kind([{"review": ["Good.", "Fine."]}]), TONE), {"review": ["Good. Fine."]})
 
+    @parameterized.parameters(list, tuple, iter)
+    def test_texts_are_examples_of_a_task_with_one_column(self, kind):
+        self.assertEqual(read_new_examples(kind(["Good.", "Bad."]), TONE), {"review": ["Good.", "Bad."]})
+        self.assertEqual(
+            read_new_examples(kind(["Repeat."]), get_task("natural_instructions")), {"prompt": ["Repeat."]}
+        )
+
     def test_nothing_gives_nothing(self):
         for examples in ([], iter(()), Dataset.from_dict({"review": []}), Dataset.from_dict({})):
             self.assertEqual(read_new_examples(examples, TONE), {"review": []})
@@ -75,8 +83,12 @@ class ColumnsTest(TaskFilesTestCase):
         ([{"review": "a"}, {"review": None}], "Example 1: the column 'review' must hold text, but holds None"),
         ([{"review": 1984}], "Example 0: the column 'review' must hold text, but holds 1984"),
         ([{"review": ["a", 1]}], "the column 'review' must hold text"),
-        (["a"], "Example 0 must be a dictionary with the columns 'review', got 'a'"),
+        ([1984], "Example 0 must be a text or a dictionary with the columns 'review', got 1984"),
         ({"review": "a"}, r"got dict. For one example, write `predictor\(\[example\]\)`"),
+        ({"a", "b"}, "`examples` must be a list of examples, .*got set. A set has no order"),
+        (None, "`examples` must be a list of examples, a Dataset, a DataFrame or a file, got NoneType"),
+        (b"a", "got bytes"),
+        (1984, "got int"),
     )
     def test_what_is_no_example_is_named(self, examples, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -96,10 +108,14 @@ class ColumnsTest(TaskFilesTestCase):
             ValueError, r"{new}.jsonl, row 1 \(the first is row 0\): the column 'review' must"
         ):
             read_new_examples(path, TONE, cache_dir=str(self.folder / "cache"))
-        with self.assertRaisesRegex(ValueError, "new.txt is plain text, but the task 'tone' needs columns 'review'"):
+        with self.assertRaisesRegex(ValueError, "new.txt has an unknown extension. Known are .json, .*, .tsv"):
             read_new_examples(self.write("new.txt", "a"), TONE)
-        with self.assertRaisesRegex(FileNotFoundError, "there is no file 'Good.'.*give dictionaries with the columns"):
+        with self.assertRaisesRegex(
+            FileNotFoundError, "there is no file 'Good.'.*each example is a text or a dictionary"
+        ):
             read_new_examples("Good.", TONE)
+        with self.assertRaisesRegex(FileNotFoundError, "each example is a dictionary with the columns 'sentence1'"):
+            read_new_examples("Good.", RTE)
 
 
 class LoadersTest(TaskFilesTestCase):

@@ -95,6 +95,17 @@ class LoadTest(SplitsTestCase):
         whole = self.load_rte(20, max_train_samples=99)
         self.assertLen(whole.parts[0].examples["train"], 20)
 
+    def test_it_is_told_that_all_training_examples_have_one_label(self):
+        rows = rte_rows(4).to_list()
+        for labels, number in (([1, 1, 1, 1], 1), ([1, 0, 1, 1], 0)):
+            examples = Dataset.from_list([row | {"label": label} for row, label in zip(rows, labels, strict=True)])
+            splits = TaskSplits.from_datasets(RTE, {"train": examples})
+            check = self.assertLogs if number else self.assertNoLogs
+            with check(splits_module.logger, "WARNING") as logs:
+                splits.prepare(TOKENIZER)
+            if number:
+                self.assertIn("rte: all training examples have the label 'not_entailment', of 2", logs.output[0])
+
     @parameterized.parameters("max_train_samples", "max_eval_samples", "max_predict_samples")
     def test_a_limit_of_none_at_all_is_refused(self, name):
         with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):

@@ -14,8 +14,8 @@ from typing import Any
 from datasets import Dataset, Features, Value, concatenate_datasets
 from huggingface_hub import hf_hub_download
 
-from ...data.files import find_all_files
-from ...data.readers import open_file
+from ...data.files import find_files as all_files
+from ...data.files import open_file
 from ...suggestions import listed
 from ..rows import INDEX, check_rows, read_class
 from ..sources import TABLE_SUFFIXES, TaskFiles, file_argument, read_rows, read_tables, split_files, text_lines
@@ -73,7 +73,7 @@ def load(
     splits = {}
     for split, names in paths.items():
         argument = file_argument(spec, split)
-        found = find_all_files(argument, names)
+        found = all_files(argument, names)
         rows = [_read(argument, file, spec, is_pairs, files.cache_dir) for file in found]
         place = f"{spec.path}, split {split!r}" if is_from_hub else ", ".join(names)
         parts = [_columns_in_order(part, spec, place) for part in rows]
@@ -98,7 +98,7 @@ def read_new(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str
     """Examples of files of the same kinds, to be predicted: a line of a .txt file may lack the label."""
     texts = list(spec.text_column_name)
     parts = []
-    for file in find_all_files(argument, names):
+    for file in all_files(argument, names):
         part = _read(argument, file, spec, is_pairs=False, cache_dir=cache_dir, text_rows=new_text_rows)
         parts.append(_columns_in_order(part, spec, file).select_columns(texts))
     return concatenate_datasets(parts)

@@ -19,7 +19,7 @@ from typing import Any
 
 from datasets import Dataset, Features, List, Value
 
-from ...data.readers import file_version
+from ...data.files import file_version
 from ...suggestions import suggestion
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
