@@ -1,11 +1,14 @@
 """How evenly a model attends: the entropy of its attention weights, by layer, as a share of that of even weights."""
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+
+logger = logging.getLogger(__name__)
 
 # The names of the outputs of any encoder-decoder of transformers, by what is said of them.
 KINDS = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"}
@@ -110,3 +113,22 @@ def entropy_metrics(entropy: Mapping[str, list[float]]) -> dict[str, float]:
         for layer, share in enumerate(layers)
     }
     return {"attention_entropy": min(metrics.values(), default=math.nan), **metrics}
+
+
+def warn_of_saturation(metrics: Mapping[str, float], step: int) -> bool:
+    """
+    Warn if the attention of a layer is nearly one-hot.
+
+    Args:
+        metrics: from [`entropy_metrics`].
+        step (`int`): of the training.
+
+    Returns:
+        `bool`: whether there was something to warn of.
+    """
+    layers = {name: share for name, share in metrics.items() if name != "attention_entropy"}
+    name = min(layers, key=layers.get, default=None)
+    if name is None or layers[name] >= SATURATED:
+        return False
+    logger.warning(f"Step {step}: `{name}` is {layers[name]:.3f}, of at most 1. {REMEDY}")
+    return True

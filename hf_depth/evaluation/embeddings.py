@@ -1,9 +1,9 @@
 """[`sentence_embeddings`]: one vector for each sentence, from the encoder of a DEPTH model or a T5."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.sentences import get_sentence_splitter
@@ -17,17 +17,9 @@ from ..data.tokenization import (
 )
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import suggestion
+from .inference import batches_by_length, check_least, encode_documents, evaluating, is_list, not_finite, padded
 
 POOLINGS = ("sentence_token", "mean")
-
-
-@dataclass(frozen=True)
-class _Document:
-    """What the encoder reads, and to which sentence each token belongs: -1 for those that no embedding is made of."""
-
-    input_ids: list[int]
-    sentence_numbers: list[int]
-    num_sentences: int
 
 
 def sentence_embeddings(
@@ -45,16 +37,14 @@ def sentence_embeddings(
     of the states at the tokens of each sentence.
 
     The sentences of a document are read together. In the last layer a sentence token attends to the tokens of its own
-    sentence only, but these attend to the whole document in the layers before: an embedding depends on the sentences
-    around it, in a model of one encoder layer (or in hidden states 0 and 1) on its own sentence alone. To embed
-    sentences without their context, make each a document: `[[sentence] for sentence in sentences]`. Nothing is ever
-    cut, and other documents of the batch change nothing.
+    sentence only, but these attend to the whole document in the layers before. To embed sentences without their
+    context, make each a document: `[[sentence] for sentence in sentences]`. Nothing is ever cut, and other documents
+    of the batch change nothing.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model or a T5; it is put into evaluation mode and back.
-        tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model or a T5, and its tokenizer.
         texts (`str`, `Sequence[str]` or `Sequence[Sequence[str]]`):
-            A text, which is split into sentences; the sentences of one document; or those of several documents.
+            A text, which is split into sentences; the sentences of one document; or those of several.
         layer (`int`, *optional*, defaults to -1):
             The index of the hidden states: 0 are the token embeddings, -1 is the normalized output of the encoder.
         pooling (`str`, *optional*):
@@ -70,7 +60,7 @@ def sentence_embeddings(
     Raises:
         `ValueError`: if model and tokenizer do not fit each other; if a document has no sentence, more sentences than
             the model has sentence tokens, or a sentence without a token; if an argument is out of its range.
-        `TypeError`: if `texts` are no texts.
+        `TypeError`: if `texts` are no texts, or in no order, as in a set.
         `FloatingPointError`: if an embedding is not finite.
 
     >>> from hf_depth import add_sentence_tokens, load_model, sentence_embeddings, train_tokenizer
@@ -80,41 +70,37 @@ def sentence_embeddings(
     >>> sentence_embeddings(model, tokenizer, text).shape
     torch.Size([2, 16])
     """
-    layer = _check_layer(model, layer)
+    _check_layer(model, layer)
     pooling = _check_pooling(model, pooling)
-    if batch_size < 1:
-        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+    check_least(1, batch_size=batch_size)
     check_sentence_tokens(model, tokenizer)
-    texts = texts if isinstance(texts, str) else list(texts)
-    is_one = _is_one_document(texts)
-    documents = _encode([texts] if is_one else texts, model, tokenizer, sentence_language)
+    splitter = get_sentence_splitter(sentence_language)
+    if isinstance(texts, str):
+        is_one, documents = True, encode_sentences([texts], TextEncoder(tokenizer), splitter)
+    else:
+        documents = _documents(texts)
+        is_one = bool(documents) and isinstance(documents[0], str)
+        documents = encode_documents(tokenizer, [documents] if is_one else documents)
+    laid_out = [_lay_out(model, tokenizer, number, document) for number, document in enumerate(documents)]
     found: list[torch.Tensor] = [torch.empty(0)] * len(documents)
-    was_training = model.training
-    model.eval()
-    try:
-        for places, batch in _batches(documents, batch_size):
-            embeddings = _embed(model, tokenizer, batch, layer, pooling)
-            for place, document, rows in zip(places, batch, embeddings, strict=True):
+    with evaluating(model):
+        for places in batches_by_length([input_ids for input_ids, _ in laid_out], batch_size):
+            embeddings = _embed(model, tokenizer, [laid_out[place] for place in places], layer, pooling)
+            for place, rows in zip(places, embeddings, strict=True):
                 # A copy, or a short document would keep the memory of the whole batch.
-                found[place] = rows[: document.num_sentences].clone()
+                found[place] = rows[: len(documents[place])].clone()
                 if not found[place].isfinite().all():
-                    raise FloatingPointError(
-                        f"The embeddings of document {place} are not finite: the model has weights that are not "
-                        "finite, or overflows. T5 overflows in float16: take float32 or bfloat16."
-                    )
-    finally:
-        model.train(was_training)
+                    raise not_finite(f"An embedding of document {place}", model)
     return found[0] if is_one else found
 
 
-def _check_layer(model: PreTrainedModel, layer: int) -> int:
+def _check_layer(model: PreTrainedModel, layer: int) -> None:
     number = model.config.num_layers + 1
     if not -number <= layer < number:
         raise ValueError(
             f"`layer` must be between {-number} and {number - 1} for an encoder of {number - 1} layers (0: the token "
             f"embeddings), got {layer}."
         )
-    return layer
 
 
 def _check_pooling(model: PreTrainedModel, pooling: str | None) -> str:
@@ -130,57 +116,33 @@ def _check_pooling(model: PreTrainedModel, pooling: str | None) -> str:
     return pooling
 
 
-def _is_one_document(texts: str | Sequence[str] | Sequence[Sequence[str]]) -> bool:
-    if isinstance(texts, str):
-        return True
+def _documents(texts: Sequence[str] | Sequence[Sequence[str]]) -> list[str] | list[list[str]]:
+    """The sentences of one document, or those of several."""
+    kinds = "`texts` must be a text, a list of sentences, or a list of documents that are lists of sentences"
+    if not is_list(texts):
+        raise TypeError(f"{kinds}, got {texts!r:.80}.")
+    texts = list(texts)
     if all(isinstance(part, str) for part in texts):
-        return bool(texts)  # of no documents there are no embeddings
+        return texts
     for number, part in enumerate(texts):
-        if isinstance(part, str) or not isinstance(part, Sequence) or not all(isinstance(one, str) for one in part):
-            raise TypeError(
-                "`texts` must be a text, a list of sentences, or a list of documents that are lists of sentences; "
-                f"item {number} is {part!r:.80}."
-            )
-    return False
-
-
-def _encode(
-    documents: Sequence[str | Sequence[str]],
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sentence_language: str,
-) -> list[_Document]:
-    encoder, splitter = TextEncoder(tokenizer), get_sentence_splitter(sentence_language)
-    tokens, end_of_sentence = (), -1
-    if has_sentence_tokens(model.config):
-        tokens, end_of_sentence = sentence_token_ids(tokenizer), eosen_token_id(tokenizer)
-    given = [sentence for document in documents if not isinstance(document, str) for sentence in document]
-    encoded = iter(encoder(given))
-    laid_out = []
-    for number, document in enumerate(documents):
-        if isinstance(document, str):
-            (sentences,) = encode_sentences([document], encoder, splitter)
-        else:
-            sentences = [next(encoded) for _ in document]
-            if [] in sentences:
-                place = sentences.index([])
-                raise ValueError(
-                    f"Sentence {place} of document {number} has no token: {document[place]!r:.80}. Leave it out."
-                )
-        if not sentences:
-            raise ValueError(f"Document {number} has no sentence: {document!r:.80}. Leave it out.")
-        laid_out.append(_lay_out(sentences, number, tokens, end_of_sentence, tokenizer.eos_token_id))
-    return laid_out
+        if not is_list(part) or not all(isinstance(one, str) for one in part):
+            raise TypeError(f"{kinds}; item {number} is {part!r:.80}.")
+    return texts
 
 
 def _lay_out(
-    sentences: Sequence[list[int]], number: int, tokens: Sequence[int], end_of_sentence: int, end_of_text: int
-) -> _Document:
-    """The encoder input as in training, see [`layout_document`]; of a T5, the tokens and `</s>`."""
-    if not len(tokens):
-        input_ids = [token_id for ids in sentences for token_id in ids]
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, number: int, sentences: Sequence[list[int]]
+) -> tuple[list[int], list[int]]:
+    """
+    What the encoder reads, as in training (of a T5, the tokens and `</s>`), and to which sentence each token belongs:
+    -1 for those that no embedding is made of.
+    """
+    if not sentences:
+        raise ValueError(f"Document {number} has no sentence. Leave it out.")
+    if not has_sentence_tokens(model.config):
         owners = [place for place, ids in enumerate(sentences) for _ in ids]
-        return _Document([*input_ids, end_of_text], [*owners, -1], len(sentences))
+        return [*(token_id for ids in sentences for token_id in ids), tokenizer.eos_token_id], [*owners, -1]
+    tokens = sentence_token_ids(tokenizer)
     if len(sentences) > len(tokens):
         raise ValueError(
             f"Document {number} has {len(sentences)} sentences, but the model has {len(tokens)} sentence tokens. Give "
@@ -188,51 +150,27 @@ def _lay_out(
             f"{len(tokens)})]`."
         )
     owners = [owner for place, ids in enumerate(sentences) for owner in (-1, place, *[place] * len(ids))]
-    input_ids = layout_document(sentences, tokens, end_of_sentence, end_of_text)
-    return _Document(input_ids, [*owners, -1, -1], len(sentences))
+    return layout_document(sentences, tokens, eosen_token_id(tokenizer), tokenizer.eos_token_id), [*owners, -1, -1]
 
 
-def _batches(documents: Sequence[_Document], batch_size: int) -> Iterator[tuple[list[int], list[_Document]]]:
-    """Places of documents of similar lengths, and the documents."""
-    order = sorted(range(len(documents)), key=lambda place: -len(documents[place].input_ids))
-    for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
-        yield places, [documents[place] for place in places]
-
-
-@torch.no_grad()
 def _embed(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    documents: Sequence[_Document],
+    laid_out: Sequence[tuple[list[int], list[int]]],
     layer: int,
     pooling: str,
 ) -> torch.Tensor:
     """Embeddings of shape `(batch_size, most sentences of a document, d_model)`."""
-    length = max(len(document.input_ids) for document in documents)
-    input_ids = torch.full((len(documents), length), tokenizer.pad_token_id)
-    owners = torch.full((len(documents), length), -1)
-    for row, document in enumerate(documents):
-        input_ids[row, : len(document.input_ids)] = torch.tensor(document.input_ids)
-        owners[row, : len(document.input_ids)] = torch.tensor(document.sentence_numbers)
-    outputs = model.get_encoder()(
-        input_ids=input_ids.to(model.device),
-        attention_mask=_is_token(documents, length).to(model.device),
-        output_hidden_states=True,
-        return_dict=True,
-    )
+    batch = padded([input_ids for input_ids, _ in laid_out], tokenizer, model.device)
+    owners = pad_sequence([torch.tensor(owners) for _, owners in laid_out], batch_first=True, padding_value=-1)
+    outputs = model.get_encoder()(**batch, output_hidden_states=True, return_dict=True)
     states = outputs.hidden_states[layer].float().cpu()  # (B, L, D)
     starts = torch.zeros_like(owners, dtype=torch.bool)
     if has_sentence_tokens(model.config):
         # A sentence token is the first that belongs to its sentence.
         starts[:, 1:] = (owners[:, 1:] >= 0) & (owners[:, 1:] != owners[:, :-1])
     chosen = starts if pooling == "sentence_token" else (owners >= 0) & ~starts
-    numbers = torch.arange(max(document.num_sentences for document in documents))
+    numbers = torch.arange(owners.max() + 1)
     weights = ((owners[:, None] == numbers[:, None]) & chosen[:, None]).float()  # (B, S, L)
     weights /= weights.sum(-1, keepdim=True).clamp(min=1)
     return weights @ states
-
-
-def _is_token(documents: Sequence[_Document], length: int) -> torch.Tensor:
-    lengths = torch.tensor([len(document.input_ids) for document in documents])
-    return (torch.arange(length) < lengths[:, None]).long()

@@ -21,6 +21,7 @@ from ..models.modeling_depth import (
     make_mask,
     sentence_to_sentence_groups,
 )
+from .inference import not_finite
 
 # Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays from the
 # operating system each time anew, which costs more than what is done with them.
@@ -79,21 +80,20 @@ def score_labels(
     return scores / lengths.to(scores.device) if length_normalized else scores
 
 
-def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]]) -> None:
+def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]], model: PreTrainedModel | None = None) -> None:
     """
     Check that there is a greatest one among the scores of each example: of NaN, `argmax` is the first label.
 
     Args:
         scores (`np.ndarray` or `Sequence[Sequence[float]]` of shape `(batch_size, num_labels)`):
             What [`score_labels`] returned. (It does not look at them itself, which would wait for a device.)
+        model (`PreTrainedModel`, *optional*): what scored, whose weights may be the cause.
 
     Raises:
         `FloatingPointError`: if one is not finite.
     """
     if not np.isfinite(scores).all():
-        raise FloatingPointError(
-            "The score of a label is not finite. T5 overflows in float16: take float32 or bfloat16."
-        )
+        raise not_finite("The score of a label", model)
 
 
 def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:

@@ -1,6 +1,6 @@
 """
-Metrics of predictions: those of GLUE, DiscoEval and Natural Instructions as [`evaluate.Metric`]s that need no
-download, and what an unparseable prediction (generated text that is none of the labels) counts as.
+Metrics of predictions, a table of functions, and what an unparseable prediction (generated text that is none of the
+labels) counts as.
 
 Such a prediction is of the class `UNPARSED`, which no example has, and so is always wrong:
 
@@ -12,26 +12,32 @@ Such a prediction is of the class `UNPARSED`, which no example has, and so is al
 - Matthews correlation: a class of its own.
 - Pearson and Spearman correlation: the number -1, as in T5. (A number on the scale between two labels is parsed as the
   nearest, see [`TaskSpec.parse`].)
+
+The libraries that compute them are imported when they are first used.
 """
 
+import importlib.util
 import inspect
+import re
 import string
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-import datasets
-import evaluate
 import numpy as np
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from ..suggestions import listed
 from ..tasks.checks import METRIC_ALIASES, METRIC_KINDS
 from ..tasks.spec import UNPARSED
 
-# What `score` of a metric of each kind is called with, beside predictions and references.
-_SCORE_ARGUMENTS = {"ids": ("num_labels", "sample_weight"), "values": (), "texts": ()}
+if TYPE_CHECKING:
+    import evaluate
+
+KINDS = ("ids", "values", "texts")
+_OPTIONS = ("num_labels", "sample_weight")  # of functions of "ids" that take them
 
 # What evaluations report beside the metrics of the task: trainers, runs and probes.
 _REPORTED = ("loss", "score", "unparsed_fraction", "samples", "runtime")
@@ -41,300 +47,345 @@ _REPORTED_BEGINS = ("attention_entropy", "majority_", "chance_", "bag_of_words_"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class TaskMetric(evaluate.Metric):
+@dataclass(frozen=True)
+class TaskMetric:
     """
-    A metric of this package. Predictions stay in memory, so that no two processes write to one file.
-
-    `compute(predictions=…, references=…)` returns a `dict` with the one key `key`.
-    """
-
-    key: str = ""
-    kind: str = ""  # what it compares: class "ids", "values" or "texts"
-    scale = 1.0  # the best score
-    baseline: float | None = None  # of numbers: what guessing and always the same number get, whatever the data
-    hub_name: str | None = None  # on the Hub, if it is another
-    citation = ""
-
-    def __init__(self, config_name: str | None = None, keep_in_memory: bool | None = None, num_process: int = 1, **kw):
-        keep_in_memory = num_process == 1 if keep_in_memory is None else keep_in_memory
-        super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, num_process=num_process, **kw)
-
-    def _info(self):
-        text = datasets.Value("string")
-        reference, prediction = {
-            "ids": (datasets.Value("int64"), datasets.Value("int64")),
-            "values": (datasets.Value("float64"), datasets.Value("float64")),
-            "texts": (datasets.List(text), text),
-        }[self.kind]
-        return evaluate.MetricInfo(
-            description=type(self).__doc__,
-            citation=self.citation,
-            inputs_description="",
-            features=datasets.Features({"predictions": prediction, "references": reference}),
-        )
-
-    def _compute(self, predictions, references, **kwargs) -> dict[str, float]:
-        if not len(predictions):
-            return {self.key: 0.0}
-        if self.kind != "texts":  # `evaluate` gives lists
-            predictions, references = np.asarray(predictions), np.asarray(references)
-        return {self.key: self.scale * float(self.score(predictions, references, **kwargs))}
-
-    @staticmethod
-    def score(predictions: Sequence, references: Sequence, **kwargs: Any) -> float:
-        """The score, at best 1."""
-        raise NotImplementedError
-
-
-class Accuracy(TaskMetric):
-    """The fraction of right predictions."""
-
-    key, kind = "accuracy", "ids"
-
-    @staticmethod
-    def score(
-        predictions: Sequence[int],
-        references: Sequence[int],
-        num_labels: int | None = None,
-        sample_weight: Sequence[float] | None = None,
-    ) -> float:
-        return sklearn_metrics.accuracy_score(references, predictions, sample_weight=sample_weight)
-
-
-class MatthewsCorrelation(TaskMetric):
-    """The correlation of labels and predictions: 0 at chance and for a constant; of more classes Gorodkin's R_K."""
-
-    key, kind = "matthews_correlation", "ids"
-
-    @staticmethod
-    def score(
-        predictions: Sequence[int],
-        references: Sequence[int],
-        num_labels: int | None = None,
-        sample_weight: Sequence[float] | None = None,
-    ) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a single class
-            return sklearn_metrics.matthews_corrcoef(references, predictions, sample_weight=sample_weight)
-
-
-class ClassMetric(TaskMetric):
-    """Of two classes the score of class 1, or the mean over the classes if there are more."""
-
-    kind, function, average = "ids", "", ""
-
-    @classmethod
-    def score(
-        cls,
-        predictions: Sequence[int],
-        references: Sequence[int],
-        num_labels: int | None = None,
-        sample_weight: Sequence[float] | None = None,
-    ) -> float:
-        predictions, references = np.asarray(predictions), np.asarray(references)
-        classes = sorted({*predictions.tolist(), *references.tolist()} - {UNPARSED})
-        if num_labels == 2 or (num_labels is None and set(classes) <= {0, 1}):
-            predictions = np.where(predictions == UNPARSED, 1 - references, predictions)
-            if cls.average != "macro":
-                classes = [1]
-        return getattr(sklearn_metrics, cls.function)(
-            references,
-            predictions,
-            labels=classes,
-            average="macro",
-            sample_weight=sample_weight,
-            zero_division=0,
-        )
-
-
-class F1(ClassMetric):
-    """F1 of class 1 if there are two classes, else the mean over the classes."""
-
-    key, function = "f1", "f1_score"
-
-
-class F1Macro(ClassMetric):
-    """The mean of F1 over the classes."""
-
-    key, function, average, hub_name = "f1_macro", "f1_score", "macro", "f1"
-
-
-class Precision(ClassMetric):
-    """Precision of class 1 if there are two classes, else the mean over the classes."""
-
-    key, function = "precision", "precision_score"
-
-
-class Recall(ClassMetric):
-    """Recall of class 1 if there are two classes, else the mean over the classes."""
-
-    key, function = "recall", "recall_score"
-
-
-class Correlation(TaskMetric):
-    """A correlation of numbers. Of a constant, where it is not defined, 0: it tells nothing about the examples."""
-
-    kind, function, baseline = "values", "", 0.0
-
-    @classmethod
-    def score(cls, predictions: Sequence[float], references: Sequence[float]) -> float:
-        if len(set(predictions)) < 2 or len(set(references)) < 2:
-            return 0.0
-        return getattr(stats, cls.function)(predictions, references).statistic
-
-
-class Pearson(Correlation):
-    """Pearson's correlation; 0 for a constant."""
-
-    key, function, hub_name = "pearson", "pearsonr", "pearsonr"
-
-
-class Spearman(Correlation):
-    """Spearman's correlation of ranks; 0 for a constant."""
-
-    key, function, hub_name = "spearman", "spearmanr", "spearmanr"
-
-
-class TextMetric(TaskMetric):
-    """A mean over the examples."""
-
-    kind = "texts"
-
-    @staticmethod
-    def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-        """The score of each example, at best 1."""
-        raise NotImplementedError
-
-    @classmethod
-    def score(cls, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-        return np.mean(cls.row_scores(predictions, references))
-
-
-class ExactMatch(TextMetric):
-    """
-    The fraction of predictions equal to one of the references, but for case, ASCII punctuation and white space, as in
-    Natural Instructions.
-    """
-
-    key = "exact_match"
-
-    @staticmethod
-    def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-        pairs = zip(predictions, references, strict=True)
-        return [float(_normalized(text) in map(_normalized, allowed)) for text, allowed in pairs]
-
-
-class RougeL(TextMetric):
-    """
-    ROUGE-L (F1, with the Porter stemmer) against the most similar of the references, from 0 to 100, as Natural
-    Instructions states it. Its words are those of `[a-z0-9]`: it is made for English.
-    """
-
-    key, scale, hub_name = "rougeL", 100.0, "rouge"
-    citation = "Lin (2004), ROUGE: A Package for Automatic Evaluation of Summaries"
-
-    @staticmethod
-    def row_scores(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-        from rouge_score.rouge_scorer import RougeScorer  # brings nltk, which takes a moment to import
-
-        scorer = RougeScorer(["rougeL"], use_stemmer=True)
-        return [
-            max((scorer.score(reference, text)["rougeL"].fmeasure for reference in allowed), default=0.0)
-            for text, allowed in zip(predictions, references, strict=True)
-        ]
-
-
-METRICS: dict[str, type[TaskMetric]] = {
-    metric.key: metric
-    for metric in (
-        Accuracy,
-        F1,
-        F1Macro,
-        Precision,
-        Recall,
-        MatthewsCorrelation,
-        Pearson,
-        Spearman,
-        RougeL,
-        ExactMatch,
-    )
-}
-
-
-def register_metric(metric: type[TaskMetric], overwrite: bool = False) -> type[TaskMetric]:
-    """
-    Add a metric, which the `metric_names` of a task may then name by its `key`.
+    A metric as the metrics of tasks are computed by it.
 
     Args:
-        metric (`type[TaskMetric]`):
-            A class with a `key`, a `kind` and a static method `score`; `scale` times that is reported. Of the
-            kind `"ids"`, for tasks with labels, it is called as `score(predictions, references, num_labels=…,
-            sample_weight=…)` with the numbers of classes, -1 for an unparseable prediction, and with weights for
-            majority and chance, `None` for the model; of `"values"`, for tasks on numbers, as `score(predictions,
-            references)`. Both get numpy arrays. One of `"texts"`, for free-form tasks, is a [`TextMetric`] with
-            `row_scores(predictions, references)`, where each example has a list of references.
-        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key. (On tasks with labels,
-            `exact_match` always compares the classes.)
-
-    Returns:
-        `type[TaskMetric]`: the metric, so that this can be a decorator.
-
-    Raises:
-        `TypeError`: if it is no subclass of [`TaskMetric`], or `score` does not take what it is called with.
-        `ValueError`: if it has no key or no such kind, or there is another metric of that key, or an evaluation
-            reports something else by that name.
-
-    >>> from hf_depth import TaskSpec, register_metric
-    >>> from hf_depth.evaluation.metrics import TaskMetric
-    >>> @register_metric
-    ... class WithinOne(TaskMetric):
-    ...     "The fraction of numbers that are at most one off."
-    ...
-    ...     key, kind = "within_one", "values"
-    ...
-    ...     @staticmethod
-    ...     def score(predictions, references):
-    ...         return np.mean(np.abs(np.subtract(predictions, references)) <= 1)
-    >>> stars = TaskSpec("mine", "stars", "review", "", list("12345"), label_step=1, metric_names="within_one")
-    >>> WithinOne().compute(predictions=[1.0, 5.0], references=[2.0, 2.0])
-    {'within_one': 0.5}
-    >>> del METRICS["within_one"], METRIC_KINDS["within_one"]
+        key (`str`): its name.
+        kind (`str`): what it compares: class `"ids"`, `"values"` (numbers) or `"texts"`.
+        function (`Callable`):
+            Takes predictions and references, and returns one score for all examples or one for each, of which the mean
+            counts. See [`register_metric`].
+        scale (`float`, *optional*, defaults to 1.0): what is reported is so many times what the function returns.
+        baseline (`float`, *optional*): of numbers: what guessing and always the same number get, whatever the data.
+        hub_name (`str`, *optional*): the name of the metric on the Hub, if it is another.
+        needs (`str`, *optional*): a package that is no requirement of hf_depth.
     """
-    if not (isinstance(metric, type) and issubclass(metric, TaskMetric)):
-        raise TypeError(f"`metric` must be a subclass of `TaskMetric`, got {metric!r:.80}.")
-    _check_metric(metric)
-    if metric.key in METRIC_ALIASES or (not overwrite and METRICS.get(metric.key, metric) is not metric):
-        raise ValueError(
-            f"There already is another metric {metric.key!r}. Choose another `key`. (`overwrite=True` replaces one of "
-            "the same `key`.)"
-        )
-    METRICS[metric.key] = metric
-    METRIC_KINDS[metric.key] = metric.kind
-    return metric
+
+    key: str
+    kind: str
+    function: Callable[..., Any]
+    scale: float = 1.0
+    baseline: float | None = None
+    hub_name: str | None = None
+    needs: str | None = None
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the majority class and random guesses are scored by it, too."""
+        return self.baseline is not None or (self.kind == "ids" and self._takes("sample_weight"))
+
+    def score(self, predictions: Sequence, references: Sequence, **options: Any) -> Any:
+        """
+        What the function returns.
+
+        Args:
+            predictions, references: of `"texts"`, each example has a list of references.
+            options: `num_labels` and `sample_weight`, for functions of `"ids"` that take them.
+        """
+        if self.kind != "texts":
+            predictions, references = np.asarray(predictions), np.asarray(references)
+        return self.function(predictions, references, **{name: options[name] for name in options if self._takes(name)})
+
+    def compute(self, predictions: Sequence, references: Sequence, **options: Any) -> float:
+        """The score as it is reported: `scale` times the mean; 0 of no examples."""
+        if not len(predictions):
+            return 0.0
+        return self.scale * float(np.mean(self.score(predictions, references, **options)))
+
+    def as_evaluate(self) -> "evaluate.Metric":
+        """The same as a metric of `evaluate`, whose `compute()` returns a `dict` with the one key `key`."""
+        return _as_evaluate(self)
+
+    def _takes(self, name: str) -> bool:
+        return name in inspect.signature(self.function).parameters
 
 
-def _check_metric(metric: type[TaskMetric]) -> None:
-    """Stop on a metric that could not be computed after the training."""
-    name = metric.__name__
-    if not metric.key or metric.kind not in _SCORE_ARGUMENTS:
-        raise ValueError(
-            f"{name} must have a `key`, its name, and a `kind` among {listed(_SCORE_ARGUMENTS)}, got {metric.key!r} "
-            f"and {metric.kind!r}."
-        )
-    if metric.key in _REPORTED or metric.key.startswith(_REPORTED_BEGINS) or metric.key.endswith("_per_second"):
-        raise ValueError(
-            f"`eval_{metric.key}` is what an evaluation reports beside the metrics, which {name} would replace: "
-            "choose another `key`."
-        )
-    if metric.kind == "texts" and not issubclass(metric, TextMetric):
-        raise TypeError(f"{name} compares texts: make it a subclass of `TextMetric`, with `row_scores`.")
-    arguments = _SCORE_ARGUMENTS[metric.kind]
-    try:
-        inspect.signature(metric.score).bind([], [], **dict.fromkeys(arguments))
-    except TypeError as error:
-        called = ", ".join(("predictions", "references", *(f"{argument}=…" for argument in arguments)))
-        raise TypeError(f"`{name}.score` is called as `score({called})`: {error}.") from error
+# ---- Of classes -----------------------------------------------------------------------------------------------------
+
+
+def accuracy(predictions: np.ndarray, references: np.ndarray, sample_weight: np.ndarray | None = None) -> float:
+    """The fraction of right predictions."""
+    return np.average(predictions == references, weights=sample_weight)
+
+
+def matthews_correlation(
+    predictions: np.ndarray, references: np.ndarray, sample_weight: np.ndarray | None = None
+) -> float:
+    """The correlation of labels and predictions: 0 at chance and for a constant; of more classes Gorodkin's R_K."""
+    from sklearn.metrics import matthews_corrcoef
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a single class
+        return matthews_corrcoef(references, predictions, sample_weight=sample_weight)
+
+
+def _of_classes(
+    name: str,
+    is_macro: bool,
+    predictions: np.ndarray,
+    references: np.ndarray,
+    num_labels: int | None = None,
+    sample_weight: np.ndarray | None = None,
+) -> float:
+    """A function of scikit-learn: of two classes that of class 1 unless `is_macro`, else the mean over the classes."""
+    import sklearn.metrics
+
+    classes = sorted({*predictions.tolist(), *references.tolist()} - {UNPARSED})
+    if num_labels == 2 or (num_labels is None and set(classes) <= {0, 1}):
+        predictions = np.where(predictions == UNPARSED, 1 - references, predictions)
+        classes = classes if is_macro else [1]
+    options = {"labels": classes, "average": "macro", "sample_weight": sample_weight, "zero_division": 0}
+    return getattr(sklearn.metrics, name)(references, predictions, **options)
+
+
+# ---- Of numbers -----------------------------------------------------------------------------------------------------
+
+
+def _correlation(name: str, predictions: np.ndarray, references: np.ndarray) -> float:
+    """A correlation of scipy. Of a constant, where it is not defined, 0: it tells nothing about the examples."""
+    from scipy import stats
+
+    if len(set(predictions)) < 2 or len(set(references)) < 2:
+        return 0.0
+    return getattr(stats, name)(predictions, references).statistic
+
+
+# ---- Of texts -------------------------------------------------------------------------------------------------------
+
+References = Sequence[Sequence[str]]  # those of each example
+
+
+def _best(score: Callable[[str, str], float], predictions: Sequence[str], references: References) -> list[float]:
+    """The score of each prediction against the best of its references."""
+    pairs = zip(predictions, references, strict=True)
+    return [max((float(score(text, one)) for one in allowed), default=0.0) for text, allowed in pairs]
+
+
+def exact_match(predictions: Sequence[str], references: References) -> list[float]:
+    """Equal to a reference but for case, ASCII punctuation and white space, as in Natural Instructions."""
+    return _best(lambda text, one: _normalized(text) == _normalized(one), predictions, references)
+
+
+def squad_exact_match(predictions: Sequence[str], references: References) -> list[float]:
+    """Equal to a reference but for case, ASCII punctuation, white space and articles, as in SQuAD."""
+    return _best(lambda text, one: _squad_words(text) == _squad_words(one), predictions, references)
+
+
+def squad_f1(predictions: Sequence[str], references: References) -> list[float]:
+    """F1 of the words in common with the most similar reference, without articles, as in SQuAD."""
+    return _best(_squad_f1, predictions, references)
+
+
+def _squad_f1(text: str, reference: str) -> float:
+    words, expected = _squad_words(text), _squad_words(reference)
+    if not words or not expected:
+        return words == expected
+    common = (Counter(words) & Counter(expected)).total()
+    return 2 * common / (len(words) + len(expected))
 
 
 def _normalized(text: str) -> str:
     return " ".join(text.lower().translate(_PUNCTUATION).split())
+
+
+def _squad_words(text: str) -> list[str]:
+    return re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split()
+
+
+def _rouge(name: str, predictions: Sequence[str], references: References) -> list[float]:
+    """
+    ROUGE (F1, with the Porter stemmer) against the most similar reference, as Natural Instructions states it. Its
+    words are those of `[a-z0-9]`: it is made for English.
+    """
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer([name], use_stemmer=True)
+    return _best(lambda text, one: scorer.score(one, text)[name].fmeasure, predictions, references)
+
+
+def _sacrebleu(name: str, predictions: Sequence[str], references: References) -> float:
+    """A corpus score of sacrebleu by its default settings, with any number of references for each example."""
+    import sacrebleu
+
+    most = max(map(len, references))
+    streams = [[one[place] if place < len(one) else None for one in references] for place in range(most)]
+    return getattr(sacrebleu, name)(list(predictions), streams).score / 100
+
+
+# ---- The table ------------------------------------------------------------------------------------------------------
+
+
+def _metric(key: str, function: Callable, **options: Any) -> TaskMetric:
+    return TaskMetric(key, METRIC_KINDS[key], function, **options)
+
+
+METRICS: dict[str, TaskMetric] = {
+    metric.key: metric
+    for metric in (
+        _metric("accuracy", accuracy),
+        _metric("f1", partial(_of_classes, "f1_score", False)),
+        _metric("f1_macro", partial(_of_classes, "f1_score", True), hub_name="f1"),
+        _metric("precision", partial(_of_classes, "precision_score", False)),
+        _metric("recall", partial(_of_classes, "recall_score", False)),
+        _metric("matthews_correlation", matthews_correlation),
+        _metric("pearson", partial(_correlation, "pearsonr"), baseline=0.0, hub_name="pearsonr"),
+        _metric("spearman", partial(_correlation, "spearmanr"), baseline=0.0, hub_name="spearmanr"),
+        *(_metric(key, partial(_rouge, key), scale=100.0, hub_name="rouge") for key in ("rouge1", "rouge2", "rougeL")),
+        _metric("exact_match", exact_match),
+        _metric("squad_exact_match", squad_exact_match, scale=100.0, hub_name="squad"),
+        _metric("squad_f1", squad_f1, scale=100.0, hub_name="squad"),
+        _metric("bleu", partial(_sacrebleu, "corpus_bleu"), scale=100.0, hub_name="sacrebleu", needs="sacrebleu"),
+        _metric("chrf", partial(_sacrebleu, "corpus_chrf"), scale=100.0, needs="sacrebleu"),
+    )
+}
+
+
+def get_metric(name: str) -> TaskMetric:
+    """A metric of `METRICS`; [`TaskSpec`] has checked its name."""
+    return METRICS[name]
+
+
+def check_installed(names: Iterable[str]) -> None:
+    """
+    Check that metrics can be computed, before hours of training.
+
+    Raises:
+        `ValueError`: if the package of a metric is not installed.
+    """
+    for name in names:
+        needed = METRICS[name].needs
+        if needed is not None and importlib.util.find_spec(needed) is None:
+            raise ValueError(
+                f"The metric {name!r} needs {needed}, which is not installed: `pip install {needed}`, or install "
+                "hf_depth with its extra `metrics`."
+            )
+
+
+def register_metric(
+    metric: "Callable[..., Any] | evaluate.EvaluationModule",
+    key: str | None = None,
+    *,
+    kind: str,
+    scale: float = 1.0,
+    baseline: float | None = None,
+    hub_name: str | None = None,
+    overwrite: bool = False,
+) -> TaskMetric:
+    """
+    Add a metric, which the `metric_names` of a task may then name.
+
+    Args:
+        metric (`Callable` or `evaluate.Metric`):
+            A function of `(predictions, references)` that returns one score for all examples, or one for each, of
+            which the mean counts; or a metric of `evaluate`, such as `evaluate.load("meteor")`.
+        key (`str`, *optional*): the name; by default that of the function or metric.
+        kind (`str`):
+            Of `"ids"`, for tasks with labels, both are arrays of the numbers of classes, -1 for an unparseable
+            prediction. If the function takes `num_labels`, it gets their number; if it takes `sample_weight`, it also
+            scores majority and chance, with an array of weights (`None` for the model). Of `"values"`, for tasks on
+            numbers, both are arrays of numbers. Of `"texts"`, for free-form tasks, predictions are texts, and
+            references lists of texts.
+        scale (`float`, *optional*, defaults to 1.0): so many times what the function returns is reported.
+        baseline (`float`, *optional*): of `"values"`, what guessing scores.
+        hub_name (`str`, *optional*): the name of the metric on the Hub, for the model card.
+        overwrite (`bool`, *optional*, defaults to `False`): replace another metric of that key. (On tasks with labels,
+            `exact_match` always compares the classes.)
+
+    Returns:
+        [`TaskMetric`]
+
+    Raises:
+        `TypeError`: if it is no function, or does not take predictions and references.
+        `ValueError`: if it has no key or no such kind, or there is another metric of that key, or an evaluation
+            reports something else by that name.
+
+    >>> from hf_depth import TaskSpec, register_metric
+    >>> def within_one(predictions, references):
+    ...     return np.abs(predictions - references) <= 1
+    >>> metric = register_metric(within_one, kind="values")
+    >>> stars = TaskSpec("mine", "stars", "review", "", list("12345"), label_step=1, metric_names="within_one")
+    >>> metric.compute(predictions=[1.0, 5.0], references=[2.0, 2.0])
+    0.5
+    >>> del METRICS["within_one"], METRIC_KINDS["within_one"]
+    """
+    key = key or getattr(metric, "name", None) or getattr(metric, "__name__", None)
+    function = _of_evaluate(metric, key) if _is_of_evaluate(metric) else metric
+    found = TaskMetric(key, kind, function, scale, baseline, hub_name)
+    _check_metric(found)
+    if key in METRIC_ALIASES or (not overwrite and METRICS.get(key, found) != found):
+        raise ValueError(
+            f"There already is another metric {key!r}. Choose another `key`. (`overwrite=True` replaces one of the "
+            "same `key`.)"
+        )
+    METRICS[key] = found
+    METRIC_KINDS[key] = kind
+    return found
+
+
+def _check_metric(metric: TaskMetric) -> None:
+    """Stop on a metric that could not be computed after the training."""
+    if not metric.key or not isinstance(metric.key, str) or metric.kind not in KINDS:
+        raise ValueError(
+            f"A metric must have a `key`, its name, and a `kind` among {listed(KINDS)}, got {metric.key!r} and "
+            f"{metric.kind!r}."
+        )
+    if metric.key in _REPORTED or metric.key.startswith(_REPORTED_BEGINS) or metric.key.endswith("_per_second"):
+        raise ValueError(
+            f"`eval_{metric.key}` is what an evaluation reports beside the metrics: choose another `key`."
+        )
+    try:
+        signature = inspect.signature(metric.function)
+        signature.bind([], [], **{name: None for name in _OPTIONS if name in signature.parameters})
+    except TypeError as error:
+        raise TypeError(
+            f"The metric {metric.key!r} must be a function that is called as `metric(predictions, references)`, got "
+            f"{metric.function!r:.80}: {error}."
+        ) from error
+
+
+# ---- evaluate -------------------------------------------------------------------------------------------------------
+
+
+def _is_of_evaluate(metric: Any) -> bool:
+    return hasattr(metric, "compute") and hasattr(metric, "add_batch")
+
+
+def _of_evaluate(metric: "evaluate.EvaluationModule", key: str) -> Callable[..., float]:
+    """A metric of `evaluate` as a function; of several results, the one named `key` counts."""
+
+    def function(predictions: Sequence, references: Sequence) -> float:
+        found = metric.compute(predictions=predictions, references=references)
+        if key not in found and len(found) > 1:
+            raise ValueError(f"The metric has {listed(found)}, not {key!r}: give one of them as `key`.")
+        return found.get(key, next(iter(found.values())))
+
+    return function
+
+
+def _as_evaluate(metric: TaskMetric) -> "evaluate.Metric":
+    import datasets
+    import evaluate
+
+    text = datasets.Value("string")
+    reference, prediction = {
+        "ids": (datasets.Value("int64"), datasets.Value("int64")),
+        "values": (datasets.Value("float64"), datasets.Value("float64")),
+        "texts": (datasets.List(text), text),
+    }[metric.kind]
+
+    class Metric(evaluate.Metric):
+        def _info(self):
+            return evaluate.MetricInfo(
+                description=getattr(metric.function, "func", metric.function).__doc__ or "",
+                citation="",
+                inputs_description="",
+                features=datasets.Features({"predictions": prediction, "references": reference}),
+            )
+
+        def _compute(self, predictions, references, **options):
+            return {metric.key: metric.compute(predictions, references, **options)}
+
+    return Metric(keep_in_memory=True)  # so that no two processes write to one file

@@ -9,20 +9,18 @@ probability of the sentence token that stands there, among those that were not n
 document it sums to one; an order at random has `1 / n!`.
 """
 
-import contextlib
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
 from ..data.tokenization import (
-    TextEncoder,
     check_sentence_tokens,
     eosen_token_id,
     layout_document,
@@ -31,6 +29,7 @@ from ..data.tokenization import (
 )
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
+from .inference import batches_by_length, check_least, encode_documents, evaluating, is_list, not_finite, padded
 
 
 class SentenceOrderLogitsProcessor(LogitsProcessor):
@@ -135,29 +134,26 @@ def order_sentences(
     """
     Put the sentences of a document in order by a pre-trained DEPTH model.
 
-    Sentence tokens are given out in the order of `sentences`: `<sent_0>` to the first. Equal arguments have equal
-    results. Another order of the same sentences is another input, though, which can have another result: a model that
-    was trained with `sentence_shuffling_probability` below 1 expects that the order it is given is often the right
-    one, and a weak model prefers some sentence tokens whatever they stand for. With `num_arrangements` the model reads
-    the sentences in several orders, and what counts is the mean of the probabilities.
+    The first of `sentences` gets the token `<sent_0>`, and so on. So another order of the same sentences is another
+    input, which can have another result: a model that was trained with `sentence_shuffling_probability` below 1
+    expects that the order it is given is often the right one, and a weak model prefers some sentence tokens whatever
+    they stand for. With `num_arrangements` the model reads the sentences in several orders.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model.
-        tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model, and its tokenizer.
         sentences (`Sequence[str]`, or several of them):
             Those of a document, at least two, in any order, or those of several documents.
         num_beams (`int`, *optional*, defaults to 1):
             1 takes the most probable sentence at each place. With `n!` beams for `n` sentences, the result is the most
             probable order of all.
         num_arrangements (`int`, *optional*, defaults to 1):
-            In how many orders the model reads a document: the one given, and others drawn by `seed`, each once. An
-            order has the mean of its probabilities over them, and the result is the most probable one of those found
-            from each. With `n!` (or more) arrangements it is the same in whatever order the sentences are given.
+            In how many orders the model reads a document: the one given, and others drawn by `seed`. An order has
+            the mean of its probabilities over them, and the result is the most probable one of those found from each.
+            With `n!` arrangements it is the same in whatever order the sentences are given.
         seed (`int`, *optional*, defaults to 42): of the arrangements.
         batch_size (`int`, *optional*, defaults to 32): sequences decoded together, those of all beams counted.
         max_source_length (`int`, *optional*):
-            The longest input in tokens; by default the tokenizer's `model_max_length`. Models read inputs that are
-            longer than those they were trained on badly.
+            The longest input in tokens; by default the tokenizer's `model_max_length`.
 
     Returns:
         `dict`, or for several documents a list of them: `order`, the indices of the sentences in the order found;
@@ -166,8 +162,8 @@ def order_sentences(
 
     Raises:
         `ValueError`: if the model has no sentence tokens, or other ones than the tokenizer; if a document has fewer
-            than two sentences, more than there are sentence tokens, an empty one, or does not fit; if an argument is
-            out of range.
+            than two sentences, more than there are sentence tokens, an empty one, or does not fit; if `sentences` have
+            no order, as in a set; if an argument is out of range.
         `FloatingPointError`: if a probability is not a number.
 
     >>> from hf_depth import add_sentence_tokens, load_model, order_sentences, train_tokenizer
@@ -178,26 +174,22 @@ def order_sentences(
     >>> sorted(result["order"]), result["log_probability"] > -1.8  # not less probable than one of 3! at random
     ([0, 1, 2], True)
     """
-    numbers = {"num_beams": num_beams, "num_arrangements": num_arrangements, "batch_size": batch_size}
-    _check_numbers(**numbers)
-    sentences = sentences if isinstance(sentences, str) else list(sentences)
-    is_single = bool(sentences) and isinstance(sentences, list) and isinstance(sentences[0], str)
-    documents = _check(model, tokenizer, [sentences] if is_single else sentences)
+    check_least(1, num_beams=num_beams, num_arrangements=num_arrangements, batch_size=batch_size)
+    documents = list(sentences) if is_list(sentences) else sentences
+    is_single = isinstance(documents, list) and documents and isinstance(documents[0], str)
+    documents = _check(model, tokenizer, [documents] if is_single else documents)
     arrangements = [_arrangements(len(document), num_arrangements, seed) for document in documents]
     sources = _encode(tokenizer, documents, arrangements, max_source_length)
     results = []
     with _decoding(model):
         found = iter(_find_orders(model, tokenizer, list(itertools.chain(*sources)), num_beams, batch_size))
         for document, several, own_sources in zip(documents, arrangements, sources, strict=True):
-            orders, scores = [], []
-            for arrangement in several:
-                order, score = next(found)
-                orders.append(tuple(arrangement[index] for index in order))
-                scores.append(score)
+            best = [(score, _as_given(order, read)) for read, (order, score) in zip(several, found, strict=False)]
             if len(several) > 1:
-                orders = sorted(set(orders))
+                orders = sorted({order for _, order in best})
                 scores = _mean_scores(model, tokenizer, own_sources, several, orders, batch_size)
-            score, order = max(zip(scores, orders, strict=True))
+                best = list(zip(scores, orders, strict=True))
+            score, order = max(best)
             in_order = [document[index] for index in order]
             results.append({"order": list(order), "sentences": in_order, "log_probability": score})
     return results[0] if is_single else results
@@ -238,9 +230,11 @@ def score_sentence_orders(
     >>> round(sum(math.exp(score) for score in scores), 4)
     1.0
     """
-    _check_numbers(num_arrangements=num_arrangements, batch_size=batch_size)
+    check_least(1, num_arrangements=num_arrangements, batch_size=batch_size)
     (sentences,) = _check(model, tokenizer, [sentences])
-    orders = [list(order) if isinstance(order, Iterable) else [order] for order in orders]
+    if not is_list(orders):
+        raise ValueError(f"`orders` must be a list of orders, got {orders!r:.80}.")
+    orders = [list(order) if is_list(order) else [order] for order in orders]
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
             raise ValueError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
@@ -250,13 +244,7 @@ def score_sentence_orders(
         return _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size)
 
 
-def _check_numbers(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
-
-
-def _check(model, tokenizer, documents) -> list[list[str]]:
+def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Any) -> list[list[str]]:
     """The documents as lists."""
     if not has_sentence_tokens(model.config):
         raise ValueError(
@@ -264,28 +252,31 @@ def _check(model, tokenizer, documents) -> list[list[str]]:
             'one, or pre-train one by `load_model(..., model_type="depth")` and `DepthObjective`.'
         )
     check_sentence_tokens(model, tokenizer)
-    if isinstance(documents, str) or len(documents) == 0:
+    if not is_list(documents) or not len(documents):
         raise ValueError(
-            f"`sentences` must be the sentences of a document, or those of several, got {documents!r:.80}. "
-            "`get_sentence_splitter()` of hf_depth.data.sentences splits a text."
+            "`sentences` must be a list of the sentences of a document, or a list of such lists, got "
+            f"{documents!r:.80}. `get_sentence_splitter()` of hf_depth.data.sentences splits a text."
         )
-    return [
-        _check_document(number, document, len(sentence_token_ids(tokenizer)))
-        for number, document in enumerate(documents)
-    ]
+    most = len(sentence_token_ids(tokenizer))
+    return [_check_document(number, document, most) for number, document in enumerate(documents)]
 
 
-def _check_document(number: int, document: Any, num_sentence_tokens: int) -> list[str]:
+def _check_document(number: int, document: Any, most: int) -> list[str]:
     """Check that a document is sentences, of which there are sentence tokens for as many."""
-    sentences = list(document) if isinstance(document, Iterable) and not isinstance(document, str) else [None]
+    sentences = list(document) if is_list(document) else [None]
     if not all(isinstance(sentence, str) for sentence in sentences):
         raise ValueError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
-    if not 2 <= len(sentences) <= num_sentence_tokens:
+    if not 2 <= len(sentences) <= most:
         raise ValueError(
             f"Document {number} has {len(sentences)} sentence{'' if len(sentences) == 1 else 's'}. There must be at "
-            f"least two to put in order, and no more than the {num_sentence_tokens} sentence tokens of the model."
+            f"least two to put in order, and no more than the {most} sentence tokens of the model."
         )
     return sentences
+
+
+def _as_given(order: Sequence[int], read: Sequence[int]) -> tuple[int, ...]:
+    """An order of sentences, which were read in the order `read`, by their places in what was given."""
+    return tuple(read[index] for index in order)
 
 
 def _arrangements(num_sentences: int, number: int, seed: int) -> list[tuple[int, ...]]:
@@ -303,28 +294,18 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
     """The order of the sentences of each encoder input, and its log-probability."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer), device=model.device)
     results: list[tuple[list[int], float]] = [([], 0.0)] * len(sources)
-    places = sorted(range(len(sources)), key=lambda place: -len(sources[place]))  # long ones together
-    step = max(1, batch_size // num_beams)
-    for start in range(0, len(places), step):
-        chosen = places[start : start + step]
-        batch = _batch([sources[place] for place in chosen], tokenizer, model.device)
+    for places in batches_by_length(sources, max(1, batch_size // num_beams)):
+        batch = padded([sources[place] for place in places], tokenizer, model.device)
         encoded = model.get_encoder()(**batch)
         orders = _decode(model, tokenizer, batch, encoded, num_beams)  # (B, N)
         # Of NaN, `generate()` takes any token, also one that the constraint does not allow.
         num_sentences = is_sentence_token(batch["input_ids"], model.config).sum(1)
-        _check_finite(torch.equal((orders >= 0).sum(1), num_sentences))
+        if not torch.equal((orders >= 0).sum(1), num_sentences):
+            raise not_finite("The probability of an order", model)
         scores = _log_probabilities(model, batch, encoded, ids[orders.clamp(min=0)], orders >= 0)
-        for place, row, score in zip(chosen, orders.tolist(), scores.tolist(), strict=True):
+        for place, row, score in zip(places, orders.tolist(), scores.tolist(), strict=True):
             results[place] = [index for index in row if index >= 0], score
     return results
-
-
-def _check_finite(is_finite: bool) -> None:
-    if not is_finite:
-        raise FloatingPointError(
-            "The probability of an order is not a number: the model has weights that are not finite, or overflows. "
-            "T5 overflows in float16: take float32 or bfloat16."
-        )
 
 
 def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) -> list[float]:
@@ -342,7 +323,7 @@ def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) ->
 def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
     """The log-probabilities, of [`_log_probabilities`], of orders of an encoder input, which is encoded once."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
-    batch = _batch([source], tokenizer, model.device)
+    batch = padded([source], tokenizer, model.device)
     encoded = model.get_encoder()(**batch)  # (1, S, D)
     scores = []
     for start in range(0, len(orders), batch_size):
@@ -350,23 +331,18 @@ def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
         repeated = {name: value.expand(len(tokens), -1) for name, value in batch.items()}
         outputs = (encoded.last_hidden_state.expand(len(tokens), -1, -1),)
         scores.append(_log_probabilities(model, repeated, outputs, tokens, tokens >= 0))
-        _check_finite(not scores[-1].isnan().any())
+        if scores[-1].isnan().any():
+            raise not_finite("The probability of an order", model)
     return torch.cat(scores)
 
 
 def _encode(tokenizer, documents, arrangements, max_source_length) -> list[list[list[int]]]:
     """The encoder inputs of each document, one for each arrangement of its sentences."""
-    encoded = iter(TextEncoder(tokenizer)([sentence for document in documents for sentence in document]))
     longest = tokenizer.model_max_length if max_source_length is None else max_source_length
     marks = sentence_token_ids(tokenizer), eosen_token_id(tokenizer), tokenizer.eos_token_id
     sources = []
-    for number, (document, several) in enumerate(zip(documents, arrangements, strict=True)):
-        sentences = [next(encoded) for _ in document]
-        if [] in sentences:
-            index = sentences.index([])
-            raise ValueError(
-                f"Sentence {index} of document {number} is empty: {document[index]!r:.80} has no token. Leave it out."
-            )
+    encoded = zip(encode_documents(tokenizer, documents), arrangements, strict=True)
+    for number, (sentences, several) in enumerate(encoded):
         sources.append([layout_document([sentences[index] for index in order], *marks) for order in several])
         length = len(sources[-1][0])  # whatever the order
         if length > longest:
@@ -378,31 +354,20 @@ def _encode(tokenizer, documents, arrangements, max_source_length) -> list[list[
     return sources
 
 
-@contextlib.contextmanager
+@contextmanager
 def _decoding(model: PreTrainedModel) -> Iterator[None]:
     """The model in evaluation mode, and without settings of its own for `generate()`: these are for text."""
-    was_training, settings, config = model.training, model.generation_config, model.config
+    settings, config = model.generation_config, model.config
     model.generation_config = GenerationConfig(
         decoder_start_token_id=config.decoder_start_token_id,
         pad_token_id=config.pad_token_id,
         eos_token_id=config.eos_token_id,
     )
-    model.eval()
     try:
-        with torch.no_grad():
+        with evaluating(model):
             yield
     finally:
         model.generation_config = settings
-        model.train(was_training)
-
-
-def _batch(sources: list[list[int]], tokenizer, device: torch.device) -> dict[str, torch.Tensor]:
-    """`input_ids` and `attention_mask`, both of shape `(B, S)`."""
-    rows = [torch.tensor(source, device=device) for source in sources]
-    return {
-        "input_ids": pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
-        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
-    }
 
 
 def _decode(

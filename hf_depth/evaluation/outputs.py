@@ -11,8 +11,9 @@ import numpy as np
 
 from ..tables import aligned, markdown_table
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
+from .metrics import exact_match, get_metric
 from .plots import plot_confusion_matrix
-from .scoring import BASELINES, TaskEvaluation, TaskResult, get_metric
+from .scoring import BASELINES, TaskEvaluation, TaskResult
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ def write_outputs(folder: str | os.PathLike, evaluations: Iterable[TaskEvaluatio
 
     - `predictions_<task>_<split>.jsonl`: every example, see [`write_predictions`].
     - `submission/<name>.tsv`: what the benchmark's server reads, for its test sets, see [`write_submission`].
-    - `confusion_matrix_<task>_<split>.png`: for tasks with labels, if examples are labeled.
+    - `confusion_matrix_<task>_<split>.png`: for tasks with labels, if examples are labeled; above 40 labels `.csv`.
 
     Where there are several benchmarks, their names stand in front of the tasks', and their submissions in folders.
 
@@ -104,7 +105,7 @@ def _predictions(spec, rows, texts, predicted_ids, scores) -> Iterator[dict]:
             line["scores"] = dict(zip(spec.labels.values(), map(float, scores[index]), strict=True))
         if spec.labels is None:
             references = spec.targets(row)
-            (right,) = get_metric("exact_match").row_scores([texts[index]], [references])
+            (right,) = exact_match([texts[index]], [references])
             line |= {"references": references, "correct": bool(right) if references else None}
         else:
             predicted, label = int(predicted_ids[index]), spec.label_id(row)
@@ -155,13 +156,10 @@ def write_submission(
     predicted_ids = np.asarray(predicted_ids, dtype=np.int64)
     indices = np.arange(len(predicted_ids)) if indices is None else np.asarray(indices, dtype=np.int64)
     _check_submission(spec, split, predicted_ids, indices)
-    first = min(spec.labels)
-    texts = {
-        "text": dict(spec.labels),
-        "id": {label_id: str(label_id) for label_id in spec.labels},
-        "number": dict(spec.labels),
-    }[spec.submission_labels]
-    lines = [f"{indices[i]}\t{texts.get(int(predicted_ids[i]), texts[first])}\n" for i in np.argsort(indices)]
+    by_id = spec.submission_labels == "id"
+    texts = {label_id: str(label_id) if by_id else text for label_id, text in spec.labels.items()}
+    first = texts[min(texts)]
+    lines = [f"{indices[i]}\t{texts.get(int(predicted_ids[i]), first)}\n" for i in np.argsort(indices)]
     path = Path(folder) / files[split]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("index\tprediction\n" + "".join(lines), encoding="utf-8")
@@ -183,15 +181,12 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
     unparsed = int((predicted_ids == UNPARSED).sum())
     if unparsed:
         first = spec.labels[min(spec.labels)]
-        logger.warning("%s: %d predictions are unparseable; the file has %r for them.", task, unparsed, first)
+        logger.warning(f"{task}: {unparsed} predictions are unparseable; the file has {first!r} for them.")
     expected = dict(zip(spec.test_splits, spec.submission_rows, strict=False)).get(split)
     if expected and expected != len(predicted_ids):
         logger.warning(
-            "%s: %d predictions, but the server expects %d and will reject the file. Predict the benchmark's own test "
-            "set, all of it.",
-            task,
-            len(predicted_ids),
-            expected,
+            f"{task}: {len(predicted_ids)} predictions, but the server expects {expected} and will reject the file. "
+            "Predict the benchmark's own test set, all of it."
         )
 
 

@@ -1,16 +1,22 @@
-"""Curves of training, attention masks, un-shuffling accuracies and confusion matrices."""
+"""Curves of training, un-shuffling accuracies and confusion matrices."""
 
+import csv
 import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
 from .attention_entropy import KINDS, SATURATED
 from .figures import new_figure
+
+# Above so many labels a confusion matrix is no picture: one of 250 takes minutes to draw, and nobody can read it.
+MOST_LABELS_OF_A_PICTURE = 40
+WORST_CONFUSIONS = 100  # that are listed instead
+DECODINGS = {"free": "generated freely", "constrained": "each sentence exactly once"}
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +27,8 @@ def plot_losses(
     log_history: Sequence[Mapping], path: str | Path, baselines: Mapping[str, float] | None = None
 ) -> None:
     """
-    Draw the losses of a run over its steps, training as lines and evaluation as dots, and save them as a picture.
-    Scores and the entropy of attention, where there are any, stand in panels of their own.
+    Draw the losses of a run over its steps on a logarithmic axis, and save them as a picture. Lines are of training,
+    dots of evaluation. Scores and the entropy of attention, where there are any, stand in panels of their own.
 
     Args:
         log_history (`Sequence[Mapping]`): `trainer.state.log_history`.
@@ -53,15 +59,18 @@ def losses_figure(log_history: Sequence[Mapping], baselines: Mapping[str, float]
 
 
 def _plot_loss_panel(axes: "Axes", log_history: Sequence[Mapping]) -> None:
-    for color, (key, label) in enumerate(
-        [("loss", "total"), ("sentence_loss", "sentence tokens"), ("reconstruction_loss", "reconstruction")]
-    ):
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    for color, key in enumerate(("loss", "sentence_loss", "reconstruction_loss")):
         for prefix, style in (("", "-"), ("eval_", "o")):
             points = _by_step(log_history, prefix + key)
             if points:
-                name = f"{label}, evaluation" if prefix else f"{label}, training"
+                name = f"{key.replace('_', ' ')}, {'evaluation' if prefix else 'training'}"
                 axes.plot(list(points), list(points.values()), style, color=f"C{color}", label=name)
-    axes.set(xlabel="step", ylabel="cross-entropy in nats per label")
+    axes.set(xlabel="step", ylabel="cross-entropy in nats per target token", yscale="log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _by_step(log_history: Sequence[Mapping], key: str) -> dict[int, float]:
@@ -109,7 +118,8 @@ def plot_unshuffling(
 ) -> None:
     """
     Draw un-shuffling accuracies with their 95 % Wilson score intervals over the number of sentences and over position,
-    for all examples and for shuffled ones, beside those of a random order, and save them as a picture.
+    for all examples and for shuffled ones, and save them as a picture. The legends count what is right, and what a
+    random order would have right.
 
     Args:
         accuracies (`Mapping`): what [`unshuffling_accuracy`] returns, by the way of generating (`free`,
@@ -128,28 +138,36 @@ def unshuffling_figure(accuracies: Mapping[str, Mapping]) -> "Figure":
             (row[0], "by_number_of_sentences", "sentences", "exact order"),
             (row[1], "by_position", "position", "right sentence"),
         ):
-            series = {name: accuracy[examples][kind] for name, accuracy in accuracies.items()}
+            series = {DECODINGS.get(name, name): accuracy[examples][kind] for name, accuracy in accuracies.items()}
             _draw_accuracies(axes, series, key)
             axes.set(xlabel=f"{key} (n: examples)", ylabel="share", ylim=(0, 1.02))
             axes.set_title(f"{measure}, {examples} examples")
             axes.grid(alpha=0.3)
-    # Of `all` examples by position there is an entry wherever there is one at all.
-    figure.legend(*figure.axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle("bars: 95 % Wilson score intervals", fontsize=10)
     return figure
 
 
-def _draw_accuracies(axes, series: Mapping[str, Sequence[Mapping]], key: str) -> None:
+def _draw_accuracies(axes: "Axes", series: Mapping[str, Sequence[Mapping]], key: str) -> None:
     """Accuracies over `key` with their intervals, and those of a random order."""
     for number, (name, entries) in enumerate(series.items()):
         shift = 0.06 * (number - (len(series) - 1) / 2)  # so that bars do not cover each other
         points = [(entry[key] + shift, entry["accuracy"], *entry["interval"]) for entry in entries]
         x, y, low, high = np.array(points).reshape(-1, 4).T
-        axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=name)
+        label = _counted(name, entries, "accuracy")
+        axes.errorbar(x, y, np.maximum([y - low, high - y], 0), fmt="o-", markersize=4, capsize=3, label=label)
     x = [entry[key] for entry in entries]  # the same for each series, as are chance and the number of examples
-    axes.plot(x, [entry["chance"] for entry in entries], "x--", color="gray", label="random order")
+    label = _counted("random order", entries, "chance")
+    axes.plot(x, [entry["chance"] for entry in entries], "x--", color="gray", label=label)
     labels = [f"{entry[key]}\nn={entry['examples']:,}" for entry in entries]
     axes.set_xticks(x, labels, fontsize=8)
+    if entries:
+        axes.legend(fontsize="small")
+
+
+def _counted(name: str, entries: Sequence[Mapping], accuracy: str) -> str:
+    """What is right of all, in the words of a legend."""
+    right = sum(entry[accuracy] * entry["examples"] for entry in entries)
+    return f"{name}: {right:,.0f} of {sum(entry['examples'] for entry in entries):,}"
 
 
 def confusion_matrix(spec: TaskSpec, label_ids: Sequence[int], predicted_ids: Sequence[int]) -> np.ndarray:
@@ -185,9 +203,10 @@ def plot_confusion_matrix(
 ) -> None:
     """
     Draw the confusion matrix, with counts in the cells, each row coloured by its fractions, and save it as a picture.
+    For a task of more than 40 labels, write a table of the worst confusions to a `.csv` instead.
 
     Args:
-        path (`str` or `os.PathLike`): file to write, `.png`; its folder is made.
+        path (`str` or `os.PathLike`): file to write, `.png`, or `.csv` for the table; its folder is made.
         spec (`TaskSpec`): a task with labels.
         label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example.
         title (`str`, *optional*): by default the name of the task.
@@ -196,7 +215,38 @@ def plot_confusion_matrix(
     if not counts[:, -1].any():
         counts = counts[:, :-1]  # all predictions are labels
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    confusion_figure(spec, counts, title or spec.full_name).savefig(path, dpi=110)
+    if spec.num_labels <= MOST_LABELS_OF_A_PICTURE:
+        confusion_figure(spec, counts, title or spec.full_name).savefig(path, dpi=110)
+    else:
+        with Path(path).with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(worst_confusions(spec, counts))
+
+
+def worst_confusions(spec: TaskSpec, counts: np.ndarray) -> list[list[Any]]:
+    """
+    The pairs of labels that were confused most often, as a table.
+
+    Args:
+        spec (`TaskSpec`): a task with labels.
+        counts (`np.ndarray`): from [`confusion_matrix`].
+
+    Returns:
+        `list[list]`: the head, then at most 100 rows: label, prediction, how often, and of how many examples of the
+        label.
+
+    >>> spec = TaskSpec("mine", "tone", "review", "", labels=("sad", "glad"))
+    >>> worst_confusions(spec, np.array([[5, 1, 0], [2, 7, 0]]))
+    [['label', 'prediction', 'count', 'examples'], ['glad', 'sad', 2, 9], ['sad', 'glad', 1, 6]]
+    """
+    names = [*spec.labels.values(), "unparsed"]
+    wrong = counts.copy()
+    np.fill_diagonal(wrong, 0)
+    rows = []
+    for place in np.argsort(-wrong, axis=None, kind="stable")[:WORST_CONFUSIONS]:
+        label, predicted = np.unravel_index(place, wrong.shape)
+        if wrong[label, predicted]:
+            rows.append([names[label], names[predicted], int(wrong[label, predicted]), int(counts[label].sum())])
+    return [["label", "prediction", "count", "examples"], *rows]
 
 
 def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str) -> "Figure":

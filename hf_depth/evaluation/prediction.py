@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..tasks.new_examples import NewExamples, read_new_examples
 from ..tasks.preprocessing import TaskPreprocessor, encode_labels
 from ..tasks.registry import get_task
 from ..tasks.spec import TaskSpec
+from .inference import FiniteLogits, batches_by_length, check_least, evaluating
 from .label_scoring import check_finite_scores, score_labels
 
 logger = logging.getLogger(__name__)
@@ -110,8 +111,8 @@ class TaskPredictor:
         self.spec = get_task(task) if isinstance(task, str) else task
         if max_source_length is not None:  # of the task, since its loader makes prompts that fit
             self.spec = replace(self.spec, max_source_length=max_source_length)
-        if batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+        check_least(1, batch_size=batch_size, generation_num_beams=generation_num_beams)
+        check_least(2, generation_max_length=generation_max_length)  # with the start token
         check_sentence_tokens(model, tokenizer)
         check_prediction_mode([self.spec], prediction_mode)
         self.model, self.tokenizer = model, tokenizer
@@ -128,7 +129,9 @@ class TaskPredictor:
         self.label_ids = None
         if self.spec.labels is not None:
             self.label_ids = encode_labels(tokenizer, list(self.spec.labels.values()))  # (num_labels, label_length)
-        self.max_length = generation_max_length or generation_length(self.spec, self.label_ids)
+        self.max_length = generation_max_length
+        if generation_max_length is None:
+            self.max_length = generation_length(self.spec, self.label_ids)
         self.generate_kwargs = {} if generation_num_beams is None else {"num_beams": generation_num_beams}
         self.loader_options = loader_options
 
@@ -191,20 +194,25 @@ class TaskPredictor:
         Predict examples; long ones together, whatever their order.
 
         Args:
-            examples (`Iterable[Mapping]`, `Dataset`, `str` or `os.PathLike`):
-                With the text columns of the task, or its `column_aliases`; labels and other columns are left out. A
-                path names a file: json, jsonl, csv, tsv, parquet, or the .gz of one. See [`read_new_examples`].
+            examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
+                With the text columns of the task, or its `column_aliases`; labels and other columns are left out. For
+                a task with one text column a list of texts will do. A path names a file: json, jsonl, csv, tsv,
+                parquet, or the .gz of one. See [`read_new_examples`].
             return_scores (`bool`, *optional*, defaults to `False`): also score every label.
             generate_kwargs: for `generate()`, such as `num_beams=4`.
 
         Returns:
-            `list[dict]`: for each example, in their order, `text`, what was generated; for a task with labels also
-            `label`, one of them, or `None` if the text is unparseable, and with `return_scores` `scores`, the
-            log-probability of each label, with `length_normalize_scores` divided by its number of tokens.
+            `list[dict]`: for each example, in their order, `text`, what was generated, or with `"score_labels"` the
+            label with the best score; for a task with labels also `label`, the one that `text` is, or `None` if it is
+            none; with `return_scores` also `scores`, the log-probability of each label, with
+            `length_normalize_scores` divided by its number of tokens, and `best_label`, the one with the best score.
+            With `"generate"`, `label` may be another than `best_label`, which a warning counts: `generate()` chooses
+            token by token, and the most probable first token need not begin the most probable label.
 
         Raises:
             `ValueError`: if an example lacks a column or it holds no text, or free-form predictions are to be scored.
             `FileNotFoundError`: if there is no such file.
+            `FloatingPointError`: if a probability is not finite, as of a model whose weights are not.
         """
         if generate_kwargs and self.prediction_mode == "score_labels":
             raise ValueError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
@@ -213,18 +221,20 @@ class TaskPredictor:
         for name, value in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
             if generate_kwargs.get(name, value) != value:
                 raise ValueError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
+        lengths = ("num_beams", "max_length", "max_new_tokens")
+        check_least(1, **{name: generate_kwargs[name] for name in lengths if name in generate_kwargs})
         texts = read_new_examples(examples, self.spec, options=self.loader_options, length=self.preprocessor.length)
         token_ids = self._prepared(texts)
         predictions: list[dict[str, Any]] = [{} for _ in token_ids]
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            for places, batch in self._batches(token_ids):
+        with evaluating(self.model):
+            for places in batches_by_length(token_ids, self.batch_size):
+                batch = self.collator([{"input_ids": token_ids[place]} for place in places])
+                batch = {name: values.to(self.model.device) for name, values in batch.items()}
                 predicted = self._predict(batch, return_scores, generate_kwargs)
                 for place, prediction in zip(places, predicted, strict=True):
                     predictions[place] = prediction
-        finally:
-            self.model.train(was_training)
+        if return_scores:
+            _report_other_labels(predictions)
         return predictions
 
     def _prepared(self, texts: Mapping[str, Sequence[str]]) -> list[np.ndarray]:
@@ -238,17 +248,7 @@ class TaskPredictor:
             )
         return prepared["input_ids"]
 
-    def _batches(self, token_ids: Sequence[np.ndarray]) -> Iterator[tuple[list[int], dict]]:
-        """Places of examples of similar lengths, and their batch on the model's device."""
-        order = sorted(range(len(token_ids)), key=lambda place: -len(token_ids[place]))
-        for start in range(0, len(order), self.batch_size):
-            places = order[start : start + self.batch_size]
-            batch = self.collator([{"input_ids": token_ids[place]} for place in places])
-            yield places, {name: values.to(self.model.device) for name, values in batch.items()}
-
-    @torch.no_grad()
     def _predict(self, batch: dict, return_scores: bool, generate_kwargs: dict) -> list[dict[str, Any]]:
-        predictions: list[dict[str, Any]] = [{} for _ in batch["input_ids"]]
         labels = list((self.spec.labels or {}).values())
         scores_labels = self.prediction_mode == "score_labels"
         if scores_labels or return_scores:
@@ -259,21 +259,33 @@ class TaskPredictor:
                 self.label_ids,
                 length_normalized=self.length_normalize_scores,
             ).tolist()  # (batch_size, num_labels)
-            check_finite_scores(scores)
-        if scores_labels:
-            texts = [labels[int(np.argmax(row))] for row in scores]
-        else:
-            if "max_new_tokens" not in generate_kwargs:  # which stands for a length
-                generate_kwargs = {"max_length": self.max_length} | generate_kwargs
-            generate_kwargs = self.generate_kwargs | generate_kwargs
-            texts = decode_generated(self.tokenizer, self.model.generate(**batch, **generate_kwargs))
-        for place, text in enumerate(texts):
-            predictions[place]["text"] = text
+            check_finite_scores(scores, self.model)
+            best = [labels[int(np.argmax(row))] for row in scores]
+        texts = best if scores_labels else self._generate(batch, generate_kwargs)
+        predictions: list[dict[str, Any]] = [{"text": text} for text in texts]
+        for place, prediction in enumerate(predictions):
             if self.spec.labels is not None:
-                predictions[place]["label"] = self.spec.labels.get(self.spec.parse(text))
+                prediction["label"] = self.spec.labels.get(self.spec.parse(prediction["text"]))
             if return_scores:
-                predictions[place]["scores"] = dict(zip(labels, scores[place], strict=True))
+                prediction |= {"best_label": best[place], "scores": dict(zip(labels, scores[place], strict=True))}
         return predictions
+
+    def _generate(self, batch: dict, generate_kwargs: dict) -> list[str]:
+        if "max_new_tokens" not in generate_kwargs:  # which stands for a length
+            generate_kwargs = {"max_length": self.max_length} | generate_kwargs
+        generate_kwargs = self.generate_kwargs | generate_kwargs
+        processors = [*(generate_kwargs.pop("logits_processor", None) or ()), FiniteLogits(self.model)]
+        generated = self.model.generate(**batch, **generate_kwargs, logits_processor=processors)
+        return decode_generated(self.tokenizer, generated)
+
+
+def _report_other_labels(predictions: Sequence[Mapping[str, Any]]) -> None:
+    others = sum(prediction["label"] != prediction["best_label"] for prediction in predictions)
+    if others:
+        logger.warning(
+            f"{others:,} of {len(predictions):,} generated labels are not those with the best score (`best_label`): "
+            '`generate()` chooses token by token. `prediction_mode="score_labels"` predicts the best-scored label.'
+        )
 
 
 def _chosen_task(config: TaskConfig, task: TaskSpec | str | None) -> TaskSpec:

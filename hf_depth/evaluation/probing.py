@@ -9,25 +9,28 @@ coherence a network with one hidden layer.
 """
 
 import copy
+import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from scipy.sparse import csr_matrix, hstack
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.tokenization import TextEncoder
-from ..suggestions import suggestion
+from ..disk import replace_text
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
+from ..tasks.dataset import name_datasets
 from ..tasks.spec import UNLABELED, TaskSpec
 from ..tasks.splits import TaskSplits
-from .embeddings import sentence_embeddings
-from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics, optimized_score
+from .outputs import results_table, write_outputs
+from .probe_features import BagOfWords, EmbeddingFeatures, Featurizer, ProbeOptions
+from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score, optimized_score
 
 logger = logging.getLogger(__name__)
 
@@ -38,49 +41,6 @@ PATIENCE = 8  # classifiers that score no better on validation examples before n
 # Of a network: the examples of a step, the steps (at least) and how often validation examples are scored after them.
 BATCH_SIZE, NUM_STEPS, MAX_SCORES = 64, 32, 100
 LATENT_DIMENSIONS = 300  # of a text's bag of words, for a network
-
-NORMALIZATIONS = ("standardize", "whiten", "none")
-
-# By `TaskSpec.probe_features`: features of the embeddings of an example, (N, number of columns, D) -> (N, F).
-FEATURES: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
-    "concatenation": lambda x: list(x.swapaxes(0, 1)),
-    "first_differences": lambda x: [x[:, 0], *(x[:, 0] - x[:, i] for i in range(1, x.shape[1]))],
-    "difference": lambda x: [x[:, 0], x[:, 1], x[:, 0] - x[:, 1]],
-    "product": lambda x: [x[:, 0], x[:, 1], np.abs(x[:, 0] - x[:, 1]), x[:, 0] * x[:, 1]],
-}
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """
-    How the examples of a probe are embedded.
-
-    Args:
-        layer (`int`, *optional*, defaults to -1), pooling (`str`, *optional*): see [`sentence_embeddings`].
-        read_together (`bool`, *optional*, defaults to `False`):
-            The encoder reads the text columns of an example as the sentences of one document, in their order, instead
-            of each by itself, which is what DiscoEval does.
-        normalization (`str`, *optional*, defaults to `"standardize"`):
-            Of the embeddings, by those of the training examples: `"standardize"` gives each dimension the mean 0 and
-            the variance 1, `"whiten"` makes them uncorrelated, too, and `"none"` leaves them as they are.
-        batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
-
-    Raises:
-        `ValueError`: if there is no such normalization.
-    """
-
-    layer: int = -1
-    pooling: str | None = None
-    read_together: bool = False
-    normalization: str = "standardize"
-    batch_size: int = 32
-
-    def __post_init__(self):
-        if self.normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"`normalization` must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}."
-                f"{suggestion(str(self.normalization), NORMALIZATIONS)}"
-            )
 
 
 @dataclass
@@ -102,175 +62,12 @@ class ProbedSplit:
         return any(label != UNLABELED for label in self.spec.label_ids(self.rows))
 
 
-# ---- Features -------------------------------------------------------------------------------------------------------
-
-
-class Featurizer(Protocol):
-    """
-    Turns examples into a matrix of features, with what it has learnt of the training examples. `regularization` are
-    the values to choose from for features of that size: the inverse of its strength, from strong to weak.
-    """
-
-    regularization: Sequence[float]
-
-    def fit_transform(self, rows: Dataset) -> Any: ...
-
-    def transform(self, rows: Dataset) -> Any: ...
-
-
-class EmbeddingFeatures:
-    """
-    The features of a task, made of a model's embeddings of its text columns.
-
-    Args:
-        model, tokenizer, options: what embeds, and how.
-        spec: the task, whose `probe_features` says which features.
-    """
-
-    regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, options: ProbeOptions
-    ):
-        self.model, self.tokenizer, self.spec, self.options = model, tokenizer, spec, options
-        self.encoder = TextEncoder(tokenizer)
-        self.normalizer: Any = None
-        self.num_empty_texts = 0  # so far
-
-    def fit_transform(self, rows: Dataset) -> np.ndarray:
-        """Features of the training examples, float32 of shape `(num_examples, num_features)`."""
-        embeddings = self.embed(rows)
-        embedded = embeddings[_is_embedded(embeddings)]
-        self.normalizer = _normalizer(self.options.normalization).fit(embedded.astype(np.float64))
-        return self._features(embeddings)
-
-    def transform(self, rows: Dataset) -> np.ndarray:
-        """Features of other examples, float32 of shape `(num_examples, num_features)`."""
-        return self._features(self.embed(rows))
-
-    def embed(self, rows: Dataset) -> np.ndarray:
-        """
-        The embedding of each text of each example, float32 of shape `(num_examples, num_columns, d_model)`; zeros for
-        a text without tokens, such as the empty questions of QQP.
-        """
-        columns = [rows[name][:] for name in self.spec.text_column_name]
-        examples = list(zip(*columns, strict=True))
-        # Texts occur in several examples: a sentence is moved to the front, or swapped with its neighbour.
-        texts = list(dict.fromkeys(text for example in examples for text in example))
-        embedded = [text for text, ids in zip(texts, self.encoder(texts), strict=True) if ids]
-        places = {text: place for place, text in enumerate(embedded)}
-        is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
-        self.num_empty_texts += int((~is_embedded).sum())
-        if self.options.read_together:
-            documents = [[text for text in example if text in places] for example in examples]
-            embeddings = np.zeros((*is_embedded.shape, self.model.config.d_model), dtype=np.float32)
-            embeddings[is_embedded] = self._embed([document for document in documents if document])
-            return embeddings
-        embeddings = self._embed([[text] for text in embedded])  # (T, D)
-        embeddings = np.concatenate([embeddings, np.zeros_like(embeddings, shape=(1, embeddings.shape[1]))])
-        return embeddings[[[places.get(text, -1) for text in example] for example in examples]]
-
-    def _embed(self, documents: list[list[str]]) -> np.ndarray:
-        """The embeddings of all texts, one after the other: float32 of shape `(num_texts, d_model)`."""
-        embeddings = sentence_embeddings(
-            self.model,
-            self.tokenizer,
-            documents,
-            layer=self.options.layer,
-            pooling=self.options.pooling,
-            batch_size=self.options.batch_size,
-        )
-        return torch.cat([torch.empty(0, self.model.config.d_model), *embeddings]).numpy()
-
-    def _features(self, embeddings: np.ndarray) -> np.ndarray:
-        # In float64: whitening magnifies a direction, and the rounding in it, up to a thousand times.
-        flat = self.normalizer.transform(embeddings.reshape(-1, embeddings.shape[-1]).astype(np.float64))
-        embeddings = flat.reshape(*embeddings.shape[:2], -1) * _is_embedded(embeddings)[..., None]
-        return np.concatenate(FEATURES[self.spec.probe_features](embeddings), axis=-1, dtype=np.float32)
-
-
-def _is_embedded(embeddings: np.ndarray) -> np.ndarray:
-    """Which texts have tokens: bool of shape `(num_examples, num_columns)`."""
-    return embeddings.any(axis=-1)
-
-
-def _normalizer(name: str) -> Any:
-    from sklearn.decomposition import PCA  # half a second to import
-    from sklearn.preprocessing import FunctionTransformer, StandardScaler
-
-    if name == "whiten":  # without directions in which there is nothing but rounding to be magnified
-        return PCA(n_components=1 - 1e-6, whiten=True, svd_solver="full")
-    return StandardScaler() if name == "standardize" else FunctionTransformer()
-
-
-class BagOfWords:
-    """
-    For each text column the tf-idf weights of its tokens, one column beside the other. The tokens are those of the
-    model's tokenizer, so that every language has some.
-
-    Args:
-        tokenizer: whose tokens.
-        spec: the task.
-        dimensions:
-            Of each text at most, by a singular value decomposition (latent semantic analysis): a hidden layer on all
-            weights would have as many rows as the vocabulary, for each column.
-        seed: of the decomposition.
-    """
-
-    regularization = (1e-2, 1e-1, 1.0, 10.0, 100.0)
-
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, spec: TaskSpec, dimensions: int | None = None, seed: int = 42
-    ):
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        self.encoder, self.spec, self.dimensions, self.seed = TextEncoder(tokenizer), spec, dimensions, seed
-        self.vectorizer = TfidfVectorizer(analyzer=list, sublinear_tf=True)
-        self.decomposition: Any = None
-        self.scale = 1.0  # a network learns slowly from numbers as small as these
-
-    def fit_transform(self, rows: Dataset) -> csr_matrix | np.ndarray:
-        """Features of the training examples, a matrix of shape `(num_examples, num_features)`."""
-        columns = self._tokens(rows)
-        weights = self.vectorizer.fit_transform([tokens for column in columns for tokens in column])
-        if self.dimensions is not None:
-            self._decompose(weights)
-        return self._features(columns)
-
-    def transform(self, rows: Dataset) -> csr_matrix | np.ndarray:
-        """Features of other examples, a matrix of shape `(num_examples, num_features)`."""
-        return self._features(self._tokens(rows))
-
-    def _decompose(self, weights: csr_matrix) -> None:
-        from sklearn.decomposition import TruncatedSVD
-
-        self.decomposition = TruncatedSVD(min(self.dimensions, *weights.shape), random_state=self.seed)
-        self.scale = np.sqrt(np.mean(self.decomposition.fit_transform(weights) ** 2))
-
-    def _tokens(self, rows: Dataset) -> list[list[list[int]]]:
-        return [self.encoder(rows[name][:]) for name in self.spec.text_column_name]
-
-    def _features(self, columns: list[list[list[int]]]) -> csr_matrix | np.ndarray:
-        weights = [self.vectorizer.transform(column) for column in columns]
-        if self.decomposition is None:
-            return hstack(weights, format="csr")
-        features = [self.decomposition.transform(column) / self.scale for column in weights]
-        return np.concatenate(features, axis=-1, dtype=np.float32)
-
-
-# ---- Classifier -----------------------------------------------------------------------------------------------------
-
-
 class Probe:
     """
     A classifier of a task's classes, chosen on validation examples: a logistic regression with the regularization that
     scores best, or, if the task has `probe_hidden_units`, a network with one hidden layer after the epoch of its
-    training that scores best.
-
-    Args:
-        spec: the task.
-        featurizer: makes features of its examples.
-        seed: of a network, and of the examples that are held out for a task without validation examples.
+    training that scores best. `seed` is that of a network, and of the examples that are held out for a task without
+    validation examples.
     """
 
     def __init__(self, spec: TaskSpec, featurizer: Featurizer, seed: int = 42):
@@ -280,15 +77,11 @@ class Probe:
 
     def fit(self, train: Dataset, validation: Dataset | None = None) -> "Probe":
         """
-        Fit on the labeled ones of the training examples.
-
-        Args:
-            train: the training examples.
-            validation: on whose labeled examples the classifier is chosen; if there are none, a fifth of the training
-                examples.
+        Fit on the labeled ones of the training examples. The classifier is chosen on the labeled validation examples;
+        if there are none, on a fifth of the training examples.
 
         Raises:
-            `ValueError`: if they do not have at least two classes.
+            `ValueError`: if the training examples do not have at least two classes.
         """
         train = self._labeled(train)
         validation = None if validation is None else self._labeled(validation)
@@ -303,23 +96,26 @@ class Probe:
                 f"{len(labels)} that there are have {len(np.unique(labels))}. Give more of them."
             )
         features = self.featurizer.fit_transform(train)
-        validated = self.featurizer.transform(validation)
-        self._features = {validation._fingerprint: validated}
+        self._features = {validation._fingerprint: self.featurizer.transform(validation)}
+        score, chosen = self._choose(features, labels, validation)
+        logger.info(
+            f"{self.spec.full_name}: {type(self.featurizer).__name__} of {features.shape[0]:,} examples, "
+            f"{features.shape[1]:,} features; {chosen} scores {score:.4f} on validation examples"
+        )
+        return self
+
+    def _choose(self, features: Any, labels: np.ndarray, validation: Dataset) -> tuple[float, str]:
+        """Keep the candidate that scores best on the validation examples: its score and its name."""
         candidates = self._networks if self.spec.probe_hidden_units else self._regressions
         best, chosen, num_worse = -np.inf, "", 0
         for name, classifier in candidates(features, labels):
-            score = self._score(validation, classifier.predict(validated))
-            logger.debug(f"{self.spec.full_name}: {name} scores {score:.4f} on validation examples")
+            score = self._score(validation, classifier.predict(self._features[validation._fingerprint]))
             num_worse += 1
             if score > best:
                 best, chosen, num_worse, self.classifier = score, name, 0, copy.deepcopy(classifier)
             if num_worse == PATIENCE:
                 break
-        logger.info(
-            f"{self.spec.full_name}: {type(self.featurizer).__name__} of {features.shape[0]:,} examples, "
-            f"{features.shape[1]:,} features; {chosen} scores {best:.4f} on validation examples"
-        )
-        return self
+        return best, chosen
 
     def _labeled(self, rows: Dataset) -> Dataset:
         """Without the examples whose class is not known: it would be learnt as a class of its own."""
@@ -387,8 +183,7 @@ def probe_task(
     Fit a probe on a task's training examples, and predict others by it. The model is not changed.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model or a T5.
-        tokenizer (`PreTrainedTokenizerBase`): the one that it was trained with.
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): a DEPTH model or a T5, and its tokenizer.
         spec (`TaskSpec`): the task, one with classes.
         train (`Dataset`), validation (`Dataset`, *optional*): see [`Probe.fit`].
         evaluated (`Mapping[str, Dataset]`): the examples to predict by the names of their splits.
@@ -415,36 +210,36 @@ def probe_task(
     (1.0, 1.0)
     """
     check_prediction_mode([spec], "probe", EVALUATION_MODES)
-    options = ProbeOptions() if options is None else options
-    dimensions = LATENT_DIMENSIONS if spec.probe_hidden_units else None
-    featurizers: dict[str, Callable[[], Featurizer]] = {
-        "": lambda: EmbeddingFeatures(model, tokenizer, spec, options),
-        "bag_of_words": lambda: BagOfWords(tokenizer, spec, dimensions, seed),
-        "random_weights": lambda: EmbeddingFeatures(with_random_weights(model, seed), tokenizer, spec, options),
-    }
     train_label_ids = spec.label_ids(train)
-    predictions: dict[str, np.ndarray] = {}
-    metrics: dict[str, dict[str, float]] = {split: {} for split in evaluated}
+    found = {
+        split: TaskEvaluation(ProbedSplit(spec, split, rows), TaskPredictions(), {})
+        for split, rows in evaluated.items()
+    }
     for name in ("", *baselines):
-        probe = Probe(spec, featurizers[name](), seed).fit(train, validation)
+        featurizer = _featurizer(name, model, tokenizer, spec, options or ProbeOptions(), seed)
+        probe = Probe(spec, featurizer, seed).fit(train, validation)
         for split, rows in evaluated.items():
             predicted_ids = probe.predict(rows)
-            found = compute_task_metrics(spec, rows, predicted_ids=predicted_ids, train_label_ids=train_label_ids)
-            if name == "":
-                predictions[split] = predicted_ids
-                metrics[split] |= found
+            metrics = compute_task_metrics(spec, rows, predicted_ids=predicted_ids, train_label_ids=train_label_ids)
+            if name:
+                metrics = {f"{name}_{metric}": metrics[metric] for metric in spec.metric_names if metric in metrics}
             else:
-                metrics[split] |= {
-                    f"{name}_{metric}": found[metric] for metric in spec.metric_names if metric in found
-                }
-        if name == "" and probe.featurizer.num_empty_texts:
+                found[split].predictions.label_ids = predicted_ids
+            found[split].metrics.update(metrics)
+        if not name and featurizer.num_empty_texts:
             logger.warning(
-                f"{spec.full_name}: {probe.featurizer.num_empty_texts:,} texts have no token: a probe reads zeros."
+                f"{spec.full_name}: {featurizer.num_empty_texts:,} texts have no token: a probe reads zeros."
             )
-    return [
-        TaskEvaluation(ProbedSplit(spec, split, rows), TaskPredictions(label_ids=predictions[split]), metrics[split])
-        for split, rows in evaluated.items()
-    ]
+    return list(found.values())
+
+
+def _featurizer(name: str, model, tokenizer, spec: TaskSpec, options: ProbeOptions, seed: int) -> Any:
+    """That of the model, named `""`, or of one of `BASELINES`."""
+    if name == "bag_of_words":
+        return BagOfWords(tokenizer, spec, LATENT_DIMENSIONS if spec.probe_hidden_units else None, seed)
+    if name == "random_weights":
+        model = with_random_weights(model, seed)
+    return EmbeddingFeatures(model, tokenizer, spec, options)
 
 
 def probe_tasks(
@@ -487,3 +282,52 @@ def probe_tasks(
         if evaluated:
             evaluations += probe_task(model, tokenizer, part.spec, train, validation, evaluated, options, seed=seed)
     return evaluations
+
+
+def run_probe(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    splits: TaskSplits,
+    options: ProbeOptions | None = None,
+    *,
+    output_dir: str | os.PathLike,
+    seed: int = 42,
+    do_eval: bool = True,
+    do_predict: bool = True,
+) -> list[TaskEvaluation]:
+    """
+    [`probe_tasks`], with the files and the table of a fine-tuning run: metrics in `eval_results.json`,
+    `predict_results.json` and `all_results.json`, and what [`write_outputs`] writes.
+
+    Args:
+        output_dir (`str` or `os.PathLike`): is made.
+        model, tokenizer, splits, options, seed, do_eval, do_predict: see [`probe_tasks`].
+    """
+    evaluations = probe_tasks(model, tokenizer, splits, options, seed=seed, do_eval=do_eval, do_predict=do_predict)
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    everything: dict[str, float] = {}
+    for prefix, attribute in (("eval", "validation_splits"), ("predict", "test_splits")):
+        found = [one for one in evaluations if one.dataset.split in getattr(one.dataset.spec, attribute)]
+        if found:
+            metrics = _named_metrics(prefix, found)
+            replace_text(folder / f"{prefix}_results.json", json.dumps(metrics, indent=4, sort_keys=True))
+            everything |= metrics
+    replace_text(folder / "all_results.json", json.dumps(everything, indent=4, sort_keys=True))
+    write_outputs(folder, evaluations)
+    print("\n" + results_table([evaluation.result for evaluation in evaluations]) + "\n", flush=True)
+    logger.info(f"Metrics and predictions are in {folder}")
+    return evaluations
+
+
+def _named_metrics(prefix: str, evaluations: Sequence[TaskEvaluation]) -> dict[str, float]:
+    """Metrics by the names that fine-tuning gives them, such as `eval_accuracy` and `predict_mnli_test_accuracy`."""
+    by_key = {evaluation.dataset.key: evaluation for evaluation in evaluations}
+    datasets = name_datasets([evaluation.dataset for evaluation in evaluations])
+    metrics = {}
+    for name, dataset in (datasets if isinstance(datasets, dict) else {"": datasets}).items():
+        start = f"{prefix}_{name}_" if name else f"{prefix}_"
+        own = by_key[dataset.key].metrics | {"samples": len(dataset.rows)}
+        metrics |= {f"{start}{key}": value for key, value in own.items()}
+    score = mean_score(evaluations)
+    return metrics if score is None else metrics | {f"{prefix}_score": score}

@@ -5,37 +5,17 @@ guessing. How an unparseable prediction counts is told in `evaluation.metrics`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import datasets
 import numpy as np
 
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
-
-if TYPE_CHECKING:
-    from .metrics import TaskMetric
+from .metrics import TaskMetric, get_metric
 
 GROUP_COLUMNS = ("category", "task")
 BASELINES = ("bag_of_words", "random_weights")  # of a probe, before the name of a metric
-
-
-def get_metric(name: str) -> "type[TaskMetric]":
-    """
-    A metric of `evaluation.metrics.METRICS`.
-
-    Args:
-        name: one of `tasks.checks.METRIC_KINDS`.
-    """
-    from .metrics import METRICS  # brings evaluate and scipy.stats, which take half a second to import
-
-    return METRICS[name]
-
-
-def has_baseline(name: str) -> bool:
-    """Whether the majority class and random guesses are scored by a metric."""
-    metric = get_metric(name)
-    return metric.kind == "ids" or metric.baseline is not None
 
 
 def compute_task_metrics(
@@ -63,7 +43,8 @@ def compute_task_metrics(
             For a free-form task, the columns that name groups of examples which are also scored apart.
 
     Returns:
-        `dict[str, float]`: each of the task's metrics, in 0..1 but for correlations (-1..1) and `rougeL` (0..100), and
+        `dict[str, float]`: each of the task's metrics, in 0..1 but for correlations (-1..1) and metrics whose `scale`
+        is 100, and
 
         - `unparsed_fraction`: of the generated texts, those that are none of the labels; for all examples, unlabeled
           ones included.
@@ -149,34 +130,30 @@ def _score(spec: TaskSpec, name: str, predicted_ids, reference_ids, reference_va
     if metric.kind == "texts":  # exact_match: of classes, not of their texts, which may differ in punctuation alone
         return float(np.mean(predicted_ids == reference_ids))
     if metric.kind == "ids":
-        kwargs = {"num_labels": spec.num_labels, "sample_weight": None}
-        predictions, references = predicted_ids, reference_ids
-    else:
-        predictions, references, kwargs = spec.label_values(predicted_ids), reference_values, {}
-    return metric().compute(predictions=predictions, references=references, **kwargs)[name]
+        return metric.compute(predicted_ids, reference_ids, num_labels=spec.num_labels, sample_weight=None)
+    return metric.compute(spec.label_values(predicted_ids), reference_values)
 
 
 def _baselines(spec: TaskSpec, reference_ids: np.ndarray, train_label_ids: Iterable[int] | None) -> dict[str, float]:
     """The scores of the most frequent class and of guessing, of metrics that compare classes or numbers."""
     train_label_ids = reference_ids if train_label_ids is None else list(train_label_ids)
-    majority = majority_class(train_label_ids)
     classes, counts = np.unique(reference_ids, return_counts=True)
+    constant = np.full(len(classes), majority_class(train_label_ids))
     # One pair for each class and guess, weighted by how often they are expected to meet.
     guesses = np.tile(list(spec.labels), len(classes))
     guessed_classes = np.repeat(classes, spec.num_labels)
     weights = np.repeat(counts / spec.num_labels, spec.num_labels)
     baselines = {}
-    for name in filter(has_baseline, spec.metric_names):
+    for name in spec.metric_names:
         metric = get_metric(name)
-        if metric.baseline is not None:
-            baselines |= {f"majority_{name}": metric.baseline, f"chance_{name}": metric.baseline}
-        else:
+        if not metric.has_baseline:
+            continue
+        majority = chance = metric.baseline
+        if metric.baseline is None:
             size = {"num_labels": spec.num_labels}
-            constant = np.full(len(classes), majority)
-            majority_score = metric.score(constant, classes, sample_weight=counts, **size)
-            chance_score = metric.score(guesses, guessed_classes, sample_weight=weights, **size)
-            baselines[f"majority_{name}"] = metric.scale * float(majority_score)
-            baselines[f"chance_{name}"] = metric.scale * float(chance_score)
+            majority = metric.compute(constant, classes, sample_weight=counts, **size)
+            chance = metric.compute(guesses, guessed_classes, sample_weight=weights, **size)
+        baselines |= {f"majority_{name}": majority, f"chance_{name}": chance}
     return baselines
 
 
@@ -188,17 +165,23 @@ def _free_form_metrics(spec: TaskSpec, rows, texts, group_columns) -> dict[str, 
     if not known:
         return {}
     rows, references, texts = zip(*known, strict=True)
-    members = {"": range(len(rows))}
+    members: dict[str, list[int]] = {"": list(range(len(rows)))}
     for column in groups:
         for index, row in enumerate(rows):
             if row[column]:
                 members.setdefault("_" + _key(row[column]), []).append(index)
-    metrics = {name: get_metric(name) for name in spec.metric_names}
-    scores = {name: metric.scale * np.array(metric.row_scores(texts, references)) for name, metric in metrics.items()}
+    scores = {name: _scores(get_metric(name), texts, references, members) for name in spec.metric_names}
+    return {name + suffix: scores[name][suffix] for suffix in members for name in spec.metric_names}
+
+
+def _scores(metric: TaskMetric, texts, references, members: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """The score of each group; each example is scored once if the metric has a score of each."""
+    found = metric.scale * np.asarray(metric.score(texts, references))
+    if found.ndim:
+        return {name: float(found[chosen].mean()) for name, chosen in members.items()}
     return {
-        name + suffix: float(scores[name][chosen].mean())
-        for suffix, chosen in members.items()
-        for name in spec.metric_names
+        name: metric.compute([texts[index] for index in chosen], [references[index] for index in chosen])
+        for name, chosen in members.items()
     }
 
 

@@ -87,7 +87,7 @@ class EmbeddingsTest(parameterized.TestCase):
         ("depth", {"layer": -4}, "`layer` must be between -3 and 2"),
         ("depth", {"batch_size": 0}, "`batch_size` must be at least 1"),
         ("depth", {"sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
-        ("depth", {"texts": [["It rains.", " "]]}, "Sentence 1 of document 0 has no token"),
+        ("depth", {"texts": [["It rains.", " "]]}, "Sentence 1 of document 0 is empty"),
         ("depth", {"texts": [["It rains."], []]}, "Document 1 has no sentence"),
         ("depth", {"texts": " "}, "Document 0 has no sentence"),
         ("depth", {"texts": ["It rains."] * 21}, "has 21 sentences, but the model has 20 sentence tokens"),
@@ -97,7 +97,7 @@ class EmbeddingsTest(parameterized.TestCase):
             embed(kind, **({"texts": DOCUMENTS[0]} | options))
 
     def test_what_is_no_text_is_refused(self):
-        for texts in ([["a"], 3], [["a"], "b"], [["a", None]], [b"a"]):
+        for texts in ([["a"], 3], [["a"], "b"], [["a", None]], [b"a"], None, {"a"}, {"a": "b"}, [{"a", "b"}]):
             with self.subTest(texts=texts), self.assertRaisesRegex(TypeError, "list of documents"):
                 embed("t5", texts)
 
@@ -106,7 +106,7 @@ class EmbeddingsTest(parameterized.TestCase):
         model = tiny_model(kind)
         with torch.no_grad():
             model.encoder.block[0].layer[0].SelfAttention.v.weight[0, 0] = value
-        with self.assertRaisesRegex(FloatingPointError, "document 0 are not finite"):
+        with self.assertRaisesRegex(FloatingPointError, "document 0 is not finite. The model.s encoder.block.0"):
             embed(kind, DOCUMENTS, model=model)
 
     def test_the_tokenizer_must_fit(self):

@@ -59,9 +59,9 @@ class OrderSentencesTest(parameterized.TestCase):
         model = random_model()
         with torch.no_grad():
             model.shared.weight.fill_(float("nan"))
-        with self.assertRaisesRegex(FloatingPointError, "not a number"):
+        with self.assertRaisesRegex(FloatingPointError, "an order is not finite. The model.s shared.weight"):
             order_sentences(model, TOKENIZER, SHORT[:3], **options)
-        with self.assertRaisesRegex(FloatingPointError, "not a number"):
+        with self.assertRaisesRegex(FloatingPointError, "an order is not finite. The model.s shared.weight"):
             score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]])
 
     @parameterized.parameters(2, 3, 4)
@@ -218,8 +218,12 @@ class OrderSentencesTest(parameterized.TestCase):
         ([SHORT[:2], []], "Document 1 has 0 sentences"),
         (["It rains."] * 21, "21 sentences.* no more than the 20 sentence tokens"),
         (["It rains.", ""], "Sentence 1 of document 0 is empty"),
-        ("It rains. It pours.", "must be the sentences of a document.*`get_sentence_splitter"),
-        ([], "must be the sentences of a document"),
+        ("It rains. It pours.", "must be a list of the sentences of a document.*`get_sentence_splitter"),
+        ([], "must be a list of the sentences of a document"),
+        (None, "must be a list of the sentences of a document"),
+        (set(SHORT[:3]), "must be a list of the sentences of a document"),
+        (dict.fromkeys(SHORT[:3]), "must be a list of the sentences of a document"),
+        ([SHORT[:2], set(SHORT[:3])], "Document 1 of `sentences` must be a list of texts"),
         ([["It rains.", "It pours."], "It rains."], "Document 1 of `sentences` must be a list of texts"),
         ([3, "It rains."], "Document 0 of `sentences` must be a list of texts"),
         (["It rains.", 3], "Document 0 of `sentences` must be a list of texts"),
@@ -235,7 +239,7 @@ class OrderSentencesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "num_sentence_tokens"):
             order_sentences(random_model(), add_sentence_tokens(tiny_tokenizer(), 4), SHORT[:2])
 
-    @parameterized.parameters(([0, 0, 1],), ([0, 1],), ([1, 2, 3],), (2,))
+    @parameterized.parameters(([0, 0, 1],), ([0, 1],), ([1, 2, 3],), (2,), ({0, 1, 2},))
     def test_an_order_that_is_no_permutation_is_refused(self, order):
         with self.assertRaisesRegex(ValueError, "Order 1 must have each index from 0 to 2 once"):
             score_sentence_orders(random_model(), TOKENIZER, SHORT[:3], [[0, 1, 2], order])

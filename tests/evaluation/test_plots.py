@@ -17,7 +17,7 @@ from hf_depth.evaluation.plots import (
     unshuffling_figure,
 )
 from hf_depth.tasks.registry import get_task
-from hf_depth.tasks.spec import UNPARSED
+from hf_depth.tasks.spec import UNPARSED, TaskSpec
 
 LOSSES = [{"step": 5, "loss": 2.0}, {"step": 10, "loss": 1.0}, {"step": 10, "eval_loss": 1.5}]
 SCORES = [{"step": 5, "eval_loss": 2.0, "eval_score": 0.7}, {"step": 10, "eval_loss": 1.5, "eval_score": 0.6}]
@@ -27,7 +27,7 @@ class LossesTest(parameterized.TestCase):
     def test_losses_alone_have_one_panel(self):
         (panel,) = losses_figure(LOSSES, baselines={"majority": 0.5}).axes
         lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
-        self.assertEqual(lines, {"total, training": [[5, 2], [10, 1]], "total, evaluation": [[10, 1.5]]})
+        self.assertEqual(lines, {"loss, training": [[5, 2], [10, 1]], "loss, evaluation": [[10, 1.5]]})
 
     def test_scores_stand_beside_the_losses_with_their_best_and_the_baselines(self):
         losses, scores = losses_figure(LOSSES + SCORES, baselines={"majority": 0.5, "chance": 0.25}).axes
@@ -50,6 +50,12 @@ class LossesTest(parameterized.TestCase):
         texts = [text.get_text() for text in losses_figure(history).axes[1].get_legend().get_texts()]
         self.assertEqual([text for text in texts if text.startswith("best")], [label] if label else [])
 
+    def test_losses_have_the_names_of_the_log_and_a_logarithmic_axis(self):
+        (panel,) = losses_figure([{"step": 1, "loss": 20.0, "sentence_loss": 8.0, "reconstruction_loss": 9.0}]).axes
+        names = ["loss, training", "sentence loss, training", "reconstruction loss, training"]
+        self.assertEqual([line.get_label() for line in panel.lines], names)
+        self.assertEqual((panel.get_xscale(), panel.get_yscale()), ("linear", "log"))
+
     def test_a_run_without_logs_has_an_empty_picture(self):
         self.assertEmpty(losses_figure([]).axes[0].lines)
 
@@ -64,6 +70,15 @@ class ConfusionMatrixTest(parameterized.TestCase):
         path = Path(self.enterContext(tempfile.TemporaryDirectory()), "new", "matrix.png")
         plot_confusion_matrix(path, get_task("rte"), [0, 1, 1], [0, UNPARSED, 1])
         self.assertGreater(imread(path).std(), 0.01)
+
+    def test_many_labels_make_a_table_of_the_worst_confusions(self):
+        spec = TaskSpec("mine", "many", "text", "", labels=tuple(f"label {number}" for number in range(250)))
+        path = Path(self.enterContext(tempfile.TemporaryDirectory()), "matrix.png")
+        plot_confusion_matrix(path, spec, [0, 0, 3, 3, 3, 5, 6], [0, 1, 2, 2, 2, UNPARSED, 6])
+        self.assertFalse(path.exists())
+        lines = path.with_suffix(".csv").read_text(encoding="utf-8").splitlines()
+        expected = ["label 3,label 2,3,3", "label 0,label 1,1,2", "label 5,unparsed,1,1"]
+        self.assertEqual(lines, ["label,prediction,count,examples", *expected])
 
     @parameterized.parameters("rte", "SParxiv", "PDTB-E", "RST", "stsb")
     def test_no_text_is_cut_off_or_written_over_another(self, name):
@@ -117,11 +132,12 @@ class UnshufflingTest(parameterized.TestCase):
             np.testing.assert_allclose(constrained.lines[0].get_ydata(), [0.6, 0.5][-number:])
             (bars,) = free.lines[2]
             np.testing.assert_allclose(bars.get_segments()[-1][:, 1], [0.2, 0.35])
-            (chance,) = [line for line in axes.lines if line.get_label() == "random order"]
+            (chance,) = [line for line in axes.lines if line.get_label().startswith("random order")]
             np.testing.assert_allclose(chance.get_ydata(), [1 / 2, 1 / 3][-number:])
         self.assertEqual(figure.axes[0].get_xticklabels()[0].get_text(), "2\nn=1,234")
-        texts = [text.get_text() for text in figure.legends[0].get_texts()]
-        self.assertCountEqual(texts, ["free", "constrained", "random order"])
+        texts = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        expected = ["random order: 1,028 of 2,468", "generated freely: 864 of 2,468"]
+        self.assertCountEqual(texts, [*expected, "each sentence exactly once: 1,357 of 2,468"])
         self.assertIn("95 % Wilson", figure.get_suptitle())
 
     @parameterized.parameters(1, 19)

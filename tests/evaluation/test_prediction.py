@@ -10,9 +10,10 @@ from datasets import Dataset, DatasetDict
 
 from helpers import tiny_tokenizer
 from hf_depth import TaskConfig, TaskPredictor, TaskSplits, TaskTrainer, TaskTrainingArguments, get_task
+from hf_depth.disk import read_manifest
 from hf_depth.evaluation.outputs import write_outputs
 from hf_depth.evaluation.prediction import decode_generated, generation_length
-from hf_depth.manifests import read_manifest
+from hf_depth.training.checkpoints.writing import write_model_manifest
 from tiny_tasks import QUESTIONS, RTE, SHORT_SENTENCES, rte_rows, task_dataset, trainer
 from tiny_training import tiny_model
 
@@ -51,7 +52,45 @@ class TaskPredictorTest(parameterized.TestCase):
         (prediction,) = self.predictor()(list(rte_rows(1)), return_scores=True)
         self.assertEqual(list(prediction["scores"]), list(RTE.labels.values()))
         self.assertLess(max(prediction["scores"].values()), 0)
-        self.assertEqual(set(prediction), {"text", "label", "scores"})
+        self.assertEqual(set(prediction), {"text", "label", "best_label", "scores"})
+
+    def test_a_generated_label_that_is_not_the_best_scored_one_is_reported(self):
+        predictor, rows = self.predictor(), list(rte_rows(3))
+        first, second = RTE.labels.values()
+        scores = torch.tensor([[-1.0, -2.0], [-2.0, -1.0], [-1.0, -2.0]])
+        with mock.patch("hf_depth.evaluation.prediction.score_labels", return_value=scores):
+            with mock.patch.object(predictor, "_generate", return_value=[first, first, "neither"]):
+                with self.assertLogs("hf_depth.evaluation.prediction", "WARNING") as logs:
+                    predictions = predictor(rows, return_scores=True)
+                with self.assertNoLogs("hf_depth.evaluation.prediction", "WARNING"):
+                    predictor(rows)
+        self.assertEqual([one["label"] for one in predictions], [first, first, None])
+        self.assertCountEqual([one["best_label"] for one in predictions], [first, second, first])
+        self.assertIn("2 of 3 generated labels are not those with the best score (`best_label`)", logs.output[0])
+        for one in self.predictor(prediction_mode="score_labels")(rows, return_scores=True):
+            self.assertEqual(one["label"], one["best_label"])
+            self.assertEqual(one["best_label"], max(one["scores"], key=one["scores"].get))
+
+    def test_texts_and_data_frames_are_examples(self):
+        predictor, rows = self.predictor(), rte_rows(3)
+        self.assertEqual(predictor(rows.to_pandas()), predictor(rows))
+        predictor = self.predictor(task=QUESTIONS)
+        questions = ["Who is it?", "Why?"]
+        self.assertEqual(predictor(questions), predictor([{"question": text} for text in questions]))
+
+    @parameterized.product(num_beams=(1, 2), name=("shared.weight", "lm_head.weight"))
+    def test_a_model_whose_weights_are_not_finite_is_named(self, num_beams, name):
+        predictor = self.predictor()
+        with torch.no_grad():
+            predictor.model.get_parameter(name).fill_(float("nan"))
+        for scores in (False, True):
+            with self.assertRaisesRegex(FloatingPointError, f"is not finite. The model's {name} is not"):
+                predictor(rte_rows(2), num_beams=num_beams, return_scores=scores)
+
+    @parameterized.parameters({"num_beams": 0}, {"max_length": 0}, {"max_new_tokens": 0})
+    def test_generation_of_nothing_is_refused(self, **generate_kwargs):
+        with self.assertRaisesRegex(ValueError, f"`{next(iter(generate_kwargs))}` must be at least 1, got 0"):
+            self.predictor()(list(rte_rows(1)), **generate_kwargs)
 
     def test_the_length_that_is_given_is_that_of_the_prompt(self):
         examples = [{"input": f"{word} " * 40, "output": word} for word in ("wet", "dry")]
@@ -93,6 +132,9 @@ class TaskPredictorTest(parameterized.TestCase):
             predictor([{"sentence1": "A.", "sentence2": None}])
         with self.assertRaisesRegex(ValueError, "Example 0 must be a dictionary with the columns 'sentence1', 'sent"):
             predictor(["A. B."])
+        for examples in ({"A."}, None):
+            with self.assertRaisesRegex(ValueError, "`examples` must be a list of examples"):
+                predictor(examples)
         with self.assertRaisesRegex(ValueError, "got DatasetDict"):
             predictor(DatasetDict(train=Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})))
         with self.assertRaisesRegex(ValueError, "`num_beams`: nothing is generated"):
@@ -106,7 +148,8 @@ class TaskPredictorTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"prediction_mode": "scores"}, "prediction_mode.*generate, score_labels, got 'scores'"),
         ({"batch_size": 0}, "`batch_size` must be at least 1"),
-        ({"batch_size": -1}, "`batch_size` must be at least 1"),
+        ({"generation_max_length": 0}, "`generation_max_length` must be at least 2, got 0"),
+        ({"generation_num_beams": 0}, "`generation_num_beams` must be at least 1, got 0"),
     )
     def test_arguments_out_of_range_are_refused(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -224,7 +267,7 @@ class FolderTest(parameterized.TestCase):
         self.assertEqual([task.max_source_length for task in expected.tasks], [24, 24])
         self.assertTrue(expected.sentence_tokens)
         self.assertIn("task_config.json", read_manifest(checkpoint)["files"])
-        run.write_model_manifest()
+        write_model_manifest(run)
         self.assertIn("task_config.json", read_manifest(self.folder)["files"])
         with self.assertRaisesRegex(ValueError, "choose one by `task`. They are: 'glue/rte', 'tests/questions'"):
             TaskPredictor.from_pretrained(self.folder)
@@ -272,13 +315,6 @@ class FolderTest(parameterized.TestCase):
         self.assertLen(predictor(rte_rows(3), return_scores=True), 3)
         with self.assertRaisesRegex(ValueError, "`dtype` must be float32 or bfloat16.*overflows"):
             TaskPredictor.from_pretrained(self.folder, dtype="float16")
-
-    def test_scores_that_are_not_finite_are_refused(self):
-        predictor = self.save()
-        with torch.no_grad():
-            predictor.model.lm_head.weight.fill_(float("nan"))
-        with self.assertRaisesRegex(FloatingPointError, "not finite"):
-            predictor(rte_rows(2), return_scores=True)
 
     def test_a_depth_model_always_reads_sentence_tokens(self):
         predictor = self.save(config=TaskConfig((RTE,), False))  # whatever the file says

@@ -13,17 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DATASET_VALS, TaskSplits, get_task, sentence_embeddings
 from hf_depth.evaluation import probing
-from hf_depth.evaluation.probing import (
-    FEATURES,
-    BagOfWords,
-    EmbeddingFeatures,
-    Probe,
-    ProbedSplit,
-    ProbeOptions,
-    probe_task,
-    probe_tasks,
-    with_random_weights,
-)
+from hf_depth.evaluation.probe_features import FEATURES, BagOfWords, EmbeddingFeatures, ProbeOptions
+from hf_depth.evaluation.probing import Probe, ProbedSplit, probe_task, probe_tasks, with_random_weights
 from hf_depth.tasks.checks import PROBE_FEATURES
 from hf_depth.tasks.spec import TaskSpec
 from tiny_tasks import QUESTIONS, RTE, rte_rows

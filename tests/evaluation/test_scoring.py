@@ -51,7 +51,9 @@ class TaskMetricsTest(parameterized.TestCase):
         self.assertAlmostEqual(unparsed, np.mean(predictions == UNPARSED))
         self.assertEqual(from_texts, from_classes)
         for metric in spec.metric_names:
-            self.assertAlmostEqual(from_texts[metric], METRICS[metric].score(predictions, references, spec.num_labels))
+            self.assertAlmostEqual(
+                from_texts[metric], METRICS[metric].compute(predictions, references, num_labels=spec.num_labels)
+            )
 
     def test_no_class_is_guessed_for_unparseable_text(self):
         spec = get_task("rte")
@@ -88,7 +90,9 @@ class TaskMetricsTest(parameterized.TestCase):
         # With each row a thousand times, one draw of guesses is near the expected confusion matrix.
         many = np.tile(references, 1000)
         self.assertAlmostEqual(
-            chance, METRICS[name].score(rng.integers(0, num_labels, len(many)), many, num_labels), delta=0.01
+            chance,
+            METRICS[name].compute(rng.integers(0, num_labels, len(many)), many, num_labels=num_labels),
+            delta=0.01,
         )
 
     @parameterized.product(num_labels=[2, 5], name=CLASS_METRICS)
@@ -98,7 +102,7 @@ class TaskMetricsTest(parameterized.TestCase):
         metrics = compute_task_metrics(spec, rows_of(references), predicted_ids=references, train_label_ids=[1, 0, 1])
         constant = np.ones_like(references)
         self.assertAlmostEqual(
-            metrics[f"majority_{name}"], METRICS[name].score(constant, references, num_labels), places=12
+            metrics[f"majority_{name}"], METRICS[name].compute(constant, references, num_labels=num_labels), places=12
         )
 
     def test_majority_is_counted_in_the_examples_without_training_labels(self):

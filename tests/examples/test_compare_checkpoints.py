@@ -1,4 +1,4 @@
-"""The script that compares checkpoints, from its command line to its files."""
+"""The script that compares checkpoints: what it plans, executes, skips and refuses, and what it makes of scores."""
 
 import contextlib
 import csv
@@ -8,68 +8,415 @@ import os
 import shlex
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
 
 from helpers import ROOT, load_script, process_environment, script_arguments
-from hf_depth.training.comparison import FINE_TUNING_ARGUMENTS
-from tiny_training import save_pretraining
+from hf_depth import get_task
+from tiny_training import save_pretraining, tiny_model
 
 compare = load_script("examples/compare_checkpoints.py")
+RECIPES = ROOT / "examples/configs/recipes"
+# A stand-in for the fine-tuning process: it is given the script, the configuration file and the flags of a run.
+LAUNCHER = """\
+import json, pathlib, sys
+flags = dict(zip(sys.argv[3::2], sys.argv[4::2]))
+with open("calls.txt", "a") as file:
+    file.write(flags["--output_dir"] + "\\n")
+if pathlib.Path("broken").exists() and flags["--dataset_name"] in pathlib.Path("broken").read_text():
+    sys.exit("a disk is full")
+folder = pathlib.Path(flags["--output_dir"])
+(folder / "checkpoint-2").mkdir(exist_ok=True)
+(folder / "model.safetensors").write_text("weights")
+step = int("".join(filter(str.isdigit, flags["--model_name_or_path"].rpartition("-")[2])) or 0)
+path = folder / "all_results.json"
+results = json.loads(path.read_text()) if path.exists() else {}  # as a run does, which adds to what is there
+name = "train_loss" if pathlib.Path("no_score").exists() and flags["--dataset_name"] == "rte" else "eval_accuracy"
+path.write_text(json.dumps(results | {name: step / 100 + int(flags["--seed"]) / 10}))
+"""
 
 
-class CompareTest(parameterized.TestCase):
+class CompareTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        save_pretraining(self.folder / "depth", 3, kind="depth")
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.enter_context(tempfile.TemporaryDirectory()))
 
-    def run_script(self, *own, task="glue/rte", flags=()):
-        args = ["--checkpoints", f"depth={self.folder}/depth", "--tasks", task, "--output_dir", f"{self.folder}/out"]
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            self.results = compare.main([*args, *own, "--", "--use_cpu", "true", *flags])
-        return output.getvalue()
+    def run_script(self, *own, tasks=("glue/rte",), models=("t5",), flags=()):
+        """The results, or the `SystemExit`, of the script, whose output is `self.output`."""
+        checkpoints = [f"{name}=runs/{name}" for name in models]
+        args = ["--checkpoints", *checkpoints, "--tasks", *tasks, "--output_dir", "out", *own]
+        args = [*args, "--", "--use_cpu", "true", *flags]
+        with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
+            try:
+                return compare.main(args)
+            except SystemExit as error:
+                return error
+            finally:
+                self.output = output.getvalue()
 
-    def test_tiny_checkpoints_are_fine_tuned_and_compared(self):
-        rows = [{"sentence1": f"It is {i}.", "sentence2": "No.", "label": i % 2} for i in range(6)]
-        (self.folder / "rte").mkdir()
-        for split in ("train", "validation"):
-            (self.folder / f"rte/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        flags = f"--dataset_dir {self.folder}/{{task}} --do_predict false --max_steps 1 --max_target_length 32 "
-        flags += "--bf16 false --report_to none --per_device_train_batch_size 4"
-        with mock.patch.dict(os.environ, process_environment()):
-            output = self.run_script(flags=flags.split())
-        with (self.folder / "out/results.csv").open(newline="") as file:
-            (row,) = csv.DictReader(file)
-        self.assertEqual((row["model"], row["step"], row["task"]), ("depth", "3", "glue/rte"))
-        self.assertBetween(float(row["score"]), 0, 1)
-        self.assertEqual((row["majority"], row["chance"]), ("0.5", "0.5"))
-        self.assertEqual([result.score for result in self.results], [float(row["score"])])
-        self.assertIn((self.folder / "out/results.md").read_text(encoding="utf-8"), output)
-        self.assertTrue((self.folder / "out/scores.png").is_file())
 
-    def test_the_arguments_that_are_checked_are_those_of_the_fine_tuning_script(self):
-        self.assertEqual(FINE_TUNING_ARGUMENTS, script_arguments("examples/fine_tune_t5.py"))
+class CompareTest(CompareTestCase):
+    def setUp(self):
+        super().setUp()
+        # Drawing takes longer than all the rest.
+        self.figure = self.enter_context(mock.patch.object(compare, "score_figure"))
+        Path("launcher.py").write_text(LAUNCHER)
+        save_pretraining(Path("runs/depth"), 10, 40, kind="depth")
+        save_pretraining(Path("runs/t5"), 10, 40)
+
+    def execute(self, *own, **arguments):
+        return self.run_script("--launcher", shlex.join([sys.executable, "launcher.py"]), *own, **arguments)
+
+    def calls(self):
+        return Path("calls.txt").read_text().splitlines() if Path("calls.txt").exists() else []
+
+    def test_every_checkpoint_meets_every_task_and_finished_runs_are_not_run_again(self):
+        tasks, models = ("glue/rte", "disco_eval/SParxiv"), ("depth", "t5")
+        self.execute("--seeds", "3")
+        results = self.execute("--seeds", "3", tasks=tasks, models=models)
+        self.assertLen(self.calls(), 8)
+        self.assertLen(set(self.calls()), 8)
+        scores = {(result.model, result.step, result.task): result.score for result in results}
+        self.assertLen(scores, 8)
+        self.assertAlmostEqual(scores["depth", 40, "glue/rte"], 0.7)
+        self.assertAlmostEqual(scores["t5", 10, "disco_eval/SParxiv"], 0.4)
+        with Path("out/results.csv").open(newline="") as file:
+            self.assertLen(list(csv.DictReader(file)), 8)
+        self.assertIn(Path("out/results.md").read_text(encoding="utf-8"), self.output)
+        self.assertEqual(self.figure().savefig.call_args.args, (Path("out/scores.png"),))
+
+    def test_every_seed_has_a_run(self):
+        self.execute("--seeds", "1", "2")
+        self.assertEqual(self.calls(), [f"out/t5/step-{n}/glue/rte/seed-{seed}" for n in (10, 40) for seed in (1, 2)])
+
+    def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(self):
+        Path("broken").write_text("rte")
+        tasks = ("glue/rte", "disco_eval/SParxiv")
+        with self.assertLogs(compare.logger, "ERROR") as logs:
+            error = self.execute(tasks=tasks)
+        self.assertIn("2 of 4 runs failed; started again, they are tried once more", str(error))
+        self.assertIn("a disk is full", logs.output[0])
+        Path("broken").unlink()
+        self.assertLen(self.execute(tasks=tasks), 4)
+        self.assertLen(self.calls(), 6)
+
+    def test_a_kill_while_a_record_is_written_leaves_the_comparison_readable(self):
+        self.execute("--steps", "10")
+        (before,) = [path.read_text() for path in Path("out").rglob("comparison.json")]
+        with mock.patch("os.replace", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            self.execute()
+        self.assertEqual([path.read_text() for path in Path("out").rglob("comparison.json")], [before])
+        self.assertLen(self.execute(), 2)
+
+    def test_a_run_that_is_tried_again_has_no_metrics_of_before(self):
+        folder = Path("out/t5/step-10/glue/rte/seed-42")
+        folder.mkdir(parents=True)
+        (folder / "all_results.json").write_text('{"predict_accuracy": 0.9}')
+        (result,) = self.execute("--steps", "10")
+        self.assertEqual(result.score, 0.1 + 4.2)
+
+    def test_other_runs_do_not_mix_with_earlier_results(self):
+        message = "t5/step-10/glue/rte/seed-42 holds a run with other"
+        config = Path("own.yaml")
+        config.write_text((RECIPES / "rte.yaml").read_text())
+        given = ("--config", "own.yaml", "--steps", "10")
+        self.execute(*given)
+        with self.assertRaisesRegex(ValueError, f"{message} arguments"):
+            self.execute(*given, flags=["--max_steps", "7"])
+        task = replace(get_task("glue/rte"), version=2)
+        with mock.patch("hf_depth.tasks.registry.get_task", return_value=task):
+            with self.assertRaisesRegex(ValueError, f"{message} task_version"):
+                self.execute(*given)
+        Path("runs/t5/checkpoint-10/training_args.bin").touch()  # no weights
+        self.execute(*given)
+        self.assertLen(self.calls(), 1)
+        tiny_model("t5", seed=1).save_pretrained("runs/t5/checkpoint-10")
+        with self.assertRaisesRegex(ValueError, f"{message} files"):
+            self.execute(*given)
+        with config.open("a") as file:
+            file.write("seed: 7\n")
+        with self.assertRaisesRegex(ValueError, f"{message} config and files"):
+            self.execute(*given)
+
+    @parameterized.parameters("--train_file", "--dataset_dir")
+    def test_scores_on_other_data_by_the_same_name_are_refused(self, flag):
+        Path("data/rte").mkdir(parents=True)
+        file = Path("data/rte/train.jsonl")
+        file.write_text("{}")
+        flags = [flag, "data/{task}/train.jsonl" if flag == "--train_file" else "data"]
+        self.execute(flags=flags)
+        file.touch()
+        Path("data/.cache").mkdir()
+        Path("data/.cache/rte.metadata").write_text("when it was downloaded")
+        self.execute(flags=flags)
+        self.assertLen(self.calls(), 2)
+        file.write_text("{ }")
+        with self.assertRaisesRegex(ValueError, "seed-42 holds a run with other files"):
+            self.execute(flags=flags)
+
+    def test_the_arguments_of_a_failed_run_can_be_corrected_unless_it_would_be_continued(self):
+        Path("broken").write_text("rte")
+        with self.assertLogs(compare.logger, "ERROR"):
+            self.execute()
+        Path("out/t5/step-40/glue/rte/seed-42/checkpoint-2").mkdir()
+        with self.assertRaisesRegex(ValueError, "step-40/glue/rte/seed-42 holds a run with other arguments"):
+            self.execute(flags=["--max_steps", "7"])
+        Path("out/t5/step-40/glue/rte/seed-42/checkpoint-2").rmdir()
+        Path("broken").unlink()
+        self.assertLen(self.execute(flags=["--max_steps", "7"]), 2)
+
+    def test_a_run_whose_score_cannot_be_read_does_not_stop_the_others(self):
+        Path("no_score").touch()
+        with self.assertLogs(compare.logger, "ERROR") as logs:
+            results = self.execute(tasks=("glue/rte", "disco_eval/SParxiv"))
+        self.assertEqual([result.task for result in results], ["disco_eval/SParxiv"] * 2)
+        self.assertIn("t5 at step 10 on glue/rte, seed 42: no accuracy in", logs.output[0])
+        self.assertLen(self.calls(), 4)
+
+    def test_jobs_share_the_runs_and_each_reports_all(self):
+        for shard in ("0/3", "1/3", "2/3"):
+            results = self.execute("--shard", shard, models=("depth", "t5"))
+        self.assertLen(set(self.calls()), 4)
+        self.assertLen(self.calls(), 4)
+        self.assertLen(results, 4)
+
+    @parameterized.parameters(((), set()), (("--keep_models",), {"model.safetensors"}))
+    def test_models_are_kept_on_request(self, own, expected):
+        self.execute("--steps", "10", *own)
+        left = {path.name for path in Path("out/t5/step-10/glue/rte/seed-42").iterdir()}
+        self.assertEqual(left - {"log.txt", "comparison.json", "all_results.json"}, expected)
+
+    def test_tasks_that_would_read_the_same_file_are_refused(self):
+        tasks = ("glue/rte", "glue/wnli")
+        Path("data.jsonl").write_text("{}")
+        with self.assertRaisesRegex(ValueError, "`--train_file`: glue/rte and glue/wnli would both have .*data.jsonl"):
+            self.run_script("--dry_run", tasks=tasks, flags=["--train_file", "data.jsonl"])
+        for flags in (["--train_file", "{task}.jsonl"], ["--dataset_dir", "data/{task}"]):
+            for task in ("rte", "wnli"):
+                Path(f"{task}.jsonl").write_text("{}")
+            self.assertEqual(self.run_script("--dry_run", tasks=tasks, flags=flags), [])
+        discourse = ("discourse/sentence_ordering", "discourse/sentence_position")
+        self.run_script("--dry_run", tasks=discourse, flags=["--train_file", "data.jsonl"])
 
     @parameterized.parameters(("glue/rte", "rte"), ("disco_eval/SParxiv", "disco_eval"))
     def test_a_dry_run_prints_commands_that_a_shell_can_run(self, task, recipe):
-        output = self.run_script("--dry_run", task=task, flags=["--dataset_dir", "my data/{task}"])
-        self.assertFalse((self.folder / "out").exists())
-        (line,) = output.splitlines()
+        self.run_script("--dry_run", "--steps", "10", tasks=[task], flags=["--dataset_dir", "my data/{task}"])
+        self.assertFalse(Path("out").exists())
+        (line,) = self.output.splitlines()
         python, script, config, *flags = shlex.split(line)
         self.assertEqual((python, script), (sys.executable, str(ROOT / "examples/fine_tune_t5.py")))
-        self.assertEqual(config, str(ROOT / f"examples/configs/recipes/{recipe}.yaml"))
+        self.assertEqual(config, str(RECIPES / f"{recipe}.yaml"))
         flags = dict(zip(flags[::2], flags[1::2], strict=True))
         self.assertEqual(f"{flags['--benchmark']}/{flags['--dataset_name']}", task)
         self.assertEqual(flags["--dataset_dir"], f"my data/{flags['--dataset_name']}")
 
-    def test_failed_runs_are_counted_in_the_exit_message(self):
-        launcher = shlex.join([sys.executable, "-c", "raise SystemExit('a disk is full')"])
-        with self.assertLogs("hf_depth.training.comparison", "ERROR") as logs:
-            with self.assertRaisesRegex(SystemExit, "2 of 2 runs failed; started again, they are tried once more"):
-                self.run_script("--launcher", launcher, "--seeds", "1", "2")
-        self.assertIn("a disk is full", logs.output[0])
+    def test_a_configuration_of_ones_own_fills_in_the_task(self):
+        Path("own-rte.yaml").write_text((RECIPES / "rte.yaml").read_text())
+        self.run_script("--dry_run", "--config", "own-{task}.yaml", "--prediction_mode", "probe")
+        self.assertIn(" own-rte.yaml ", self.output)
+        self.assertIn(" --prediction_mode probe ", self.output)
+
+    @parameterized.named_parameters(
+        ("no_name", ("--checkpoints", "runs/t5"), (), "NAME=PATH.*'runs/t5'"),
+        ("no_model", ("--checkpoints", "t5=empty"), (), "neither empty nor a checkpoint-N in it has a config.json"),
+        ("no_folder", ("--checkpoints", "t5=nowhere/t5"), (), "nowhere/t5 is neither a folder nor a model of the Hub"),
+        ("twice", ("--checkpoints", "t5=runs/t5", "t5=runs/t5"), (), "not the only one of step 10 of 't5'"),
+        ("no_step", ("--steps", "30"), (), "--steps 30.*runs/t5 has no such checkpoint, but 10, 40"),
+        ("no_benchmark", ("--tasks", "rte"), (), "BENCHMARK/TASK.*'rte'"),
+        ("no_such_task", ("--tasks", "glue/rtf"), (), "(?s)rtf.*rte"),
+        ("no_such_benchmark", ("--tasks", "gleu/rte2"), (), "'gleu'.*'glue'"),
+        ("no_recipe", ("--tasks", "custom/movie"), ("--task_file", "x.yaml"), "no recipe for custom/movie.*--config"),
+        ("misspelt_flag", (), ("--max_step", "3"), "max_step.*did you mean `--max_steps`"),
+        ("set_for_each_run", (), ("--output_dir", "x"), "--output_dir.*is set for each run"),
+        ("set_for_each_run_and_joined", (), ("--output-dir=x",), "--output-dir.*is set for each run"),
+        (
+            "no_evaluation",
+            (),
+            ("--eval_strategy", "no", "--load_best_model_at_end", "false", "--do_eval", "false"),
+            "without `do_eval: true` there is no score",
+        ),
+        (
+            "no_labels",
+            ("--tasks", "glue/ax", "--config", str(RECIPES / "mnli.yaml")),
+            ("--do_predict", "false"),
+            "`--tasks glue/ax`: there is no score to compare",
+        ),
+    )
+    def test_errors_come_before_anything_is_run(self, own, flags, message):
+        Path("empty").mkdir()
+        defaults = {"--checkpoints": "t5=runs/t5", "--tasks": "glue/rte", "--output_dir": "out"}
+        given = [part for flag, value in defaults.items() if flag not in own for part in (flag, value)]
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            with self.assertRaises((ValueError, SystemExit)) as error:
+                compare.main([*given, *own, "--", "--use_cpu", "true", *flags])
+        self.assertRegex(f"{error.exception} {stderr.getvalue()}", message)
+        self.assertFalse(Path("out").exists())
+
+
+class WholeRunTest(CompareTestCase):
+    def test_tiny_checkpoints_are_fine_tuned_and_compared(self):
+        save_pretraining(Path("runs/depth"), 3, kind="depth")
+        rows = [{"sentence1": f"It is {i}.", "sentence2": "No.", "label": i % 2} for i in range(6)]
+        Path("data/rte").mkdir(parents=True)
+        for split in ("train", "validation"):
+            Path(f"data/rte/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        flags = "--dataset_dir data/{task} --do_predict false --max_steps 1 --max_target_length 32 "
+        flags += "--bf16 false --report_to none --per_device_train_batch_size 4"
+        with mock.patch.dict(os.environ, process_environment()):
+            (result,) = self.run_script(models=["depth"], flags=flags.split())
+        with Path("out/results.csv").open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        self.assertEqual((row["model"], row["step"], row["task"]), ("depth", "3", "glue/rte"))
+        self.assertBetween(float(row["score"]), 0, 1)
+        self.assertEqual((row["majority"], row["chance"]), ("0.5", "0.5"))
+        self.assertEqual(result.score, float(row["score"]))
+        self.assertTrue(Path("out/scores.png").is_file())
+
+    def test_the_arguments_that_are_checked_are_those_of_the_fine_tuning_script(self):
+        self.assertEqual(compare.ARGUMENTS, script_arguments("examples/fine_tune_t5.py"))
+
+
+class FindCheckpointsTest(CompareTestCase):
+    def steps(self, steps=None):
+        found = compare.find_checkpoints("mine=runs", steps)
+        self.assertEqual({name for name, _, _ in found}, {"mine"})
+        return [step for _, _, step in found]
+
+    @parameterized.parameters(
+        ((100, 20, 3), None, [3, 20, 100]),
+        ((2, 4), 4, [2, 4]),  # the model in the folder of the run is that of its last checkpoint
+        ((2, 4), 5, [2, 4, 5]),
+        ((), 7, [7]),
+    )
+    def test_a_folder_of_a_run_stands_for_its_checkpoints(self, steps, final, expected):
+        save_pretraining(Path("runs"), *steps, final=final)
+        Path("runs/checkpoint-999").mkdir()  # was not written to its end
+        self.assertEqual(self.steps(), expected)
+
+    @parameterized.parameters((False, [2, 4]), (True, [2, 4, None]))
+    def test_a_model_without_a_state_counts_once(self, is_another, expected):
+        save_pretraining(Path("runs"), 2, 4, final=4)
+        Path("runs/trainer_state.json").unlink()  # as after `trainer.save_model()`
+        Path("runs/checkpoint-4/trainer_state.json").unlink()
+        if is_another:
+            tiny_model("t5", seed=7).save_pretrained("runs")
+        self.assertEqual(self.steps(), expected)
+        self.assertEqual(self.steps([4]), [4])
+
+
+def results(task, model, scores, **changes):
+    """Results of a model on a task: `scores` has a list for each step, with the score of each seed."""
+    values = {"checkpoint": "c", "split": "test", "metric": "accuracy", "majority": 0.6, "chance": 0.5, "folder": "f"}
+    return [
+        compare.Result(model=model, task=task, step=step, seed=seed, score=score, **values | changes)
+        for step, seeds in scores.items()
+        for seed, score in enumerate(seeds)
+    ]
+
+
+class ResultsTest(parameterized.TestCase):
+    def read(self, task, metrics, step=40):
+        run = compare.Run("depth", "runs/depth", step, get_task(task, "glue"), 1, Path("out"), (), {})
+        return compare.read_result(run, metrics)
+
+    @parameterized.named_parameters(
+        ("validation", "rte", {"eval_accuracy": 0.7}, "validation", 0.7),
+        ("test_before_validation", "rte", {"eval_accuracy": 0.7, "predict_accuracy": 0.6}, "test", 0.6),
+        ("unlabeled_test", "rte", {"eval_accuracy": 0.7, "predict_unparsed_fraction": 0.0}, "validation", 0.7),
+        (
+            "first_of_several_splits",
+            "mnli",
+            {"eval_validation_mismatched_accuracy": 0.8, "eval_validation_matched_accuracy": 0.7},
+            "validation_matched",
+            0.7,
+        ),
+        ("metric_to_optimize", "cola", {"eval_accuracy": 0.9, "eval_matthews_correlation": 0.2}, "validation", 0.2),
+    )
+    def test_the_score_that_counts(self, task, metrics, split, score):
+        result = self.read(task, metrics)
+        self.assertEqual((result.split, result.score), (split, score))
+        self.assertEqual((result.task, result.seed, result.folder), (f"glue/{task}", 1, "out"))
+
+    def test_baselines_are_those_of_the_same_data(self):
+        metrics = {"eval_accuracy": 0.7, "eval_majority_accuracy": 0.6, "eval_unparsed_fraction": 0.1}
+        result = self.read("rte", metrics)
+        self.assertEqual((result.majority, result.chance, result.unparsed_fraction), (0.6, None, 0.1))
+        result = self.read("rte", metrics | {"predict_accuracy": 0.8, "predict_random_weights_accuracy": 0.3})
+        self.assertEqual((result.majority, result.unparsed_fraction, result.random_weights), (None, None, 0.3))
+
+    def test_the_score_of_the_task_that_it_is_trained_on_is_not_its_own(self):
+        metrics = {"eval_matthews_correlation": 0.9}
+        with self.assertRaisesRegex(ValueError, "depth on glue/ax, seed 1: no matthews_correlation in .*labeled data"):
+            self.read("ax", metrics, step=None)
+        self.assertEqual(self.read("ax", metrics | {"predict_matthews_correlation": 0.1}).score, 0.1)
+
+    def table(self, entries):
+        lines = [line for line in compare.markdown(entries).splitlines() if line[:1] == "|"]
+        head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        return head, rows
+
+    def test_models_stand_side_by_side_with_the_baselines_below(self):
+        entries = [
+            *results("glue/rte", "depth", {1000: [0.2, 0.3], 10: [0.1, 0.1]}),
+            *results("glue/rte", "t5", {10: [0.4]}),
+            *results("disco_eval/SParxiv", "t5", {None: [0.9]}, majority=None, chance=0.2, split="validation"),
+        ]
+        head, rows = self.table(entries)
+        tasks = ("glue/rte", "disco_eval/SParxiv")
+        self.assertEqual(head, ["steps", *(f"{task}<br>{model}" for task in tasks for model in ("depth", "t5"))])
+        self.assertEqual(
+            rows,
+            [
+                ["10", "0.1000 ± 0.0000", "0.4000", "", ""],
+                ["1,000", "0.2500 ± 0.0707", "", "", ""],
+                ["", "", "", "", "0.9000"],
+                ["majority", "0.6000", "0.6000", "", ""],
+                ["chance", "0.5000", "0.5000", "0.2000", "0.2000"],
+            ],
+        )
+        text = compare.markdown(entries)
+        self.assertIn("- glue/rte: accuracy on test\n- disco_eval/SParxiv: accuracy on validation\n", text)
+        self.assertIn("Mean and standard deviation", text)
+
+    def test_a_score_that_is_not_a_number_does_not_stop_the_others(self):
+        text = compare.markdown(results("glue/rte", "t5", {10: [float("nan"), 0.5], 20: [0.5, 0.5]}))
+        self.assertIn("nan ± nan", text)
+        self.assertIn("0.5000 ± 0.0000", text)
+
+    def test_probes_have_their_baselines_and_random_weights_as_step_0(self):
+        entries = results("glue/rte", "depth", {10: [0.5, 0.6], 20: [0.7, 0.8]}, random_weights=0.55)
+        bags = {0: 0.4, 1: 0.6}
+        entries = [replace(entry, bag_of_words=bags[entry.seed]) for entry in entries]
+        random = compare.random_weights(entries)
+        self.assertEqual([(one.step, one.seed, one.score) for one in random], [(0, 0, 0.55), (0, 1, 0.55)])
+        _, rows = self.table([*entries, *random])
+        self.assertEqual(rows[0], ["0", "0.5500 ± 0.0000"])
+        self.assertEqual(rows[-1], ["bag of words", "0.5000 ± 0.1414"])
+        self.assertStartsWith(compare.markdown(entries), "Scores of probes, step 0 with random weights")
+        self.assertEqual(compare.random_weights([*entries, *random]), [])
+
+    def test_a_panel_for_each_task_and_a_line_for_each_model(self):
+        entries = results("glue/rte", "depth", {1000: [0.7, 0.8], 10: [0.5]})
+        entries += results("glue/rte", "t5", {10: [0.4], 0: [0.2]})
+        entries += results("glue/cola", "t5", {10: [0.1], None: [0.9]}, majority=None, chance=None)
+        figure = compare.score_figure(entries)
+        rte, cola = figure.axes
+        self.assertEqual([panel.get_title() for panel in figure.axes], ["glue/rte", "glue/cola"])
+        self.assertEqual([panel.get_xscale() for panel in figure.axes], ["log", "log"])
+        lines = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in rte.containers}
+        self.assertEqual(lines, {"depth": [[10, 0.5], [1000, 0.75]], "t5": [[10, 0.4]]})
+        low, high = rte.containers[0].lines[2][0].get_segments()[1][:, 1]
+        self.assertAlmostEqual(low, 0.75 - 0.0707, places=4)  # as in the table
+        self.assertAlmostEqual(high, 0.75 + 0.0707, places=4)
+        title = "Mean and standard deviation of several seeds\nDashed: step 0, or an unknown step"
+        self.assertEqual(figure.get_suptitle(), title)
+        across = {line.get_label(): line.get_ydata()[0] for line in rte.lines if line.get_linestyle() != "None"}
+        self.assertEqual(across | {"majority": 0.6, "chance": 0.5, "t5": 0.2}, across)
+        self.assertIn(0.9, [line.get_ydata()[0] for line in cola.lines])
+        self.assertEqual(compare.score_figure(entries[:1]).get_suptitle(), "")  # one seed
+        (legend,) = figure.legends
+        self.assertCountEqual([text.get_text() for text in legend.texts], ["depth", "t5", "majority", "chance"])

@@ -1,0 +1,100 @@
+"""What predictions, embeddings and orders of sentences share: evaluation mode, batches, checks of what is given."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.tokenization import TextEncoder
+
+
+@contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """The model in evaluation mode, without gradients; afterwards in the mode of before."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+def batches_by_length(items: Sequence[Sequence], batch_size: int) -> Iterator[list[int]]:
+    """The places of items of similar lengths, so that batches hold little padding; the longest come first."""
+    places = sorted(range(len(items)), key=lambda place: -len(items[place]))
+    for start in range(0, len(places), batch_size):
+        yield places[start : start + batch_size]
+
+
+def padded(
+    sources: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Token ids as a batch: `input_ids` and `attention_mask`, both of shape `(batch_size, longest)`."""
+    rows = [torch.tensor(source, device=device) for source in sources]
+    return {
+        "input_ids": pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
+    }
+
+
+def is_list(value: Any) -> bool:
+    """Whether something gives its items one after the other, in an order: no text, set or mapping."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
+
+
+def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    """
+    The token ids of each sentence of each document.
+
+    Raises:
+        `ValueError`: if a sentence has no token.
+    """
+    encoded = iter(TextEncoder(tokenizer)([sentence for document in documents for sentence in document]))
+    found = [[next(encoded) for _ in document] for document in documents]
+    for number, sentences in enumerate(found):
+        if [] in sentences:
+            place = sentences.index([])
+            text = documents[number][place]
+            raise ValueError(
+                f"Sentence {place} of document {number} is empty: {text!r:.80} has no token. Leave it out."
+            )
+    return found
+
+
+def check_least(least: int, **numbers: int | None) -> None:
+    """Raise a `ValueError` that names the argument if a number is below the least; `None` is not given."""
+    for name, number in numbers.items():
+        if number is not None and number < least:
+            raise ValueError(f"`{name}` must be at least {least}, got {number}.")
+
+
+def not_finite(what: str, model: PreTrainedModel | None = None) -> FloatingPointError:
+    """
+    The error for a result that is not finite.
+
+    Args:
+        what: the result, such as `"The score of a label"`.
+        model: what gave it, whose weights are looked at.
+    """
+    parameters = [] if model is None else model.named_parameters()
+    bad = next((name for name, parameter in parameters if not parameter.isfinite().all()), None)
+    cause = "T5 overflows in float16: take float32 or bfloat16."
+    if bad is not None:
+        cause = f"The model's {bad} is not: its training had diverged. Take an earlier checkpoint."
+    return FloatingPointError(f"{what} is not finite. {cause}")
+
+
+class FiniteLogits(LogitsProcessor):
+    """Stops `generate()` on logits that are not finite, of which it would take any token."""
+
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        if not (scores < torch.inf).all():  # not so of NaN; minus infinity is a token that is not allowed
+            raise not_finite("The probability of a token", self.model)
+        return scores
