@@ -1,13 +1,12 @@
 """DEPTH and T5 pre-training and fine-tuning with the Hugging Face Trainer."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from . import kernels  # noqa: F401  registers attention functions and the loss without all logits
 from .models.configuration_depth import DepthConfig
-from .models.modeling_depth import DepthEncoderModel, DepthForConditionalGeneration, T5ForConditionalGeneration
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.base_objective import Objective
@@ -30,6 +29,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
     from .evaluation.prediction import TaskPredictor
     from .models.loading import load_model
+    from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
     from .tasks.config import TaskConfig
     from .tasks.dataset import DataCollatorForTasks, TaskDataset
     from .tasks.loading import load_task
@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
 
 __version__ = "0.1.0"
 
-# Where the other public names are. They are imported when they are first used: who loads a model does not wait for the
-# Trainer, datasets and pandas.
+# Where the other public names are. They are imported when they are first used: `--help` of a script does not wait for
+# the models, nor who loads a model for the Trainer, datasets and pandas.
 _MODULES = {
     "data.base_objective": ("Objective",),
     "data.corpus": ("load_corpus",),
@@ -69,6 +69,7 @@ _MODULES = {
     "evaluation.ordering": ("SentenceOrderLogitsProcessor", "order_sentences", "score_sentence_orders"),
     "evaluation.prediction": ("TaskPredictor",),
     "models.loading": ("load_model",),
+    "models.modeling_depth": ("DepthForConditionalGeneration", "T5ForConditionalGeneration"),
     "tasks.config": ("TaskConfig",),
     "tasks.dataset": ("DataCollatorForTasks", "TaskDataset"),
     "tasks.loading": ("load_task",),
@@ -85,14 +86,28 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
+
+def _load(module: str, name: str) -> Any:
+    """What a module of this package defines; with the models, `kernels` registers attention functions and a loss."""
+    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    if f"{__name__}.models.modeling_depth" in sys.modules:
+        importlib.import_module(".kernels", __name__)
+    return value
+
+
+class _StandIn(type):
+    """Of a class that stands for a model in the tables of transformers until one is made: the import takes seconds."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(_load("models.modeling_depth", cls.__name__), name)
+
+
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
 # installed, `save_pretrained` has put their files into the folder, for `trust_remote_code=True`.
 AutoConfig.register("depth", DepthConfig)
-AutoModelForSeq2SeqLM.register(DepthConfig, DepthForConditionalGeneration)
-AutoModel.register(DepthConfig, DepthEncoderModel)
 DepthConfig.register_for_auto_class()
-DepthForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-DepthEncoderModel.register_for_auto_class("AutoModel")
+for _auto, _name in ((AutoModelForSeq2SeqLM, "DepthForConditionalGeneration"), (AutoModel, "DepthEncoderModel")):
+    _auto.register(DepthConfig, _StandIn(_name, (), {"config_class": DepthConfig}))
 
 __all__ = [
     "AdamWScale",
@@ -146,9 +161,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
+    globals()[name] = _load(_MODULE_OF[name], name)
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

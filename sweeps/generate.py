@@ -17,7 +17,10 @@ from typing import Any
 
 import yaml
 
+from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
+from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments.task_args import TaskArguments
 from hf_depth.tasks.entries import BENCHMARKS
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.spec import TaskSpec
@@ -26,6 +29,11 @@ ROOT = Path(__file__).resolve().parent.parent
 RECIPES_FOLDER = "examples/configs/recipes"
 FINE_TUNING = "examples/fine_tune_t5.py"
 PRE_TRAINING = "examples/pretrain_t5.py"
+# Whose options stand below their flags in a recipe.
+DATACLASSES = {
+    FINE_TUNING: (ModelArguments, TaskArguments),
+    PRE_TRAINING: (ModelArguments, CorpusArguments, ObjectiveArguments),
+}
 # Lengths, batches and steps are those of the SLURM scripts in run_configs of https://github.com/zbambergerNLP/depth:
 # the script of DEPTH where there is one that is not empty, else that of T5. Optimizer and learning rate are the
 # defaults of this package: they have AdamW with 1e-5 or 1e-4, by which a small model does not move in so few steps.
@@ -236,9 +244,9 @@ RECIPES = {
         | C4_OF_THE_AUTHORS,
     ),
     "pretrain_from_pretrained": (
-        "C4, from a pre-trained T5 v1.1 on, which becomes a DEPTH model; by `--model_type t5 --pack_examples true` "
-        f"its baseline, whose documents are joined. {THEIRS}. For four GPUs: 25 x 2 x 4 = 200 sequences a step. "
-        f"{DEFAULTS_NOT_MEASURED}",
+        "C4, from a pre-trained T5 v1.1 on, which becomes a DEPTH model; by `--model_type t5 --objective_options "
+        f"pack_examples=true` its baseline, whose documents are joined. {THEIRS}. For four GPUs: 25 x 2 x 4 = 200 "
+        f"sequences a step. {DEFAULTS_NOT_MEASURED}",
         PRE_TRAINING,
         {"model_type": "depth", "model_name_or_path": "google/t5-v1_1-base"} | C4_OF_THE_AUTHORS,
     ),
@@ -246,7 +254,8 @@ RECIPES = {
         "T5 v1.1 base from scratch on C4 with the settings of nanoT5 (https://github.com/PiotrNawrot/nanoT5) for 16 "
         "hours of an A100; for the runs that its README compares, `--max_steps 65536 --warmup_steps 10000 "
         "--gradient_accumulation_steps 1`. Its warm-up begins at half of the learning rate, this one at 0. By "
-        "`--model_type depth --pack_examples false --max_target_length 256` a DEPTH model with the same optimizer.",
+        "`--model_type depth --objective_options pack_examples=false --max_target_length 256` a DEPTH model with the "
+        "same optimizer.",
         PRE_TRAINING,
         {
             "model_type": "t5",
@@ -357,7 +366,21 @@ def recipe_file(name: str) -> str:
         title += " The batch size is that of one GPU: divide it by the number of GPUs."
         command = [f"{command[0]} \\", "      --model_name_or_path runs/depth"]
         arguments = FINE_TUNED | arguments
-    return _text([title, *command, ORIGIN], {"output_dir": f"runs/{name}"} | arguments)
+    return _text([title, *command, ORIGIN], {"output_dir": f"runs/{name}"} | _with_options(program, arguments))
+
+
+def _with_options(program: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of which options stand below their flags: `d_model` in `config_overrides`."""
+    groups = {
+        name: group for kind in DATACLASSES[program] for group, names in kind.option_groups.items() for name in names
+    }
+    written: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name in groups:
+            written.setdefault(groups[name], {})[name] = value
+        else:
+            written[name] = value
+    return written
 
 
 def sweep_file(spec: TaskSpec, models: list[str] | None = None, folder: str = "sweeps") -> str:

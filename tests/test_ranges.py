@@ -6,22 +6,24 @@ from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 from absl.testing import parameterized
+from transformers import Seq2SeqTrainingArguments
 
 from helpers import script_arguments
 from hf_depth.arguments import data_args, model_args, task_args
 from hf_depth.ranges import Range, check_ranges
 from hf_depth.tasks.loading import LOADERS
-from hf_depth.training import settings
+from hf_depth.training import argument_checks
 
 RANGES = {
     **model_args.RANGES,
     **data_args.CORPUS_RANGES,
     **data_args.OBJECTIVE_RANGES,
     **task_args.RANGES,
-    **settings.RANGES,
+    **argument_checks.RANGES,
 }
 OTHERS = {"mlm_probability", "mean_noise_span_length"}  # by `check_noise`
 OTHERS |= {name for loader in LOADERS.values() for name in loader.option_names}  # by the loader
+CHECKED_BY_TRANSFORMERS = {item.name for item in fields(Seq2SeqTrainingArguments)}  # or by torch, which say it well
 UNLIMITED = ("max_steps", "local_rank")  # -1 stands for "not given"
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 CLASSES = list(dict.fromkeys(kind for script in SCRIPTS for kind in script_arguments(script)))
@@ -30,7 +32,9 @@ NUMBERS = [
     (kind, item.name)
     for kind in CLASSES
     for item in fields(kind)
-    if item.name not in UNLIMITED and {int, float} & {TYPES[kind][item.name], *get_args(TYPES[kind][item.name])}
+    if item.name not in UNLIMITED
+    and (item.name in RANGES or item.name not in CHECKED_BY_TRANSFORMERS)
+    and {int, float} & {TYPES[kind][item.name], *get_args(TYPES[kind][item.name])}
 ]
 
 
@@ -63,7 +67,10 @@ class RangeTest(parameterized.TestCase):
 
 class FlagsTest(parameterized.TestCase):
     def arguments(self, kind, **changes):
-        return kind(**({"use_cpu": True} if "use_cpu" in {item.name for item in fields(kind)} else {}) | changes)
+        fixed = (
+            {"use_cpu": True, "eval_strategy": "steps"} if "use_cpu" in {item.name for item in fields(kind)} else {}
+        )
+        return kind(**fixed | changes)
 
     @parameterized.parameters(*NUMBERS)
     def test_each_number_is_checked(self, kind, name):

@@ -4,6 +4,8 @@ import re
 import sys
 from dataclasses import dataclass, field
 
+from transformers.hf_argparser import HfArg
+
 from ..tasks.checks import EVALUATION_MODES
 
 
@@ -16,37 +18,25 @@ class CompareArguments:
         `ValueError`: if `shard` is not `I/N` with `I` below `N`.
     """
 
-    checkpoints: list[str] = field(
-        metadata={"help": "NAME=PATH: the folder of a run (all its checkpoints), one checkpoint, or a Hub model."}
+    _argument_group_name = "comparison"
+
+    checkpoints: list[str] = HfArg(
+        help="NAME=PATH: the folder of a run (all its checkpoints), one checkpoint, or a Hub model."
     )
-    tasks: list[str] = field(metadata={"help": "BENCHMARK/TASK, such as glue/rte."})
-    output_dir: str = field(metadata={"help": "Folder of the results, with a folder for each run."})
-    config: str | None = field(
+    tasks: list[str] = HfArg(help="BENCHMARK/TASK, such as glue/rte.")
+    output_dir: str = HfArg(help="Folder of the results, with a folder for each run.")
+    config: str | None = HfArg(default=None, help="Of the runs (default: the recipe of task or benchmark).")
+    steps: list[int] | None = HfArg(default=None, help="Use only the checkpoints of these steps.")
+    prediction_mode: str | None = HfArg(
         default=None,
-        metadata={"help": "Configuration file of the runs. Default: the recipe of the task, or of its benchmark."},
+        help="Of all runs (default: that of the configuration); probe: frozen embeddings, without fine-tuning.",
+        metadata={"choices": list(EVALUATION_MODES)},
     )
-    steps: list[int] | None = field(
-        default=None, metadata={"help": "Of a folder with several checkpoints, use only those of these steps."}
-    )
-    prediction_mode: str | None = field(
-        default=None,
-        metadata={
-            "help": "Of all runs (default: that of the configuration); probe: frozen embeddings, without fine-tuning.",
-            "choices": list(EVALUATION_MODES),
-        },
-    )
-    seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "Fine-tune once with each seed."})
-    launcher: str = field(
-        default=sys.executable,
-        metadata={
-            "help": "Command that starts a run, such as 'accelerate launch --num_processes 4' (default: this Python)."
-        },
-    )
-    shard: str = field(
-        default="0/1", metadata={"help": "I/N: execute only every N-th run from the I-th, for N jobs in parallel."}
-    )
-    keep_models: bool = field(default=False, metadata={"help": "Keep the fine-tuned models, not only their scores."})
-    dry_run: bool = field(default=False, metadata={"help": "Print the commands and execute nothing."})
+    seeds: list[int] = HfArg(default_factory=lambda: [42], help="Fine-tune once with each seed.")
+    launcher: str = HfArg(default=sys.executable, help="Starts a run, such as 'accelerate launch' (this Python).")
+    shard: str = HfArg(default="0/1", help="I/N: execute only every N-th run from the I-th, for N jobs in parallel.")
+    keep_models: bool = HfArg(default=False, help="Keep the fine-tuned models, not only their scores.")
+    dry_run: bool = HfArg(default=False, help="Print the commands and execute nothing.")
     shard_index: int = field(init=False, repr=False)
     num_shards: int = field(init=False, repr=False)
 

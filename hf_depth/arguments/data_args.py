@@ -3,37 +3,26 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
-from transformers import PreTrainedTokenizerBase, TrainingArguments
+from transformers.hf_argparser import HfArg
 
-from ..data.base_objective import Documents, Objective
-from ..data.corpus import (
-    HELD_OUT_PERCENTAGE,
-    describe_dataset,
-    describe_documents,
-    described_commit,
-    python_text,
-)
-from ..data.denoisers import parse_denoisers
-from ..data.files import FILE_ARGUMENTS, describe_all_files, file_names
-from ..data.mixture import RANGES as MIXTURE_RANGES
-from ..data.mixture import STOPPING_STRATEGIES, DocumentMixture, Mixing, naming_source, read_sources
-from ..data.noise_lengths import check_noise
-from ..data.objectives import OBJECTIVES, DepthObjective, MixtureOfDenoisersObjective, SpanCorruptionObjective
-from ..data.records import ON_BAD_RECORD
-from ..data.shard_preparation import SHARD_SIZE
-from ..data.shards import CONTENT, ShardFolder, differences, revision_advice
-from ..data.tokenization import add_mode_tokens
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..suggestions import listed
 
+if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
+    from transformers import PreTrainedTokenizerBase, TrainingArguments
+
+    from ..data.base_objective import Documents, Objective
+    from ..data.mixture import DocumentMixture, Mixing
+    from ..data.shards import ShardFolder
+
 logger = logging.getLogger(__name__)
 
+FILE_FLAGS = ("train_file", "validation_file", "test_file")
 # Of the flags that both scripts have.
 SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKERS} | dict.fromkeys(
     ("max_train_samples", "max_eval_samples", "max_predict_samples", "pad_to_multiple_of"), AT_LEAST_ONE
@@ -42,13 +31,13 @@ CORPUS_RANGES = SHARED_RANGES | {
     "validation_split_percentage": Range(least=0, below=100),
     "shuffle_buffer_size": AT_LEAST_ONE,
     "shard_megabytes": AT_LEAST_ONE,
-    "mixture_temperature": MIXTURE_RANGES["temperature"],
+    "mixture_temperature": Range(above=0),
 }
-SOURCE_FLAGS = ("dataset_name", *FILE_ARGUMENTS)
+SOURCE_FLAGS = ("dataset_name", *FILE_FLAGS)
 # Which documents there are, and which of them are trained on.
 TEXT_FLAGS = (
     *SOURCE_FLAGS,
-    *("dataset_config_name", "text_column", "validation_split_percentage", "split_seed", "on_bad_record"),
+    *("dataset_config_name", "text_column", "validation_split_percentage", "split_seed"),
     "installed_packages",
 )
 MIXTURE_FLAGS = ("mixture_temperature", "mixture_stopping_strategy")
@@ -69,6 +58,13 @@ OBJECTIVE_RANGES = SHARED_RANGES | {
 class CorpusArguments:
     """The text. With no source at all: Python's reference and docstrings, which every CPython carries."""
 
+    _argument_group_name = "text"
+    option_groups = {
+        "data_options": (
+            *("mixture_temperature", "mixture_stopping_strategy", "installed_packages", "split_seed"),
+            *("shuffle_buffer_size", "shard_megabytes", "check_shard_hashes"),
+        )
+    }
     # Sources of which a flag for one takes the place of another in a configuration file, see [`parse_arguments`].
     alternatives = {
         "dataset_name": ("dataset_config_name", "dataset_revision"),
@@ -77,91 +73,57 @@ class CorpusArguments:
         "installed_packages": (),
     }
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub (or folder)."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Configuration of that data set."})
-    dataset_revision: str | None = field(
-        default=None,
-        metadata={
-            "help": "Branch, tag or commit of that data set (default: the latest commit; of a stream that is resumed, "
-            "the commit that the run began with)."
-        },
-    )
-    train_file: list[str] | None = field(
-        default=None, metadata={"help": "Files or globs: txt, json, jsonl, csv, parquet, or .gz of these."}
-    )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for evaluation."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, for --do_predict."})
-    dataset_mixture: list[str] | None = field(
-        default=None,
-        metadata={"help": "Several sources: a YAML file, or one value for each: name=a,weight=0.7,train_file=a.txt"},
-    )
-    mixture_temperature: float = field(
-        default=1.0, metadata={"help": "Sources are drawn in proportion to weight^(1/T); above 1 more evenly."}
-    )
-    mixture_stopping_strategy: str = field(
+    dataset_name: str | None = HfArg(default=None, help="Data set on the Hub, or folder.")
+    dataset_config_name: str | None = HfArg(default=None, help="Configuration of that data set.")
+    dataset_revision: str | None = HfArg(default=None, help="Branch, tag or commit of it (default: the latest).")
+    train_file: list[str] | None = HfArg(default=None, help="Files or globs: txt, json, jsonl, csv, parquet, or .gz.")
+    validation_file: list[str] | None = HfArg(default=None, help="Likewise, for evaluation.")
+    test_file: list[str] | None = HfArg(default=None, help="Likewise, for --do_predict.")
+    dataset_mixture: list[str] | None = HfArg(default=None, help="YAML file, or for each name=a,weight=1,train_file=…")
+    mixture_temperature: float = HfArg(default=1.0, help="Sources are drawn by weight^(1/T); above 1 more evenly.")
+    mixture_stopping_strategy: str = HfArg(
         default="all_exhausted",
-        metadata={"help": "When an epoch of a mixture ends, as for datasets.interleave_datasets. Streams do not end."}
-        | {"choices": list(STOPPING_STRATEGIES)},
+        help="When an epoch of a mixture ends, as for datasets.interleave_datasets. Streams do not end.",
+        metadata={"choices": ["all_exhausted", "first_exhausted", "all_exhausted_without_replacement"]},
     )
-    installed_packages: bool = field(
-        default=False,
-        metadata={"help": "Without any source: read the docstrings of installed packages, too (numpy, torch, …)."},
-    )
-    text_column: str = field(default="text", metadata={"help": "Column that holds the documents."})
-    validation_split_percentage: float = field(
-        default=HELD_OUT_PERCENTAGE,
-        metadata={"help": "Documents kept for evaluation when there is no validation data."},
-    )
-    split_seed: int = field(default=42, metadata={"help": "Which documents these are; --seed has no part in it."})
-    streaming: bool = field(default=False, metadata={"help": "Read the data while training; needs --max_steps."})
-    on_bad_record: str = field(
-        default="error",
-        metadata={"help": "A record of a streamed file that cannot be read: stop, or leave it out and count it."}
-        | {"choices": list(ON_BAD_RECORD)},
-    )
-    shuffle_buffer_size: int = field(default=10_000, metadata={"help": "Examples to shuffle among when streaming."})
-    max_train_samples: int | None = field(
-        default=None, metadata={"help": "Use this many training examples only. Of a stream, they are held in memory."}
-    )
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use this many evaluation examples only."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Use this many test examples only."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the text."})
-    overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the text anew."})
-    tokenized_dataset_dir: str | None = field(
-        default=None,
-        metadata={"help": "Folder of shards that --preprocessing_only writes. Without it: train from them."},
-    )
-    preprocessing_only: bool = field(
-        default=False, metadata={"help": "Write all examples to --tokenized_dataset_dir, and train nothing."}
-    )
-    shard_megabytes: int = field(
-        default=SHARD_SIZE // 10**6, metadata={"help": "Text of each shard, in millions of characters."}
-    )
-    check_shard_hashes: bool = field(
-        default=False, metadata={"help": "Read the shards once before training, to compare their hashes."}
-    )
+    installed_packages: bool = HfArg(default=False, help="Without any source: docstrings of installed packages, too.")
+    text_column: str = HfArg(default="text", help="Column that holds the documents.")
+    validation_split_percentage: float = HfArg(default=5, help="Held out where there is no validation data.")
+    split_seed: int = HfArg(default=42, help="Which documents these are; --seed has no part in it.")
+    streaming: bool = HfArg(default=False, help="Read the data while training; needs --max_steps.")
+    shuffle_buffer_size: int = HfArg(default=10000, help="Examples to shuffle among when streaming.")
+    max_train_samples: int | None = HfArg(default=None, help="So many training examples only.")
+    max_eval_samples: int | None = HfArg(default=None, help="So many evaluation examples only.")
+    max_predict_samples: int | None = HfArg(default=None, help="So many test examples only.")
+    preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that prepare the text.")
+    overwrite_cache: bool = HfArg(default=False, help="Prepare the text anew.")
+    tokenized_dataset_dir: str | None = HfArg(default=None, help="Folder of shards, written or trained from.")
+    preprocessing_only: bool = HfArg(default=False, help="Write shards to --tokenized_dataset_dir, and train nothing.")
+    shard_megabytes: int = HfArg(default=16, help="Text of each shard, in millions of characters.")
+    check_shard_hashes: bool = HfArg(default=False, help="Compare the hashes of all shards before training.")
 
     def __post_init__(self):
-        check_ranges(self, CORPUS_RANGES, "--")
+        check_ranges(self, CORPUS_RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise ValueError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
         for name in ("dataset_config_name", "dataset_revision"):
             if getattr(self, name) is not None and self.dataset_name is None:
                 raise ValueError(f"`--{name}` is for `--dataset_name`, which is missing.")
-        self.mixture = None if self.dataset_mixture is None else read_sources(self.dataset_mixture)
+        self.mixture = None
+        if self.dataset_mixture is not None:
+            from ..data.mixture import read_sources
+
+            self.mixture = read_sources(self.dataset_mixture)
         self._check_mixture()
-        files = [f"--{name}" for name in FILE_ARGUMENTS if getattr(self, name)]
+        files = [f"--{name}" for name in FILE_FLAGS if getattr(self, name)]
         if self.dataset_name and files:
             raise ValueError(f"Give either `--dataset_name {self.dataset_name}` or `{files[0]}`, not both.")
 
     def _check_mixture(self) -> None:
-        settings = {"temperature": self.mixture_temperature, "stopping_strategy": self.mixture_stopping_strategy}
         if self.mixture is None:
-            if Mixing(**settings) != Mixing():
-                raise ValueError(
-                    "`--mixture_temperature` and `--mixture_stopping_strategy` are for `--dataset_mixture`, which is "
-                    "missing."
-                )
+            for name in MIXTURE_FLAGS:
+                if getattr(self, name) != getattr(type(self), name):
+                    raise ValueError(f"`{name}` is for `--dataset_mixture`, which is missing.")
             return
         for name in SOURCE_FLAGS:
             if getattr(self, name):
@@ -176,7 +138,9 @@ class CorpusArguments:
         """Where the text is from, without the path of any file."""
         if self.mixture is not None:
             return ", ".join(source.name for source in self.mixture)
-        names = [Path(file).name for file in self.train_file or []]
+        from ..data.corpus import python_text
+
+        names = [Path(file.partition("?")[0] if "://" in file else file).name for file in self.train_file or []]
         if self.dataset_name and Path(self.dataset_name).exists():
             return Path(self.dataset_name).resolve().name
         return self.dataset_name or ", ".join(names) or python_text(self.installed_packages)
@@ -187,7 +151,7 @@ class CorpusArguments:
         names = [self.dataset_name] if self.mixture is None else [source.dataset_name for source in self.mixture]
         return [name for name in names if name is not None]
 
-    def check(self, training_args: TrainingArguments) -> None:
+    def check(self, training_args: "TrainingArguments") -> None:
         """
         Check a stream, and a preparation, against what the run does with it.
 
@@ -211,7 +175,7 @@ class CorpusArguments:
         if self.streaming and training_args.do_eval and self.max_eval_samples is None and not is_prepared:
             raise ValueError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
 
-    def _check_folders(self, training_args: TrainingArguments) -> None:
+    def _check_folders(self, training_args: "TrainingArguments") -> None:
         if self.tokenized_dataset_dir is None:
             return
         shards, output = Path(self.tokenized_dataset_dir).resolve(), Path(training_args.output_dir).resolve()
@@ -240,6 +204,8 @@ class CorpusArguments:
         Args:
             run: what [`describe_run`] says of it, and its checkpoints.
         """
+        from ..data.shards import CONTENT
+
         if self.mixture is None:
             self.dataset_revision = _commit_to_read(self.dataset_name, self.dataset_revision, run.get(CONTENT))
             return
@@ -252,10 +218,12 @@ class CorpusArguments:
         ]
 
     @property
-    def mixing(self) -> Mixing | None:
+    def mixing(self) -> "Mixing | None":
         """How sources are drawn, `None` without a mixture."""
         if self.mixture is None:
             return None
+        from ..data.mixture import Mixing
+
         weights = {source.name: source.weight for source in self.mixture if source.weight is not None}
         return Mixing(weights or None, self.mixture_temperature, self.mixture_stopping_strategy)
 
@@ -267,6 +235,9 @@ class CorpusArguments:
         Args:
             cache_dir: as for [`load_corpus`].
         """
+        from ..data.corpus import describe_documents
+        from ..data.mixture import naming_source
+
         common = {name: getattr(self, name) for name in ("validation_split_percentage", "streaming")}
         common["cache_dir"] = cache_dir
         names = ("dataset_name", "dataset_config_name", "split", "train_file", "validation_file")
@@ -316,13 +287,15 @@ class CorpusArguments:
             "overwrite": self.overwrite_cache,
         }
 
-    def open_shards(self) -> ShardFolder | None:
+    def open_shards(self) -> "ShardFolder | None":
         """
         The shards to train from, `None` if the text is prepared by the run.
 
         Raises:
             `ValueError`: if they are not complete, or if the text is named as well and is another one.
         """
+        from ..data.shards import ShardFolder, differences, revision_advice
+
         if self.tokenized_dataset_dir is None:
             return None
         is_first = os.environ.get("RANK", "0") == "0"
@@ -338,13 +311,13 @@ class CorpusArguments:
                 )
         return shards
 
-    def for_loading_shards(self, training_args: TrainingArguments) -> dict[str, Any]:
+    def for_loading_shards(self, training_args: "TrainingArguments") -> dict[str, Any]:
         """The arguments of [`ShardFolder.load_splits`] but for the objective and the splits."""
         names = ("max_samples", "seed", "shuffle_buffer_size")
         common = self.for_preparing(training_args)
         return {"streaming": self.streaming, "mixing": self.mixing} | {name: common[name] for name in names}
 
-    def for_preparing(self, training_args: TrainingArguments) -> dict[str, Any]:
+    def for_preparing(self, training_args: "TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.prepare_splits`] that concern the text."""
         is_remote = self.dataset_name is not None or any("://" in file for file in self.train_file or [])
         return {
@@ -387,8 +360,12 @@ class CorpusArguments:
                 raise ValueError(f"There are no {split} data: {remedy}.")
         return {split: corpus[split] for split, (is_needed, _) in needed.items() if is_needed}
 
-    def training_texts(self, documents: Documents | DocumentMixture) -> Iterable[str | None]:
+    def training_texts(self, documents: "Documents | DocumentMixture") -> Iterable[str | None]:
         """The texts of documents to train on, of a mixture in its shares; a sequence where their number is known."""
+        from datasets import Dataset
+
+        from ..data.mixture import DocumentMixture
+
         if isinstance(documents, DocumentMixture):
             return documents.texts(self.split_seed)
         if isinstance(documents, Dataset):
@@ -397,6 +374,8 @@ class CorpusArguments:
 
 
 def _commit_to_read(dataset_name: str | None, revision: str | None, content: Any) -> str | None:
+    from ..data.corpus import described_commit
+
     commit = described_commit(content, dataset_name)
     if revision is not None or commit is None:
         return revision
@@ -406,7 +385,11 @@ def _commit_to_read(dataset_name: str | None, revision: str | None, content: Any
 
 def _described_source(source: Any, revision: str | None, cache_dir: str | None) -> dict[str, Any]:
     """What the files or the data set hold that flags, or a source of a mixture, name."""
-    named = {name: file_names(getattr(source, name)) for name in FILE_ARGUMENTS}
+    from ..data.corpus import describe_dataset
+    from ..data.files import describe_all_files, file_names
+    from ..data.shards import CONTENT
+
+    named = {name: file_names(getattr(source, name)) for name in FILE_FLAGS}
     files = {name: describe_all_files(name, files) for name, files in named.items() if files}
     if files:
         return files
@@ -414,105 +397,51 @@ def _described_source(source: Any, revision: str | None, cache_dir: str | None) 
     return {CONTENT: describe_dataset(source.dataset_name, source.dataset_config_name, cache_dir, revision, **more)}
 
 
-class _ObjectiveNames:
-    """The names of all objectives, also of those that are added after this module was imported."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for _, name in OBJECTIVES))
-
-
 @dataclass
 class ObjectiveArguments:
     """What is learnt from the text. `None` stands for the default of the objective."""
 
-    objective: str = field(
-        default="span_corruption",
-        metadata={
-            "help": "span_corruption or prefix_lm (DEPTH: with un-shuffling), or for a T5 mixture_of_denoisers (UL2)."
-        }
-        | {"choices": _ObjectiveNames()},
+    _argument_group_name = "objective"
+    option_groups = {
+        "objective_options": (
+            *("pmi_vocab_file", "denoisers", "mode_tokens", "max_sentences", "min_sentences", "pack_examples"),
+            *("packed_source_length", "packed_target_length", "metadata_probability", "max_metadata_length"),
+        )
+    }
+
+    objective: str = HfArg(
+        default="span_corruption", help="span_corruption (default), prefix_lm, or for a T5 mixture_of_denoisers."
     )
-    mlm_probability: float | None = field(
-        default=None,
-        metadata={"help": "Noise density, the share of the tokens to mask (0.3 for DEPTH, 0.15 for T5)."},
-    )
-    mean_noise_span_length: float | None = field(
-        default=None, metadata={"help": "Mean length of a masked span in tokens (default: 3.0)."}
-    )
-    pmi_vocab_file: str | None = field(
-        default=None,
-        metadata={"help": "span_corruption: mask words and the collocations of this file as a whole (PMI masking)."},
-    )
-    denoisers: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "mixture_of_denoisers: YAML mappings of density, mean_length, mode and weight (default: UL2's)."
-        },
-    )
-    mode_tokens: bool | None = field(
-        default=None,
-        metadata={
-            "help": "mixture_of_denoisers: begin each input with the mode token of its denoiser (default: True)."
-        },
-    )
-    sentence_shuffling_probability: float | None = field(
-        default=None, metadata={"help": "DEPTH: share of the examples whose sentences are shuffled (default: 0.5)."}
-    )
-    max_source_length: int | None = field(
-        default=None, metadata={"help": "Longest encoder input in tokens (default: 512)."}
-    )
-    max_target_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Longest target in tokens (default: what the longest input needs; DEPTH: max_source_length)."
-        },
-    )
-    max_sentences: int | None = field(
-        default=None, metadata={"help": "DEPTH: most sentences of an example (default: all sentence tokens)."}
-    )
-    min_sentences: int | None = field(
-        default=None,
-        metadata={"help": "DEPTH: leave out examples with fewer sentences; one has no order (default: 1)."},
-    )
-    sentence_language: str | None = field(
-        default=None,
-        metadata={"help": "DEPTH: language for splitting sentences, or lines: each line is one (default: en)."},
-    )
-    pack_examples: bool | None = field(
-        default=None,
-        metadata={"help": "T5: join documents, so that every input has max_source_length tokens (default: False)."},
-    )
-    packing: bool | None = field(
-        default=None,
-        metadata={
-            "help": "Put several training examples into one row; no token sees another example (default: False)."
-        },
-    )
-    packed_source_length: int | None = field(
-        default=None,
-        metadata={"help": "Most source tokens of a packed row (default: max_source_length; DEPTH: twice that)."},
-    )
-    packed_target_length: int | None = field(
-        default=None, metadata={"help": "Likewise for the targets (default: that many times max_target_length)."}
-    )
-    metadata_columns: list[str] | None = field(
-        default=None, metadata={"help": "Columns, such as url and title, that stand before the text of some examples."}
-    )
-    metadata_probability: float | None = field(
-        default=None, metadata={"help": "Share of the examples that have them (default: 0.5)."}
-    )
-    max_metadata_length: int | None = field(
-        default=None,
-        metadata={"help": "Most tokens of metadata, which are left free of max_source_length (default: 64)."},
-    )
-    pad_to_max_length: bool | None = field(
-        default=None,
-        metadata={"help": "Pad to the maximal lengths: all batches have one shape (default: with --torch_compile)."},
-    )
-    pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
+    mlm_probability: float | None = HfArg(default=None, help="Share of the tokens to mask (DEPTH 0.3, T5 0.15).")
+    mean_noise_span_length: float | None = HfArg(default=None, help="Mean length of a masked span (default: 3.0).")
+    pmi_vocab_file: str | None = HfArg(default=None, help="Mask the collocations of this file as a whole.")
+    denoisers: list[str] | None = HfArg(default=None, help="density, mean_length, mode, weight (default: UL2's).")
+    mode_tokens: bool | None = HfArg(default=None, help="Of denoisers: begin each input with one (default: True).")
+    sentence_shuffling_probability: float | None = HfArg(default=None, help="DEPTH: share of examples (default: 0.5).")
+    max_source_length: int | None = HfArg(default=None, help="Longest encoder input in tokens (default: 512).")
+    max_target_length: int | None = HfArg(default=None, help="Longest target (default: what the input needs).")
+    max_sentences: int | None = HfArg(default=None, help="DEPTH: of an example (default: all sentence tokens).")
+    min_sentences: int | None = HfArg(default=None, help="DEPTH: leave out examples with fewer (default: 1).")
+    sentence_language: str | None = HfArg(default=None, help="Rules: a code such as de, or lines (default: en).")
+    pack_examples: bool | None = HfArg(default=None, help="T5: join documents into full windows (default: False).")
+    packing: bool | None = HfArg(default=None, help="Several examples in a row, each apart (default: False).")
+    packed_source_length: int | None = HfArg(default=None, help="Of a packed row (default: one or two examples).")
+    packed_target_length: int | None = HfArg(default=None, help="Likewise for the targets.")
+    metadata_columns: list[str] | None = HfArg(default=None, help="Columns, such as url, that stand before texts.")
+    metadata_probability: float | None = HfArg(default=None, help="Share of the examples with them (default: 0.5).")
+    max_metadata_length: int | None = HfArg(default=None, help="Most tokens of metadata (default: 64).")
+    pad_to_max_length: bool | None = HfArg(default=None, help="One shape of batches (default: as --torch_compile).")
+    pad_to_multiple_of: int | None = HfArg(default=None, help="Pad lengths to a multiple of this.")
 
     def __post_init__(self):
-        check_ranges(self, OBJECTIVE_RANGES, "--")
+        from ..data.denoisers import parse_denoisers
+        from ..data.noise_lengths import check_noise
+        from ..data.objectives import OBJECTIVES, DepthObjective
+
+        check_ranges(self, OBJECTIVE_RANGES)
+        names = dict.fromkeys(name for _, name in OBJECTIVES)
+        if self.objective not in names:
+            raise ValueError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.")
         noise = ("mlm_probability", "mean_noise_span_length")
         check_noise(*(_given(self, name, getattr(DepthObjective, name)) for name in noise))
         if self.denoisers is not None:
@@ -528,35 +457,35 @@ class ObjectiveArguments:
         Raises:
             `ValueError`: naming the flag.
         """
+        from ..data.objectives import OBJECTIVES
+
         kinds = [kind for kind, name in OBJECTIVES if name == self.objective]
-        if not kinds:
-            raise ValueError(f"`--objective` must be one of {listed(_ObjectiveNames())}, got {self.objective!r}.")
         if model_type not in kinds:
             raise ValueError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
         # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
         settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
         if self.pmi_vocab_file is not None and "pmi_vocab_file" not in settings:
             raise ValueError(
-                f"`--pmi_vocab_file {self.pmi_vocab_file}` is for `--objective span_corruption`, not {self.objective}."
+                f"`pmi_vocab_file` {self.pmi_vocab_file} is for `--objective span_corruption`, not {self.objective}."
             )
         if self.pmi_vocab_file is not None and not Path(self.pmi_vocab_file).is_file():
-            raise ValueError(f"`--pmi_vocab_file {self.pmi_vocab_file}`: there is no such file.")
+            raise ValueError(f"`pmi_vocab_file` {self.pmi_vocab_file}: there is no such file.")
         if self.pack_examples and "pack_examples" not in settings:
-            raise ValueError("`--pack_examples True` is for `--model_type t5` alone.")
+            raise ValueError("`pack_examples` is for `--model_type t5` alone.")
         self._check_packing(OBJECTIVES[model_type, self.objective])
 
-    def _check_packing(self, objective: type[Objective]) -> None:
+    def _check_packing(self, objective: "type[Objective]") -> None:
         packing = _given(self, "packing", objective.packing)
         if packing and _given(self, "pack_examples", objective.pack_examples):
             raise ValueError(
-                "`--packing` keeps examples apart in one row, `--pack_examples` joins documents into one example: "
+                "`--packing` keeps examples apart in one row, `pack_examples` joins documents into one example: "
                 "choose one of them."
             )
         for name in ("packed_source_length", "packed_target_length"):
             if getattr(self, name) is not None and not packing:
-                raise ValueError(f"`--{name}` is the length of packed rows: it needs `--packing`.")
+                raise ValueError(f"`{name}` is the length of packed rows: it needs `--packing`.")
 
-    def build(self, model_type: str, tokenizer: PreTrainedTokenizerBase) -> Objective:
+    def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
         """
         The objective that the flags describe. A flag that is not given leaves the default of the objective's class.
 
@@ -567,12 +496,15 @@ class ObjectiveArguments:
         Raises:
             `ValueError`: if the settings contradict each other or the tokenizer.
         """
+        from ..data.objectives import OBJECTIVES
+        from ..data.tokenization import add_mode_tokens
+
         self.check(model_type)
         objective = OBJECTIVES[model_type, self.objective]
         names = {item.name for item in fields(self)} & {item.name for item in fields(objective)}
         if _given(self, "min_sentences", 1) > 1 and "min_sentences" not in names:
             logger.warning(
-                f"`--min_sentences {self.min_sentences}` has no effect with `--model_type {model_type}`: examples "
+                f"`min_sentences` {self.min_sentences} has no effect with `--model_type {model_type}`: examples "
                 "with fewer sentences are kept."
             )
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -588,6 +520,8 @@ class ObjectiveArguments:
         Args:
             model_type: `"depth"` or `"t5"`.
         """
+        from ..data.objectives import OBJECTIVES
+
         described = asdict(self)
         chosen = OBJECTIVES.get((model_type, self.objective))
         settings = set() if chosen is None else {item.name for item in fields(chosen)}
@@ -596,7 +530,7 @@ class ObjectiveArguments:
             described[name] = _given(self, name, default)
         return described
 
-    def for_collating(self, training_args: TrainingArguments) -> dict[str, Any]:
+    def for_collating(self, training_args: "TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.collator`]."""
         is_static = training_args.torch_compile if self.pad_to_max_length is None else self.pad_to_max_length
         return {
@@ -613,6 +547,8 @@ def _given(arguments: ObjectiveArguments, name: str, default: Any) -> Any:
 
 def _described_defaults() -> dict[str, Any]:
     """The settings that are described by their values also where no flag gives them, in which no default is `None`."""
+    from ..data.objectives import DepthObjective, MixtureOfDenoisersObjective, SpanCorruptionObjective
+
     names = {item.name for item in fields(ObjectiveArguments)} - {"mlm_probability", "denoisers", "metadata_columns"}
     objectives = (DepthObjective, SpanCorruptionObjective, MixtureOfDenoisersObjective)
     defaults = {

@@ -2,34 +2,32 @@
 
 import logging
 from collections.abc import Iterable, Sized
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, TrainingArguments
-from transformers.activations import ACT2FN
+from transformers.hf_argparser import HfArg
 
-from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens, load_tokenizer
-from ..data.vocabulary import train_tokenizer
-from ..models.configuration_depth import DepthConfig
-from ..models.loading import (
-    ATTENTION_IMPLEMENTATIONS,
-    MODEL_TYPES,
-    SCRATCH_DEFAULTS,
-    SIZE_FIELDS,
-    SIZES,
-    checkpoint_model_type,
-    load_config,
-)
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
+
+if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
+    from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
 MAX_TOKENIZER_DOCUMENTS = 200_000
 
+SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
+# Of a model from scratch alone.
+SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
+# Fields of `DepthConfig`, which are options of `--config_overrides`.
+CONFIG_FIELDS = (
+    *(*SIZE_FIELDS, "dropout_rate", "num_sentence_tokens"),
+    *("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask"),
+)
 RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES), Range(least=1)) | {"dropout_rate": Range(least=0, below=1)}
 
 
@@ -37,94 +35,64 @@ RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES), Range(least=1)) | {"drop
 class ModelArguments:
     """
     A checkpoint to start from, or the size of a model from scratch: T5 v1.1 unless its fields say otherwise.
+
+    Without a `tokenizer_name` the tokenizer is that of the checkpoint, of prepared shards or of `config_name`; without
+    any of these, one is trained on the text.
     """
 
-    model_type: str = field(
-        default="depth", metadata={"help": "`depth`, or `t5` for the baseline.", "choices": list(MODEL_TYPES)}
-    )
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "T5 or DEPTH checkpoint to start from (folder or Hub). Default: from scratch."},
-    )
-    config_name: str | None = field(
-        default=None, metadata={"help": "Configuration of a model from scratch (folder or Hub)."}
-    )
-    tokenizer_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Tokenizer (folder or Hub). Default: that of the checkpoint, of prepared shards or of "
-            "--config_name; without any, one is trained on the corpus."
-        },
-    )
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads from the Hub are kept."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
-    attn_implementation: str = field(
+    _argument_group_name = "model"
+    option_groups = {"config_overrides": CONFIG_FIELDS}
+
+    model_type: str = HfArg(default="depth", help="Or t5, for the baseline.", metadata={"choices": ["depth", "t5"]})
+    model_name_or_path: str | None = HfArg(default=None, help="Checkpoint, folder or Hub (default: from scratch).")
+    config_name: str | None = HfArg(default=None, help="Configuration of a model from scratch, folder or Hub.")
+    tokenizer_name: str | None = HfArg(default=None, help="Default: the checkpoint's; else trained on the text.")
+    cache_dir: str | None = HfArg(default=None, help="Where downloads from the Hub are kept.")
+    model_revision: str = HfArg(default="main", help="Branch, tag or commit of the checkpoint.")
+    attn_implementation: str = HfArg(
         default="auto",
-        metadata={
-            "help": "The name of an implementation; `auto` is sdpa. All compute the same.",
-            "choices": list(ATTENTION_IMPLEMENTATIONS),
-        },
+        help="All compute the same; auto is sdpa.",
+        metadata={"choices": ["auto", "sdpa", "eager", "depth_flex", "depth_triton"]},
     )
-    num_sentence_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Number of sentence tokens of a DEPTH model (default: the tokenizer's, or 20)."},
-    )
-    hierarchical_encoder_mask: bool | None = field(
-        default=None,
-        metadata={"help": "Encoder, if false: sentence tokens attend to all tokens, not to their own sentence only."},
-    )
-    hierarchical_decoder_mask: bool | None = field(
-        default=None, metadata={"help": "Decoder, if false: sentence tokens attend to all earlier tokens."}
-    )
-    hierarchical_cross_mask: bool | None = field(
-        default=None, metadata={"help": "Cross-attention, if false: sentence tokens attend to all tokens."}
-    )
+    num_sentence_tokens: int | None = HfArg(default=None, help="Of DEPTH (default: the tokenizer's, or 20).")
+    hierarchical_encoder_mask: bool | None = HfArg(default=None, help="If false, sentence tokens see all tokens.")
+    hierarchical_decoder_mask: bool | None = HfArg(default=None, help="If false, they see all earlier tokens.")
+    hierarchical_cross_mask: bool | None = HfArg(default=None, help="If false, they see all tokens of the input.")
     # Fields of T5Config, for a model from scratch; `None` keeps the value of `config_name` or the default beside it.
-    vocab_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Rows of the embeddings; also size of a vocabulary trained here, with sentence tokens (default: "
-            "that of --config_name, else what the tokenizer needs; of a vocabulary trained here at most "
-            f"{DEFAULT_VOCAB_SIZE}, as the text allows)."
-        },
-    )
-    d_model: int | None = field(default=None, metadata={"help": "Hidden size of the model (default 512)."})
-    d_kv: int | None = field(default=None, metadata={"help": "Size of an attention head (default 64)."})
-    d_ff: int | None = field(default=None, metadata={"help": "Hidden size of the feed-forward layers (default 1024)."})
-    num_layers: int | None = field(default=None, metadata={"help": "Number of encoder layers (default 8)."})
-    num_decoder_layers: int | None = field(
-        default=None, metadata={"help": "Number of decoder layers (default: as the encoder)."}
-    )
-    num_heads: int | None = field(default=None, metadata={"help": "Number of attention heads (default 6)."})
-    dropout_rate: float | None = field(
-        default=None, metadata={"help": "Dropout (default: 0.0 from scratch, the checkpoint's otherwise)."}
-    )
-    feed_forward_proj: str | None = field(
-        default=None, metadata={"help": "`gated-gelu` (v1.1, default) or `relu` (v1.0)."}
-    )
-    tie_word_embeddings: bool | None = field(
-        default=None,
-        metadata={
-            "help": "true: the head is the scaled embedding (v1.0); false (default): a matrix of its own (v1.1)."
-        },
-    )
+    vocab_size: int | None = HfArg(default=None, help="Of the model, and of a vocabulary trained here (4096).")
+    d_model: int | None = HfArg(default=None, help="Hidden size of the model (default 512).")
+    d_kv: int | None = HfArg(default=None, help="Size of an attention head (default 64).")
+    d_ff: int | None = HfArg(default=None, help="Hidden size of the feed-forward layers (default 1024).")
+    num_layers: int | None = HfArg(default=None, help="Number of encoder layers (default 8).")
+    num_decoder_layers: int | None = HfArg(default=None, help="Number of decoder layers (default: as the encoder).")
+    num_heads: int | None = HfArg(default=None, help="Number of attention heads (default 6).")
+    dropout_rate: float | None = HfArg(default=None, help="Default: 0.0 from scratch, the checkpoint's otherwise.")
+    feed_forward_proj: str | None = HfArg(default=None, help="`gated-gelu` (v1.1, default) or `relu` (v1.0).")
+    tie_word_embeddings: bool | None = HfArg(default=None, help="true: as T5 v1.0; false (default): as v1.1.")
 
     def __post_init__(self):
-        check_ranges(self, RANGES, "--")
-        activation = (self.feed_forward_proj or "relu").removeprefix("gated-")
-        if activation not in ACT2FN:
-            raise ValueError(
-                f"`--feed_forward_proj {self.feed_forward_proj}` must be an activation function, with or without "
-                f"`gated-` before it, such as gated-gelu.{suggestion(activation, ACT2FN)}"
-            )
+        check_ranges(self, RANGES)
+        self._check_activation()
         if self.model_name_or_path is not None:
             _check_folder(self.model_name_or_path)
             given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
             if given:
                 raise ValueError(
-                    f"`--{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
+                    f"`{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
                     "starts from a checkpoint, which has its own size. Leave one of them out."
                 )
+
+    def _check_activation(self) -> None:
+        if self.feed_forward_proj is None:
+            return
+        from transformers.activations import ACT2FN
+
+        activation = self.feed_forward_proj.removeprefix("gated-")
+        if activation not in ACT2FN:
+            raise ValueError(
+                f"`feed_forward_proj` {self.feed_forward_proj} must be an activation function, with or without "
+                f"`gated-` before it, such as gated-gelu.{suggestion(activation, ACT2FN)}"
+            )
 
     @property
     def hub_arguments(self) -> dict[str, Any]:
@@ -133,8 +101,9 @@ class ModelArguments:
 
     def for_loading(self) -> dict[str, Any]:
         """The arguments of [`load_model`] but for the tokenizer."""
-        names = {item.name for item in fields(self)} & set(DepthConfig().to_dict()) - {"model_type"}
-        changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        from ..models.loading import SCRATCH_DEFAULTS, load_config
+
+        changes = {name: getattr(self, name) for name in CONFIG_FIELDS if getattr(self, name) is not None}
         source = self.model_name_or_path
         if source is None:
             changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
@@ -143,13 +112,15 @@ class ModelArguments:
         common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
         return {"name_or_config": source} | common | self.hub_arguments | changes
 
-    def load_tokenizer(self, of_data: str | None = None) -> PreTrainedTokenizerBase | None:
+    def load_tokenizer(self, of_data: str | None = None) -> "PreTrainedTokenizerBase | None":
         """
         The tokenizer that the arguments name, with sentence tokens for a DEPTH model; `None` if one is to be trained.
 
         Args:
             of_data: the folder of the tokenizer by which the data were prepared, for a model from scratch.
         """
+        from ..data.tokenization import load_tokenizer
+
         name = self.tokenizer_name or self.model_name_or_path or of_data
         if name is None and self.config_name is not None and not _is_without_tokenizer(self.config_name):
             name = self.config_name
@@ -157,8 +128,8 @@ class ModelArguments:
         return None if name is None else self._with_sentence_tokens(load_tokenizer(name, **self.hub_arguments))
 
     def train_tokenizer(
-        self, texts: Iterable[str | None], training_args: TrainingArguments
-    ) -> PreTrainedTokenizerBase:
+        self, texts: Iterable[str | None], training_args: "TrainingArguments"
+    ) -> "PreTrainedTokenizerBase":
         """
         A vocabulary trained on texts by the first process, and read from `output_dir` by all; with
         `save_on_each_node` by the first one of each node. The same texts give the same vocabulary.
@@ -167,6 +138,9 @@ class ModelArguments:
             texts: the training documents, of which at most `MAX_TOKENIZER_DOCUMENTS` are read: at equal distances if
                 they are a sequence, otherwise (a stream, the prompts of tasks) the first ones.
         """
+        from ..data.tokenization import NUM_SENTENCE_TOKENS, load_tokenizer
+        from ..data.vocabulary import train_tokenizer
+
         folder = Path(training_args.output_dir, "tokenizer")
         # Room for `<sent_i>` and `<eosen>`, also for a T5: so both kinds of model share one vocabulary.
         num_added = (self.num_sentence_tokens or NUM_SENTENCE_TOKENS) + 1
@@ -181,14 +155,16 @@ class ModelArguments:
                 except ValueError as error:
                     if self.vocab_size is None or "vocab_size" not in str(error):  # such as a text that is not read
                         raise
-                    difference = f"That is `--vocab_size {self.vocab_size}` without {num_added} ids for sentences."
+                    difference = f"That is `vocab_size` {self.vocab_size} without {num_added} ids for sentences."
                     raise ValueError(f"{error} ({difference})") from error
         if not folder.is_dir():
             raise ValueError("The first process has trained no tokenizer: its message says why.")
-        return self._with_sentence_tokens(AutoTokenizer.from_pretrained(folder))
+        return self._with_sentence_tokens(load_tokenizer(folder))
 
-    def _with_sentence_tokens(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    def _with_sentence_tokens(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
         """`tokenizer`, with sentence tokens if the model is a DEPTH model."""
+        from ..data.tokenization import NUM_SENTENCE_TOKENS, SENTENCE_TOKENS, add_sentence_tokens
+
         if self.model_type != "depth":
             return tokenizer
         has_them = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
@@ -201,10 +177,8 @@ class ModelArguments:
 class FineTuningModelArguments(ModelArguments):
     """[`ModelArguments`] of which a checkpoint's own kind is the default."""
 
-    model_type: str | None = field(
-        default=None,
-        metadata={"help": "`depth` or `t5` (default: the type of the checkpoint; `depth` from scratch)."}
-        | {"choices": list(MODEL_TYPES)},
+    model_type: str | None = HfArg(
+        default=None, help="Default: the checkpoint's; depth from scratch.", metadata={"choices": ["depth", "t5"]}
     )
 
     def complete(self) -> None:
@@ -214,6 +188,8 @@ class FineTuningModelArguments(ModelArguments):
 
     def _checkpoint_model_type(self) -> str:
         """The kind of the checkpoint. (What is neither a folder nor on the Hub may be either one, misspelt.)"""
+        from ..models.loading import checkpoint_model_type
+
         try:
             return checkpoint_model_type(self.model_name_or_path, **self.hub_arguments)
         except OSError as error:

@@ -1,9 +1,10 @@
 """What a vocabulary of collocations is made of."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ..data.pmi import MAX_COUNTED, MIN_COUNT, VOCABULARY_SIZE
+from transformers.hf_argparser import HfArg
+
 from ..ranges import AT_LEAST_ONE, check_ranges
 
 RANGES = dict.fromkeys(("pmi_vocab_size", "min_count", "max_counted"), AT_LEAST_ONE)
@@ -13,12 +14,12 @@ RANGES = dict.fromkeys(("pmi_vocab_size", "min_count", "max_counted"), AT_LEAST_
 class PMIArguments:
     """Where the vocabulary is written, and which n-grams it has."""
 
-    output_file: str = field(metadata={"help": "The vocabulary: one n-gram on each line."})
-    pmi_vocab_size: int = field(default=VOCABULARY_SIZE, metadata={"help": "Most n-grams of the vocabulary."})
-    min_count: int = field(default=MIN_COUNT, metadata={"help": "Leave out n-grams that come less often."})
-    max_counted: int = field(
-        default=MAX_COUNTED, metadata={"help": "Most n-grams of each length to hold in memory; rare ones are dropped."}
-    )
+    _argument_group_name = "vocabulary of collocations"
+
+    output_file: str = HfArg(help="The vocabulary: one n-gram on each line.")
+    pmi_vocab_size: int = HfArg(default=800000, help="Most n-grams of the vocabulary.")
+    min_count: int = HfArg(default=10, help="Leave out n-grams that come less often.")
+    max_counted: int = HfArg(default=10000000, help="Most n-grams of each length in memory.")
 
     def __post_init__(self):
         check_ranges(self, RANGES, "--")

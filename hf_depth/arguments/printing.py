@@ -21,6 +21,7 @@ def lasting_output() -> Iterator[None]:
     Meanwhile, nothing that is printed ends the script.
 
     - A character that the encoding of stdout lacks (Windows, `LC_ALL=C`) is printed as an escape, as on stderr.
+    - A stream that is closed (`>&-`) is opened on nothing: its number would go to the next file.
     - Once its reader is gone (a `tee` that was killed, a terminal that was closed on a script in the background), what
       is printed is lost. On a full disk it is lost as long as there is no room.
 
@@ -28,6 +29,9 @@ def lasting_output() -> Iterator[None]:
     ...     print("step 1")
     step 1
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # until the process ends
     with contextlib.ExitStack() as guards:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and not hasattr(stream.write, "never_fails"):

@@ -1,21 +1,19 @@
 """Which tasks a script trains and evaluates on, and with which data: the arguments, and the tasks that they name."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from ..data.files import FILE_ARGUMENTS
+from transformers.hf_argparser import HfArg
+
 from ..ranges import AT_LEAST_ONE, Range, check_ranges
-from ..tasks.config import TASK_CONFIG_FILE, TaskConfig, find_task_config
-from ..tasks.loaders.discourse import DiscourseOptions
-from ..tasks.loaders.natural_instructions import NaturalInstructionsOptions
-from ..tasks.loading import LOADERS, get_loader
-from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names, training_tasks
-from ..tasks.sources import TaskFiles
-from ..tasks.spec import TaskSpec
-from .data_args import SHARED_RANGES
+from .data_args import FILE_FLAGS, SHARED_RANGES
 from .model_args import ModelArguments
 from .parser import parse_arguments
+
+if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
+    from ..tasks.config import TaskConfig
+    from ..tasks.spec import TaskSpec
 
 ALL_TASKS = "all"
 
@@ -33,122 +31,65 @@ class TaskArguments:
     """
     The tasks, their data, and what becomes of them.
 
-    A flag that is named as an option of a loader (`tasks.loading.LOADERS`) is that option.
+    What is named as an option of a loader (`tasks.loading.LOADERS`) is that option.
     """
 
-    benchmark: str | None = field(
-        default=None,
-        metadata={"help": "glue, disco_eval, natural_instructions, discourse, python, or one of your own."},
-    )
-    dataset_name: list[str] | None = field(
-        default=None, metadata={"help": "Tasks of the benchmark, or `all`: several are mixed in training."}
-    )
-    excluded_datasets: list[str] | None = field(default=None, metadata={"help": "Tasks that `all` leaves out."})
-    task_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "YAML files that describe tasks of your own, of which --dataset_name may name some."},
-    )
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Examples in the task's columns: json, jsonl, csv, tsv, parquet, or .gz of these; DiscoEval and "
-            "discourse tasks read txt too."
-        },
-    )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Likewise, validation examples."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Likewise, test examples, for --do_predict."})
-    dataset_dir: str | None = field(
-        default=None, metadata={"help": "Folder with the files of a task, or with one such folder per task."}
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples of a task only."})
-    max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Evaluate on so many examples of a split only."}
-    )
-    max_predict_samples: int | None = field(
-        default=None, metadata={"help": "Predict so many examples of a split only."}
-    )
-    split_seed: int = field(
-        default=42,
-        metadata={"help": "Of splits and of the examples to evaluate on, which --seed does not change."},
-    )
-    max_source_length: int | None = field(
-        default=None, metadata={"help": "Longest input in tokens (default: the task's)."}
-    )
-    max_target_length: int | None = field(
-        default=None, metadata={"help": "Longest target in tokens (default: the task's)."}
-    )
-    sentence_language: str = field(
-        default="en", metadata={"help": "Language for splitting sentences, or lines: each line is one."}
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that prepare the examples."}
-    )
-    overwrite_cache: bool = field(default=False, metadata={"help": "Prepare the examples anew."})
-    pad_to_multiple_of: int | None = field(default=None, metadata={"help": "Pad lengths to a multiple of this."})
-    mixing_temperature: float = field(
-        default=1.0, metadata={"help": "Several tasks: 1 draws in proportion to their examples, more evens them out."}
-    )
-    mixing_maximum: int = field(
-        default=65_536, metadata={"help": "Several tasks: a larger one is drawn as if it had so many examples."}
-    )
-    text_column: str = field(
-        default=DiscourseOptions.text_column, metadata={"help": "Discourse: column that holds the documents."}
-    )
-    max_examples_per_document: int | None = field(
-        default=DiscourseOptions.max_examples_per_document,
-        metadata={"help": "Discourse: examples of one document at most."},
-    )
-    test_split_percentage: float = field(
-        default=DiscourseOptions.test_split_percentage,
-        metadata={
-            "help": "Discourse, python: documents to test on, at most --validation_split_percentage of pre-training."
-        },
-    )
-    add_task_definition: bool = field(
-        default=NaturalInstructionsOptions.add_task_definition,
-        metadata={"help": "Natural Instructions: show the definition."},
-    )
-    num_pos_examples: int = field(
-        default=NaturalInstructionsOptions.num_pos_examples,
-        metadata={"help": "Natural Instructions: positive examples to show."},
-    )
-    num_neg_examples: int = field(
-        default=NaturalInstructionsOptions.num_neg_examples,
-        metadata={"help": "Natural Instructions: negative examples to show."},
-    )
-    add_explanation: bool = field(
-        default=NaturalInstructionsOptions.add_explanation,
-        metadata={"help": "Natural Instructions: explain the examples."},
-    )
-    add_task_name: bool = field(
-        default=NaturalInstructionsOptions.add_task_name,
-        metadata={"help": "Natural Instructions: show the name of the task."},
-    )
-    tk_instruct: bool = field(
-        default=NaturalInstructionsOptions.tk_instruct,
-        metadata={"help": "Natural Instructions: one of five kinds of prompt, at random."},
-    )
-    max_num_instances_per_task: int | None = field(
-        default=NaturalInstructionsOptions.max_num_instances_per_task,
-        metadata={"help": "Natural Instructions: training examples of one of its tasks."},
-    )
-    max_num_instances_per_eval_task: int | None = field(
-        default=NaturalInstructionsOptions.max_num_instances_per_eval_task,
-        metadata={"help": "Natural Instructions: test examples of one of its tasks; the first ones."},
-    )
+    _argument_group_name = "tasks and their data"
+    option_groups = {
+        "loader_options": (
+            *("text_column", "max_examples_per_document", "test_split_percentage", "add_task_definition"),
+            *("num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name", "tk_instruct"),
+            *("max_num_instances_per_task", "max_num_instances_per_eval_task"),
+        )
+    }
+
+    benchmark: str | None = HfArg(default=None, help="glue, disco_eval, natural_instructions, discourse, python, …")
+    dataset_name: list[str] | None = HfArg(default=None, help="Tasks of it, or all: several are mixed in training.")
+    excluded_datasets: list[str] | None = HfArg(default=None, help="Tasks that all leaves out.")
+    task_file: list[str] | None = HfArg(default=None, help="YAML files of tasks of your own.")
+    train_file: list[str] | None = HfArg(default=None, help="Examples: json, jsonl, csv, tsv, parquet, or .gz.")
+    validation_file: list[str] | None = HfArg(default=None, help="Likewise, validation examples.")
+    test_file: list[str] | None = HfArg(default=None, help="Likewise, test examples, for --do_predict.")
+    dataset_dir: str | None = HfArg(default=None, help="Folder of a task, or with one folder per task.")
+    max_train_samples: int | None = HfArg(default=None, help="So many examples of a task only.")
+    max_eval_samples: int | None = HfArg(default=None, help="So many examples of a split only.")
+    max_predict_samples: int | None = HfArg(default=None, help="So many examples of a split only.")
+    split_seed: int = HfArg(default=42, help="Of splits and limits; --seed has no part in it.")
+    max_source_length: int | None = HfArg(default=None, help="Longest input in tokens (default: the task's).")
+    max_target_length: int | None = HfArg(default=None, help="Longest target in tokens (default: the task's).")
+    sentence_language: str = HfArg(default="en", help="For splitting sentences, or lines: each line is one.")
+    preprocessing_num_workers: int | None = HfArg(default=None, help="Processes that prepare the examples.")
+    overwrite_cache: bool = HfArg(default=False, help="Prepare the examples anew.")
+    pad_to_multiple_of: int | None = HfArg(default=None, help="Pad lengths to a multiple of this.")
+    mixing_temperature: float = HfArg(default=1.0, help="Several tasks: above 1 draws them more evenly.")
+    mixing_maximum: int = HfArg(default=65536, help="Several tasks: a larger one counts as one of this size.")
+    # Options of loaders.
+    text_column: str = HfArg(default="text", help="Discourse: column that holds the documents.")
+    max_examples_per_document: int | None = HfArg(default=20, help="Discourse: examples of one document at most.")
+    test_split_percentage: float = HfArg(default=5, help="Discourse, python: documents to test on.")
+    add_task_definition: bool = HfArg(default=True, help="Natural Instructions: show the definition.")
+    num_pos_examples: int = HfArg(default=2, help="Natural Instructions: positive examples to show.")
+    num_neg_examples: int = HfArg(default=0, help="Natural Instructions: negative examples to show.")
+    add_explanation: bool = HfArg(default=False, help="Natural Instructions: explain the examples.")
+    add_task_name: bool = HfArg(default=False, help="Natural Instructions: show the name of the task.")
+    tk_instruct: bool = HfArg(default=False, help="Natural Instructions: one of five kinds of prompt, at random.")
+    max_num_instances_per_task: int | None = HfArg(default=100, help="Natural Instructions: in training.")
+    max_num_instances_per_eval_task: int | None = HfArg(default=100, help="Natural Instructions: in a test.")
 
     def __post_init__(self):
-        check_ranges(self, RANGES, "--")
+        from ..tasks.loading import LOADERS
+
+        check_ranges(self, RANGES)
         for loader in LOADERS.values():
             loader.options(**self._options(loader.option_names))  # raises if a value is wrong
         if self.excluded_datasets and ALL_TASKS not in (self.dataset_name or ()):
             raise ValueError(f"`--excluded_datasets` is for `--dataset_name {ALL_TASKS}`, which names all others.")
 
     def _options(self, names: Sequence[str]) -> dict[str, Any]:
-        """The flags among options of a loader; some options have no flag."""
+        """The fields among options of a loader; one option has none."""
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
-    def for_loading(self, tasks: Sequence[TaskSpec], cache_dir: str | None = None) -> dict[str, Any]:
+    def for_loading(self, tasks: "Sequence[TaskSpec]", cache_dir: str | None = None) -> dict[str, Any]:
         """
         The arguments of [`TaskSplits.load`] but for what the run needs and its seed.
 
@@ -156,7 +97,11 @@ class TaskArguments:
             tasks: those of [`chosen_tasks`].
             cache_dir: as for `datasets.load_dataset`.
         """
-        files = (*FILE_ARGUMENTS, "dataset_dir")
+        from ..tasks.loading import get_loader
+        from ..tasks.registry import training_tasks
+        from ..tasks.sources import TaskFiles
+
+        files = (*FILE_FLAGS, "dataset_dir")
         limits = ("max_train_samples", "max_eval_samples", "max_predict_samples")
         others = ("max_source_length", "max_target_length", "sentence_language", "split_seed")
         loaders = [get_loader(task) for task in [*training_tasks(tasks), *tasks]]
@@ -176,7 +121,7 @@ class TaskArguments:
         return {"mixing_maximum": self.mixing_maximum, "mixing_temperature": self.mixing_temperature}
 
 
-def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> TaskConfig | None:
+def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> "TaskConfig | None":
     """
     What the folder of a fine-tuned model says about its tasks, if the arguments name no others: neither a benchmark
     nor a task file, and by `dataset_name` at most some of the model's tasks.
@@ -184,6 +129,8 @@ def model_tasks(model_args: ModelArguments, task_args: TaskArguments) -> TaskCon
     Raises:
         `OSError`: if no task is named, and there is no such model.
     """
+    from ..tasks.config import find_task_config
+
     names = task_args.dataset_name
     if (
         model_args.model_name_or_path is None
@@ -232,8 +179,11 @@ def parse_task_arguments(
     return *parsed, tasks
 
 
-def _config_of_training(model_args: ModelArguments, tasks: Sequence[TaskSpec]) -> TaskConfig | None:
+def _config_of_training(model_args: ModelArguments, tasks: "Sequence[TaskSpec]") -> "TaskConfig | None":
     """What the model's folder says, if it was fine-tuned on what these tasks without training data are trained on."""
+    from ..tasks.config import find_task_config
+    from ..tasks.registry import training_tasks
+
     if model_args.model_name_or_path is None or any(task.train_split for task in tasks):
         return None
     try:
@@ -244,7 +194,7 @@ def _config_of_training(model_args: ModelArguments, tasks: Sequence[TaskSpec]) -
     return config if config and set(trained) <= set(config.task_names) else None
 
 
-def task_defaults(config: TaskConfig) -> dict[str, Any]:
+def task_defaults(config: "TaskConfig") -> dict[str, Any]:
     """The defaults of flags with which a fine-tuned model reads examples and predicts as in its own run."""
     names = ("sentence_language", "prediction_mode", "length_normalize_scores")
     defaults = {name: getattr(config, name) for name in (*names, "generation_max_length", "generation_num_beams")}
@@ -254,8 +204,8 @@ def task_defaults(config: TaskConfig) -> dict[str, Any]:
 
 
 def chosen_tasks(
-    task_args: TaskArguments, config: TaskConfig | None = None, model_name_or_path: str | None = None
-) -> list[TaskSpec]:
+    task_args: TaskArguments, config: "TaskConfig | None" = None, model_name_or_path: str | None = None
+) -> "list[TaskSpec]":
     """
     The tasks that the arguments name, or those of a fine-tuned model.
 
@@ -267,6 +217,9 @@ def chosen_tasks(
     Raises:
         `ValueError`: if they name none, or one that does not exist.
     """
+    from ..tasks.config import TASK_CONFIG_FILE
+    from ..tasks.registry import DATASET_VALS, get_task, load_task_file, task_names
+
     if config is not None:
         return [config.task(name) for name in task_args.dataset_name or config.task_names]
     files = [load_task_file(path) for path in task_args.task_file or ()]
@@ -290,7 +243,9 @@ def chosen_tasks(
     return list({task.full_name: task for task in tasks}.values())  # aliases name a task a second time
 
 
-def _named_tasks(task_args: TaskArguments) -> list[TaskSpec]:
+def _named_tasks(task_args: TaskArguments) -> "list[TaskSpec]":
+    from ..tasks.registry import DATASET_VALS, get_task, task_names
+
     names = task_args.dataset_name
     if ALL_TASKS in names:
         if task_args.benchmark is None:

@@ -12,9 +12,11 @@ from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import tiny_tokenizer
+from hf_depth.arguments import data_args
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import TaskArguments
+from hf_depth.data import corpus, files, mixture, shard_preparation
 from hf_depth.data.base_objective import Objective
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.denoisers import Denoiser
@@ -140,7 +142,7 @@ class CorpusArgumentsTest(parameterized.TestCase):
     def test_any_other_source_takes_the_place_of_a_mixture_or_of_files(self, flags):
         config = Path(self.enter_context(tempfile.TemporaryDirectory()), "run.yaml")
         for text in (
-            "dataset_mixture: ['name=a,weight=1,train_file=b.txt']\nmixture_temperature: 2.0\n",
+            "dataset_mixture: ['name=a,weight=1,train_file=b.txt']\ndata_options: {mixture_temperature: 2.0}\n",
             "train_file: b.txt\nvalidation_file: c.txt\n" * ("dataset_name" in flags),
         ):
             config.write_text(text + "text_column: body\n")
@@ -165,7 +167,7 @@ class CorpusArgumentsTest(parameterized.TestCase):
 
     @parameterized.parameters(CorpusArguments, TaskArguments)
     def test_the_number_of_processes_has_a_limit(self, kind):
-        with self.assertRaisesRegex(ValueError, "`--preprocessing_num_workers` must be between 0 and 1024, got 1025"):
+        with self.assertRaisesRegex(ValueError, "`preprocessing_num_workers` must be between 0 and 1024, got 1025"):
             kind(preprocessing_num_workers=1025)
 
     @parameterized.parameters(
@@ -279,7 +281,10 @@ class CorpusArgumentsTest(parameterized.TestCase):
         ({"validation_file": ["a.txt"]}, "either `--dataset_mixture` or `--validation_file`"),
         ({"streaming": True, "mixture_stopping_strategy": "first_exhausted"}, "has no meaning for streams"),
         ({"dataset_mixture": ["name=a,train_file=a.txt"], "streaming": True}, "give each source .* a `weight`"),
-        ({"dataset_mixture": None, "mixture_temperature": 2.0}, "for `--dataset_mixture`, which is missing"),
+        (
+            {"dataset_mixture": None, "mixture_temperature": 2.0},
+            "`mixture_temperature` is for `--dataset_mixture`, which is missing",
+        ),
     )
     def test_what_contradicts_a_mixture_is_refused(self, changes, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -299,6 +304,19 @@ class CorpusArgumentsTest(parameterized.TestCase):
         folder = Path(self.enter_context(tempfile.TemporaryDirectory()), "c4")
         folder.mkdir()
         self.assertEqual(CorpusArguments(dataset_name=str(folder)).source, "c4")
+
+
+class ConstantsTest(parameterized.TestCase):
+    """What a parser must not import for seconds is written out where it is needed."""
+
+    def test_choices_and_defaults(self):
+        arguments = CorpusArguments()
+        choices = {item.name: item.metadata.get("choices") for item in fields(CorpusArguments)}
+        self.assertEqual(choices["mixture_stopping_strategy"], list(mixture.STOPPING_STRATEGIES))
+        self.assertEqual(arguments.validation_split_percentage, corpus.HELD_OUT_PERCENTAGE)
+        self.assertEqual(arguments.shard_megabytes * 10**6, shard_preparation.SHARD_SIZE)
+        self.assertEqual(data_args.FILE_FLAGS, files.FILE_ARGUMENTS)
+        self.assertEqual(data_args.CORPUS_RANGES["mixture_temperature"], mixture.RANGES["temperature"])
 
 
 class ObjectiveArgumentsTest(parameterized.TestCase):
@@ -322,10 +340,12 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
         objective, size = OBJECTIVES[model_type, name], len(TOKENIZER)
         self.assertEqual(arguments.build(model_type, TOKENIZER).settings, objective(TOKENIZER).settings)
         self.assertLen(TOKENIZER, size)
-        flags = "--max_source_length 512 --mean_noise_span_length 3 --packing false --mode_tokens"
+        flags = (
+            "--max_source_length 512 --mean_noise_span_length 3 --packing false --objective_options mode_tokens=true"
+        )
         given = {"max_source_length": 512, "mean_noise_span_length": 3.0, "packing": False, "mode_tokens": True}
         if model_type == "t5":
-            flags, given["pack_examples"] = f"{flags} --pack_examples false", False
+            flags, given["pack_examples"] = f"{flags},pack_examples=false", False
         (arguments,) = parse_arguments([ObjectiveArguments], ["--objective", name, *flags.split()])
         settings = {item.name for item in fields(objective)}
         expected = objective(TOKENIZER, **{key: given[key] for key in settings & given.keys()})
@@ -357,9 +377,9 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
         ("--packing", "packing", True),
         ("--packing false", "packing", False),
         ("--packing null", "packing", None),
-        ("--no_mode_tokens", "mode_tokens", False),
-        ("--no-mode-tokens", "mode_tokens", False),
-        ("--mode_tokens", "mode_tokens", True),
+        ("--no_packing", "packing", False),
+        ("--no-pad-to-max-length", "pad_to_max_length", False),
+        ("--objective_options mode_tokens=false", "mode_tokens", False),
         ("--seed 3", "packing", None),
     )
     def test_a_switch_without_a_default_needs_no_value(self, flags, name, expected):
@@ -368,7 +388,7 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
 
     def test_an_unknown_objective_is_refused_with_the_names_of_all(self):
         with self.assertRaisesRegex(ValueError, "`--objective` must be one of 'span_corruption', .*got 'spans'"):
-            ObjectiveArguments(objective="spans").check("t5")
+            ObjectiveArguments(objective="spans")
 
     @parameterized.parameters(*OBJECTIVES.values())
     def test_every_setting_of_an_objective_is_a_flag(self, objective):
@@ -398,15 +418,15 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("depth", {"objective": "mixture_of_denoisers"}, "--objective mixture_of_denoisers.*model_type t5"),
         ("t5", {"denoisers": ["{density: 3}"]}, "`density` of a denoiser"),
-        ("t5", {"pmi_vocab_file": "nowhere.txt"}, "--pmi_vocab_file nowhere.txt.*no such file"),
+        ("t5", {"pmi_vocab_file": "nowhere.txt"}, "`pmi_vocab_file` nowhere.txt: .*no such file"),
         (
             "t5",
             {"pmi_vocab_file": __file__, "objective": "prefix_lm"},
             "is for `--objective span_corruption`, not pre",
         ),
-        ("depth", {"pack_examples": True}, "--pack_examples True.*model_type t5"),
-        ("t5", {"packing": True, "pack_examples": True}, "`--packing` .* `--pack_examples` .* choose one"),
-        ("t5", {"packed_target_length": 9}, "`--packed_target_length` is the length of packed rows"),
+        ("depth", {"pack_examples": True}, "`pack_examples` is for .*model_type t5"),
+        ("t5", {"packing": True, "pack_examples": True}, "`--packing` .* `pack_examples` .* choose one"),
+        ("t5", {"packed_target_length": 9}, "`packed_target_length` is the length of packed rows"),
         ("t5", {"mlm_probability": 0.0}, "mlm_probability"),
         ("depth", {"mean_noise_span_length": 0.0}, "mean_noise_span_length"),
         ("depth", {"sentence_shuffling_probability": -0.1}, "sentence_shuffling_probability"),
@@ -427,7 +447,7 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
             return
         with self.assertLogs("hf_depth.arguments.data_args", "WARNING") as logs:
             arguments.build(model_type, TOKENIZER)
-        self.assertIn("`--min_sentences 2` has no effect with `--model_type t5`", logs.output[0])
+        self.assertIn("`min_sentences` 2 has no effect with `--model_type t5`", logs.output[0])
 
     def test_the_collator_draws_by_the_data_seed(self):
         arguments = ObjectiveArguments(pad_to_max_length=True)

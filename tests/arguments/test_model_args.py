@@ -3,6 +3,7 @@
 import logging
 import os
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from unittest import mock
 
@@ -11,9 +12,11 @@ from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
-from hf_depth import DepthTrainingArguments
+from hf_depth import DepthConfig, DepthTrainingArguments
+from hf_depth.arguments import model_args
 from hf_depth.arguments.data_args import CorpusArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments, _some
+from hf_depth.models import loading
 from tiny_training import tiny_model
 
 
@@ -30,13 +33,13 @@ def train_on_a_node(folder: str):
 
 class ModelArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ({"num_layers": 0}, "`--num_layers` must be at least 1, got 0"),
-        ({"d_model": -1}, "`--d_model` must be at least 1, got -1"),
-        ({"dropout_rate": 1.0}, "`--dropout_rate` must be at least 0 and below 1, got 1.0"),
-        ({"feed_forward_proj": "gated"}, "`--feed_forward_proj gated` must be an activation function"),
+        ({"num_layers": 0}, "`num_layers` must be at least 1, got 0"),
+        ({"d_model": -1}, "`d_model` must be at least 1, got -1"),
+        ({"dropout_rate": 1.0}, "`dropout_rate` must be at least 0 and below 1, got 1.0"),
+        ({"feed_forward_proj": "gated"}, "`feed_forward_proj` gated must be an activation function"),
         ({"model_name_or_path": ""}, "`--model_name_or_path` is empty"),
         ({"model_name_or_path": "./nowhere"}, "`--model_name_or_path ./nowhere`: there is no such folder"),
-        ({"model_name_or_path": "google/t5", "num_heads": 2}, "`--num_heads` sizes a model from scratch"),
+        ({"model_name_or_path": "google/t5", "num_heads": 2}, "`num_heads` sizes a model from scratch"),
     )
     def test_a_wrong_value_is_named(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -45,7 +48,7 @@ class ModelArgumentsTest(parameterized.TestCase):
     def test_a_vocabulary_of_a_wrong_size_is_told_in_the_numbers_of_the_flag(self):
         with tempfile.TemporaryDirectory() as folder:
             training_args = DepthTrainingArguments(folder, use_cpu=True)
-            with self.assertRaisesRegex(ValueError, r"=1979 .*That is `--vocab_size 2000` without 21 ids"):
+            with self.assertRaisesRegex(ValueError, r"=1979 .*That is `vocab_size` 2000 without 21 ids"):
                 ModelArguments(vocab_size=2000).train_tokenizer(SENTENCES, training_args)
 
     def test_nodes_with_disks_of_their_own_have_the_same_vocabulary(self):
@@ -95,6 +98,21 @@ class ModelArgumentsTest(parameterized.TestCase):
         self.assertEqual(arguments.for_loading().get("dropout_rate"), expected)
 
 
+class ConstantsTest(parameterized.TestCase):
+    """What a parser must not import for seconds is written out where it is needed."""
+
+    def test_the_fields_of_a_configuration(self):
+        self.assertEqual((model_args.SIZES, model_args.SIZE_FIELDS), (loading.SIZES, loading.SIZE_FIELDS))
+        self.assertContainsSubset(model_args.CONFIG_FIELDS, DepthConfig().to_dict())
+
+    def test_the_choices_of_flags(self):
+        choices = {
+            item.name: item.metadata["choices"] for item in fields(ModelArguments) if "choices" in item.metadata
+        }
+        self.assertEqual(choices["model_type"], list(loading.MODEL_TYPES))
+        self.assertEqual(choices["attn_implementation"], list(loading.ATTENTION_IMPLEMENTATIONS))
+
+
 class FineTuningModelArgumentsTest(parameterized.TestCase):
     @parameterized.parameters("depth", "t5")
     def test_the_type_is_that_of_the_checkpoint(self, kind):
@@ -104,7 +122,7 @@ class FineTuningModelArgumentsTest(parameterized.TestCase):
             arguments.complete()
         self.assertEqual(arguments.model_type, kind)
 
-    @mock.patch("hf_depth.arguments.model_args.checkpoint_model_type", side_effect=OSError("No connection.\nTry."))
+    @mock.patch("hf_depth.models.loading.checkpoint_model_type", side_effect=OSError("No connection.\nTry."))
     def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_told_as_both(self, _):
         message = "`--model_name_or_path runs/gone`: there is no such folder here.*: No connection.$"
         with self.assertRaisesRegex(ValueError, message):

@@ -5,8 +5,10 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import textwrap
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -15,11 +17,9 @@ from unittest import mock
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
-from helpers import script_arguments
+from helpers import process_environment, script_arguments
 from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.removed_flags import REMOVED_FLAGS
-from hf_depth.arguments.topics import OTHER, TOPICS, topic_of
 
 
 @dataclass
@@ -44,6 +44,20 @@ class Arguments:
     def __post_init__(self):
         if self.learning_rate <= 0:
             raise ValueError(f"`--learning_rate` must be above 0, got {self.learning_rate}")
+
+
+@dataclass
+class OptionArguments:
+    """Fields that are options of a flag."""
+
+    _argument_group_name = "model"
+    option_groups = {"config_overrides": ("d_model", "tied", "gated", "layers")}
+
+    model_type: str = "depth"
+    d_model: int | None = field(default=None, metadata={"help": "Hidden size."})
+    tied: bool | None = None
+    gated: bool = True
+    layers: list[str] | None = None
 
 
 @dataclass
@@ -212,62 +226,77 @@ class ParseArgumentsTest(ArgumentsTestCase):
         with mock.patch("sys.argv", ["script.py", "--max_steps", "4"]):
             self.assertEqual(parse_arguments([Arguments]), (Arguments(max_steps=4),))
 
+    @parameterized.named_parameters(
+        ("pairs", ["--config_overrides", "d_model=64,tied=false"], {"d_model": 64, "tied": False}),
+        ("joined", ["--config-overrides=d_model=64"], {"d_model": 64}),
+        (
+            "json",
+            ["--config_overrides", '{"d_model": 64, "layers": ["a", "b"]}'],
+            {"d_model": 64, "layers": ["a", "b"]},
+        ),
+        ("by_itself", ["--config_overrides.d_model", "64"], {"d_model": 64}),
+        ("null", ["--config_overrides", "d_model=null"], {}),
+        ("last_wins", ["--config_overrides", "d_model=1", "--config_overrides", "d_model=64"], {"d_model": 64}),
+        ("switched_off", ["--config_overrides", "gated=false"], {"gated": False}),
+    )
+    def test_options_of_a_flag_fill_their_fields(self, args, expected):
+        self.assertEqual(parse_arguments([OptionArguments], args), (OptionArguments(**expected),))
+
+    def test_options_of_a_flag_override_those_of_the_file_one_by_one(self):
+        path = self.config("config_overrides:\n  d_model: 32\n  tied: no\n  layers: [a]\nmodel_type: t5\n")
+        (arguments,) = parse_arguments([OptionArguments], [path, "--config_overrides", "d_model=64"])
+        self.assertEqual(arguments, OptionArguments("t5", d_model=64, tied=False, layers=["a"]))
+
+    def help(self, types, flag="--help"):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), self.assertRaises(SystemExit) as context:
+            parse_arguments(types, [flag], description="Trains a model.")
+        self.assertEqual(context.exception.code, 0)
+        return output.getvalue()
+
     @parameterized.parameters(
         (Arguments, ("--max_train_samples", "{depth,t5}", "{longest,max_length}")),
         (Seq2SeqTrainingArguments, ("--save_total_limit", "--predict_with_generate")),
+        (OptionArguments, ("--config_overrides.d_model INT", "Hidden size.")),
     )
-    def test_help_lists_every_argument_and_its_choices(self, dataclass_type, expected):
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output), self.assertRaises(SystemExit) as context:
-            parse_arguments([dataclass_type], ["--help"], description="Trains a model.")
-        self.assertEqual(context.exception.code, 0)
+    def test_all_arguments_are_explained_on_demand(self, dataclass_type, expected):
         for text in ("Trains a model.", "[CONFIG.yaml | CONFIG.json]", *expected):
-            self.assertIn(text, output.getvalue())
+            self.assertIn(text, self.help([dataclass_type], "--help_all"))
 
     @parameterized.parameters(
-        ("examples/pretrain_t5.py",),
-        ("examples/fine_tune_t5.py",),
-        ("examples/compare_checkpoints.py",),
-        ("examples/build_pmi_vocabulary.py",),
+        "examples/pretrain_t5.py",
+        "examples/fine_tune_t5.py",
+        "examples/compare_checkpoints.py",
+        "examples/build_pmi_vocabulary.py",
     )
-    def test_help_shows_each_flag_of_a_script_once_with_its_default_by_topic(self, script):
+    def test_help_shows_our_flags_of_a_script_once_each_in_a_line_by_topic(self, script):
         types = [CompareArguments] if "compare" in script else script_arguments(script)
-        names = {one.name: one for cls in types for one in fields(cls) if one.init}
-        sections = self.help_sections(types)
-        shown = re.findall(r"^  --(\w+)", "\n".join(sections.values()), re.MULTILINE)
-        self.assertCountEqual(shown, names)
-        for topic, text in sections.items():
-            for entry in re.split(r"^  (?=--)", text, flags=re.MULTILINE)[1:]:
-                name = re.match(r"--(\w+)", entry)[1]
-                self.assertEqual(topic, topic_of(name), name)
-                is_required = names[name].default is MISSING and names[name].default_factory is MISSING
-                self.assertIn("(required)" if is_required else "default", entry.lower())
-                is_switch = names[name].type in (bool, bool | None) and names[name].default in (True, None)
-                self.assertLessEqual(len(re.findall(r"--no_", entry)), is_switch, name)
+        text = self.help(types)
+        ours = {item.name for kind in types for item in fields(kind) if item.init}
+        is_training = any(issubclass(kind, Seq2SeqTrainingArguments) for kind in types)
+        if is_training:
+            ours -= {item.name for item in fields(Seq2SeqTrainingArguments)}
+            self.assertIn("`--help_all` explains them", text)
+        for group, names in (one for kind in types for one in getattr(kind, "option_groups", {}).items()):
+            ours = ours - set(names) | {group}
+            self.assertContainsSubset(names, [item.name for kind in types for item in fields(kind)])
+        shown = re.findall(r"^  --(\w+)", text, re.MULTILINE)
+        self.assertCountEqual([name for name in shown if name != "help_all"], ours)
+        self.assertLessEqual(len(ours), 45)
+        self.assertLess(text.count("\n"), 80)
+        for kind in types:
+            self.assertIn(f"\n{kind._argument_group_name}:\n", text)
 
-    def help_sections(self, types):
-        """The flags that `--help` prints, by the titles of its groups."""
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output), self.assertRaises(SystemExit):
-            parse_arguments(types, ["--help"])
-        parts = re.split(r"^(\S.*):\n", output.getvalue().split("show this help message and exit")[1], flags=re.M)
-        return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-    def test_each_flag_with_a_topic_is_one_of_a_script_and_has_one_topic(self):
-        types = [CompareArguments, *script_arguments("examples/pretrain_t5.py")]
-        types += script_arguments("examples/fine_tune_t5.py") + script_arguments("examples/build_pmi_vocabulary.py")
-        types += script_arguments("sweeps/generate.py")
-        listed = [name for names in TOPICS.values() for name in names]
-        there = {one.name for cls in types for one in fields(cls)}
-        since_5_23 = {"activation_checkpointing", "activation_checkpointing_kwargs"}  # of transformers
-        self.assertContainsSubset(listed, there | since_5_23)
-        self.assertLen(set(listed), len(listed))
-
-    def test_our_own_flags_have_a_topic(self):
-        inherited = {one.name for one in fields(Seq2SeqTrainingArguments)}
-        for script in ("examples/pretrain_t5.py", "examples/fine_tune_t5.py"):
-            for one in (one for cls in script_arguments(script) for one in fields(cls)):
-                self.assertTrue(one.name in inherited or topic_of(one.name) != OTHER, one.name)
+    def test_help_and_a_typo_wait_for_no_model_and_no_data(self):
+        """Each of these takes about as long to import as all that a parser needs."""
+        code = "import sys, {0}; print({{'{1}'}} & sys.modules.keys())"
+        heavy = "','".join(("datasets", "pandas", "scipy", "transformers.modeling_utils", "transformers.trainer"))
+        modules = "hf_depth.arguments.data_args, hf_depth.arguments.task_args, hf_depth.training.training_args"
+        modules += ", hf_depth.arguments.pmi_args, hf_depth.arguments.compare_args"
+        modules += ", hf_depth.training.checkpoints.stopping"
+        command = [sys.executable, "-c", code.format(modules, heavy)]
+        process = subprocess.run(command, env=process_environment(), capture_output=True, text=True)
+        self.assertEqual(process.stdout, "set()\n", process.stderr)
 
 
 class ErrorTest(ArgumentsTestCase):
@@ -275,14 +304,12 @@ class ErrorTest(ArgumentsTestCase):
         ("misspelt", ["--lerning_rate", "1"], "unknown argument `--lerning_rate`; did you mean `--learning_rate`?"),
         ("joined", ["--lerning-rate=1"], "unknown argument `--lerning-rate`; did you mean `--learning_rate`?"),
         ("beginning_of_a_name", ["--max_tr", "1"], "unknown argument `--max_tr`"),
-        ("nothing_near", ["--zzz"], "unknown argument `--zzz`; `--help` lists all arguments"),
-        ("renamed", ["--evaluation_strategy", "no"], "`--evaluation_strategy`: use `--eval_strategy`"),
-        ("earlier_name", ["--input_seq_length", "512"], "`--input_seq_length`: use `--max_source_length`"),
-        ("secret", ["--auth_token", "hf_x"], "`--auth_token`: log in once by `hf auth login`"),
-        ("hydra", ["--optim.base_lr=1"], "unknown argument `--optim.base_lr`: use `--learning_rate`"),
-        ("bert", ["--hidden_size", "512"], "unknown argument `--hidden_size`: use `--d_model`"),
-        ("warmup", ["--warmup_ratio", ".1"], "`--warmup_ratio`: give `--warmup_steps` a number below 1"),
-        ("config_flag", ["--config", "a.yaml"], "put the file first"),
+        ("nothing_near", ["--zzz"], "unknown argument `--zzz`; `--help_all` lists all"),
+        ("far", ["--model_path", "x"], "unknown argument `--model_path`; `--help_all` lists all"),
+        ("contrary", ["--no_streaming"], "unknown argument `--no_streaming`; `--help_all` lists all"),
+        ("hydra", ["--optim.base_lr=1"], "unknown argument `--optim.base_lr`: settings are flags, `--name VALUE`"),
+        ("hydra_value", ["--max_steps", "1", "optim.base_lr=1"], "`optim.base_lr=1`: settings are flags"),
+        ("hydra_alone", ["optim.base_lr=1"], "`optim.base_lr=1`: settings are flags, `--name VALUE`"),
         ("integer", ["--max_steps", "abc"], "argument `--max_steps` takes an integer, got 'abc'"),
         ("exponent_integer", ["--max_steps", "1e5"], "argument `--max_steps` takes an integer, got '1e5'"),
         ("number", ["--learning_rate=fast"], "argument `--learning_rate` takes a number, got 'fast'"),
@@ -311,14 +338,55 @@ class ErrorTest(ArgumentsTestCase):
         )
         self.assertEmpty(arguments.run_name)
 
-    @parameterized.parameters("--hub_tokn", "--my_hub_token")
-    def test_a_flag_that_is_refused_is_not_suggested(self, flag):
-        message = self.message([flag, "hf_x"], [Seq2SeqTrainingArguments])
-        self.assertIn(f"unknown argument `{flag}`: log in once by `hf auth login`", message)
+    def test_a_flag_that_is_refused_is_not_suggested(self):
+        self.assertNotIn("did you mean", self.message(["--hub_tokn", "hf_x"], [Seq2SeqTrainingArguments]))
+
+    @parameterized.named_parameters(
+        (
+            "as_a_flag",
+            ["--d_model", "64"],
+            "unknown argument `--d_model`; `--config_overrides d_model=VALUE` gives it",
+        ),
+        ("misspelt_flag", ["--d_modle", "64"], "did you mean `--config_overrides d_model=VALUE`?"),
+        (
+            "misspelt",
+            ["--config_overrides", "d_modle=64"],
+            "`--config_overrides.d_modle`; did you mean `--config_over",
+        ),
+        ("unknown", ["--config_overrides", "xyz=64"], "unknown argument `--config_overrides.xyz`"),
+        ("integer", ["--config_overrides", "d_model=big"], "`--config_overrides.d_model` takes an integer, got 'big'"),
+        (
+            "no_pair",
+            ["--config_overrides", "64"],
+            "`--config_overrides` takes KEY=VALUE,KEY=VALUE or a mapping, got '64'",
+        ),
+        ("no_json", ["--config_overrides", "{d_model: 64}"], "takes KEY=VALUE,KEY=VALUE or a mapping"),
+        ("nothing", ["--config_overrides"], "takes KEY=VALUE,KEY=VALUE or a mapping"),
+    )
+    def test_a_wrong_option_of_a_flag_is_named(self, args, expected):
+        self.assertIn(expected, self.message(args, [OptionArguments]))
+
+    @parameterized.named_parameters(
+        ("misspelt", "config_overrides: {d_modle: 64}", "`--config_overrides.d_modle` (in {}, line 1); did you mean"),
+        (
+            "integer",
+            "config_overrides:\n  d_model: big\n",
+            "`--config_overrides.d_model` (in {}, line 1) takes an int",
+        ),
+        ("twice", "config_overrides:\n  d_model: 1\n  d_model: 2\n", "{}, line 3: 'd_model' is given twice"),
+        ("a_list", "config_overrides: [d_model]", "`--config_overrides` (in {}, line 1) takes KEY=VALUE"),
+        (
+            "as_a_flag",
+            "d_model: 64\n",
+            "unknown argument `--d_model` (in {}, line 1); `--config_overrides d_model=VAL",
+        ),
+    )
+    def test_a_wrong_option_in_a_file_is_named(self, text, expected):
+        path = self.config(text)
+        self.assertIn(expected.replace("{}", path), self.message([path], [OptionArguments]))
 
     @parameterized.named_parameters(
         ("misspelt", "max_steps: 1\nlerning_rate: 1\n", "`--lerning_rate` (in {}, line 2); did you mean `--learning_"),
-        ("renamed", "total_steps: 1\n", "unknown argument `--total_steps` (in {}, line 1): use `--max_steps`"),
         ("section", "optim: {base_lr: 1}\n", "unknown argument `--optim` (in {}, line 1)"),
         (
             "empty_text",
@@ -358,11 +426,6 @@ class ErrorTest(ArgumentsTestCase):
         self.assertIn(f"{path} is not UTF-8", self.message([str(path)]))
 
     def test_all_unknown_arguments_are_named_at_once(self):
-        message = self.message(["--evaluation_strategy", "no", "--max_steps", "1", "--no_cuda"])
-        self.assertIn("`--eval_strategy`", message)
-        self.assertIn("`--use_cpu`", message)
-
-    def test_advice_is_given_only_for_arguments_that_do_not_exist(self):
-        advice = {"max_steps": "gone", "steps": "use `--max_steps`"}
-        with mock.patch.dict(REMOVED_FLAGS, advice):
-            self.assertEqual(parse_arguments([Arguments], ["--max_steps", "1"])[0].max_steps, 1)
+        message = self.message(["--lerning_rate", "1", "--max_steps", "1", "--streamin"])
+        self.assertIn("`--learning_rate`", message)
+        self.assertIn("`--streaming`", message)

@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 from helpers import ROOT
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.printing import lasting_output
-from hf_depth.training.signals import end_on_signals
+from hf_depth.training.checkpoints.stopping import end_on_signals
 
 MODULE = ROOT / "hf_depth" / "arguments" / "printing.py"
 

@@ -1,5 +1,7 @@
 """Flags of tasks: which tasks they name, and what they become for the loaders."""
 
+from dataclasses import fields
+
 from absl.testing import parameterized
 
 from hf_depth import TaskConfig, TaskTrainingArguments
@@ -135,15 +137,21 @@ class LoadingTest(parameterized.TestCase):
         self.assertEqual(arguments.for_loading([get_task("natural_instructions")])["options"]["num_pos_examples"], 1)
         self.assertEmpty(arguments.for_loading([get_task("rte")])["options"])
 
-    def test_every_option_has_a_flag_but_one(self):
-        options = [name for loader in LOADERS.values() for name in loader.option_names]
-        missing = [name for name in options if not hasattr(TaskArguments(), name)]
-        self.assertEqual(missing, ["max_num_validation_instances_per_task"])
+    def test_every_option_can_be_given_but_one_and_has_the_default_of_its_loader(self):
+        arguments = TaskArguments()
+        options = {
+            item.name: item.default for loader in LOADERS.values() for item in fields(loader.options) if item.init
+        }
+        given = {name: getattr(arguments, name) for name in options if hasattr(arguments, name)}
+        self.assertEqual(options.keys() - given.keys(), {"max_num_validation_instances_per_task"})
+        self.assertEqual(given, {name: options[name] for name in given})
+        others = {"sentence_language"}  # which is a flag
+        self.assertCountEqual(arguments.option_groups["loader_options"], given.keys() - others)
 
     @parameterized.parameters(
         ({"max_examples_per_document": 0}, "`max_examples_per_document` must be at least 1"),
         ({"num_neg_examples": -1}, "`num_neg_examples` must be at least 0"),
-        ({"max_eval_samples": 0}, "`--max_eval_samples` must be at least 1"),
+        ({"max_eval_samples": 0}, "`max_eval_samples` must be at least 1"),
     )
     def test_wrong_values_are_refused_before_anything_is_loaded(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):

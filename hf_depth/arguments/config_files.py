@@ -1,0 +1,107 @@
+"""YAML and JSON files of arguments: each entry with its place in the file."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..suggestions import quotes_advice
+
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One `name: value` of a configuration file; a value is a string, a list of strings, a mapping or `None`."""
+
+    name: str
+    value: Any
+    place: str = ""
+
+
+def read_config(path: Path) -> list[Entry]:
+    """
+    Entries of a configuration file in their order, names spelt with underscores.
+
+    Raises:
+        `ValueError`: if the file cannot be read, is not a mapping from arguments to values, or gives an argument
+            twice.
+    """
+    try:
+        entries = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+    except OSError as error:
+        raise ValueError(f"cannot read the configuration file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the configuration file {path} is not UTF-8 text: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}," if mark else ""
+        problem = getattr(error, "problem", None) or error
+        raise ValueError(f"{path}{line} is not YAML: {problem}{quotes_advice(problem)}") from error
+    places: dict[str, str] = {}
+    for entry in entries:
+        if entry.name in places:
+            raise ValueError(f"argument `--{entry.name}` is given twice: {places[entry.name]} and {entry.place}")
+        places[entry.name] = entry.place
+    return entries
+
+
+def _read_yaml(path: Path) -> list[Entry]:
+    """Entries of a YAML file. Scalars stay text until argparse converts them: `1e-4` is a number, `no` may be text."""
+    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")
+
+    def name(key: yaml.Node) -> str:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueError(f"{path}, line {key.start_mark.line + 1}, must begin with a name, got a {key.id}")
+        return key.value
+
+    def mapping(node: yaml.MappingNode) -> dict[str, Any]:
+        """What is passed on as JSON, so that its numbers must be numbers."""
+        values: dict[str, Any] = {}
+        for key, value in node.value:
+            if name(key) in values:
+                raise ValueError(f"{path}, line {key.start_mark.line + 1}: {key.value!r} is given twice")
+            values[key.value] = plain(value, is_typed=True)
+        return values
+
+    def plain(node: yaml.Node, is_typed: bool = False) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return mapping(node)
+        if isinstance(node, yaml.SequenceNode):
+            return [plain(item, is_typed) for item in node.value]
+        if node.style is not None:  # quoted: text, whatever it looks like
+            return node.value
+        if (word := node.value.lower()) in ("", "~", "null"):
+            return None
+        try:
+            return json.loads(word if word in ("true", "false") else node.value) if is_typed else node.value
+        except ValueError:
+            return node.value
+
+    place = "in {}, line {}".format
+    return [
+        Entry(name(key).replace("-", "_"), plain(value), place(path, key.start_mark.line + 1))
+        for key, value in root.value
+    ]
+
+
+def _read_json(path: Path) -> list[Entry]:
+    """Entries of a JSON file, with JSON's own types."""
+
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{path} gives {name!r} twice")
+        return dict(pairs)
+
+    values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+    if not isinstance(values, dict):
+        raise ValueError(f'{path} must hold one JSON object, {{"argument": value, ...}}')
+    return [Entry(name.replace("-", "_"), value, f"in {path}") for name, value in values.items()]
