@@ -44,7 +44,7 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from hf_depth import DepthObjective, add_sentence_tokens, load_corpus, load_model, train_tokenizer  # noqa: E402
 from hf_depth.data.shard_preparation import prepare_shards  # noqa: E402
-from hf_depth.manifests import UNFINISHED_FOLDER  # noqa: E402
+from hf_depth.disk import UNFINISHED_FOLDER  # noqa: E402
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MAP_KINDS = ("map", "map_mixture", "shards")

@@ -51,7 +51,7 @@ class SeparateRows:
         self.collator = collator
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        return self.collator(unpack_rows(rows)[0])
+        return self.collator(unpack_rows(rows))
 
     def set_epoch(self, epoch: int) -> None:
         self.collator.set_epoch(epoch)

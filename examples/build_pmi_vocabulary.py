@@ -11,12 +11,11 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 
-from hf_depth import load_corpus
+import hf_depth
 from hf_depth.arguments.data_args import CorpusArguments
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.pmi_args import PMIArguments
-from hf_depth.data.pmi import build_pmi_vocabulary, write_pmi_vocabulary
 
 ARGUMENTS = (CorpusArguments, PMIArguments)
 
@@ -24,10 +23,12 @@ ARGUMENTS = (CorpusArguments, PMIArguments)
 def main(args: Sequence[str] | None = None) -> list[str]:
     # ---- Arguments ----
     corpus_args, pmi_args = parse_arguments(ARGUMENTS, args, description=__doc__)
+    from hf_depth.data.pmi import build_pmi_vocabulary, write_pmi_vocabulary
+
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
 
     # ---- Text ----
-    corpus = load_corpus(**corpus_args.for_loading())
+    corpus = hf_depth.load_corpus(**corpus_args.for_loading())
     documents = corpus_args.needed_splits(corpus, do_train=True, do_eval=False, do_predict=False)["train"]
     texts = islice(corpus_args.training_texts(documents), corpus_args.max_train_samples)
 

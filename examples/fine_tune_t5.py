@@ -15,45 +15,45 @@ Arguments come from a YAML or JSON file, from flags, or from a file followed by 
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import set_seed
-
-from hf_depth import DataCollatorForTasks, FineTuningRun, TaskSplits, TaskTrainer, TaskTrainingArguments, load_model
+import hf_depth  # imports each part when it is used: `--help` does not wait for the models
+from hf_depth import TaskTrainingArguments
 from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
-from hf_depth.tasks.checks import check_prediction_mode
-from hf_depth.training.identity import describe_run
-from hf_depth.training.model_card import fine_tuning_content
-from hf_depth.training.probing import run_probe
-from hf_depth.training.signals import end_on_signals
-from hf_depth.training.trackers import check_wandb_key
+from hf_depth.training.checkpoints.stopping import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 
 
-def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
+def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     # ---- Arguments ----
     model_args, task_args, training_args, tasks = parse_task_arguments(ARGUMENTS, args, description=__doc__)
+    from transformers import set_seed
+
+    from hf_depth.arguments.launch import check_run_arguments, set_up
+    from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
+    from hf_depth.training.checkpoints.run_description import describe_run
+    from hf_depth.training.model_card import CardContent
+    from hf_depth.training.trackers import check_trackers
+
     set_up(training_args)
     check_run_arguments(model_args, training_args)
-    if training_args.prediction_mode == "probe":
-        run_probe(model_args, task_args, training_args, tasks)
-        return None
-    check_prediction_mode(tasks, training_args.prediction_mode)
+    check_prediction_mode(tasks, training_args.prediction_mode, EVALUATION_MODES)
     model_args.complete()
+    if training_args.prediction_mode == "probe":
+        return probe(model_args, task_args, training_args, tasks)
 
     # ---- What this run continues ----
     description = describe_run(model_args, tasks, data_args=(task_args,), script=Path(__file__).name)
-    run = FineTuningRun.find(training_args, description)
+    run = hf_depth.FineTuningRun.find(training_args, description)
     if run.is_over:
         return None
-    check_wandb_key(training_args)
+    check_trackers(training_args)
     set_seed(training_args.seed)
 
     # ---- Examples and tokenizer ----
     tokenizer = run.tokenizer or model_args.load_tokenizer()
-    splits = TaskSplits.load(
+    splits = hf_depth.TaskSplits.load(
         **task_args.for_loading(tasks, cache_dir=model_args.cache_dir),
         **run.steps,
         tokenizer=tokenizer,
@@ -66,21 +66,28 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     splits.prepare(tokenizer, sentence_tokens=model_args.model_type == "depth", **task_args.for_preparing())
 
     # ---- Model ----
-    model = run.restore(load_model(tokenizer=tokenizer, **model_args.for_loading()))
+    model = run.restore(hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()))
 
     # ---- Trainer ----
     if training_args.should_log:
         print(f"\nWhat the model reads and writes:\n{splits.preview()}", flush=True)
     seed = training_args.seed if training_args.data_seed is None else training_args.data_seed
-    trainer = TaskTrainer(
+    trainer = hf_depth.TaskTrainer(
         model=model,
         args=training_args,
-        data_collator=DataCollatorForTasks(tokenizer, pad_to_multiple_of=task_args.pad_to_multiple_of),
+        data_collator=hf_depth.DataCollatorForTasks(tokenizer, pad_to_multiple_of=task_args.pad_to_multiple_of),
         train_dataset=splits.train_dataset(**task_args.for_mixing(), seed=seed) if run.do_train else None,
         eval_dataset=splits.eval_dataset(),
         processing_class=tokenizer,
         task_config=splits.task_config,
-        card=fine_tuning_content(splits, training_args, model, model_args.model_name_or_path, task_args.for_mixing()),
+        card=CardContent(
+            {
+                "Data": splits.sources | splits.statistics,
+                "Settings": task_args.for_mixing() if len(splits.tasks) > 1 else {},
+            },
+            finetuned_from=model_args.model_name_or_path,
+            dataset_tags=splits.hub_datasets,
+        ),
     )
 
     # ---- Train, evaluate, predict, save ----
@@ -89,6 +96,30 @@ def main(args: Sequence[str] | None = None) -> TaskTrainer | None:
     run.execute(trainer, test_dataset=splits.test_datasets())
     trainer.end()
     return trainer
+
+
+def probe(
+    model_args: FineTuningModelArguments,
+    task_args: TaskArguments,
+    args: TaskTrainingArguments,
+    tasks: "list[hf_depth.TaskSpec]",
+) -> None:
+    """Instead of fine-tuning, fit small classifiers on the embeddings of a checkpoint, which is not changed."""
+    from hf_depth.evaluation.probing import run_probe
+
+    if model_args.model_name_or_path is None:
+        raise ValueError("`--prediction_mode probe` needs a checkpoint: name it by `--model_name_or_path`.")
+    tokenizer = model_args.load_tokenizer()
+    splits = hf_depth.TaskSplits.load(
+        **task_args.for_loading(tasks, cache_dir=model_args.cache_dir),
+        do_train=True,
+        do_eval=args.do_eval or None,  # validation examples choose the classifier
+        do_predict=args.do_predict,
+        seed=args.seed,
+    )
+    model = hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()).to(args.device)
+    steps = {"do_eval": args.do_eval, "do_predict": args.do_predict}
+    run_probe(model, tokenizer, splits, args.probe_options, output_dir=args.output_dir, seed=args.seed, **steps)
 
 
 if __name__ == "__main__":

@@ -13,27 +13,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import set_seed
-
-from hf_depth import DepthTrainer, DepthTrainingArguments, PretrainingRun, load_corpus, load_model
+import hf_depth  # imports each part when it is used: `--help` does not wait for the models
+from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.launch import check_run_arguments, set_up
 from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.data.shard_preparation import begun_tokenizer_folder, prepare_shards
-from hf_depth.training.identity import describe_run
-from hf_depth.training.model_card import pretraining_content
-from hf_depth.training.previews import describe_example, first_examples, print_examples
-from hf_depth.training.signals import end_on_signals
-from hf_depth.training.trackers import check_wandb_key
+from hf_depth.training.checkpoints.stopping import end_on_signals
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
 
 
-def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
+def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     # ---- Arguments ----
     model_args, corpus_args, objective_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
+    from transformers import set_seed
+
+    from hf_depth.arguments.launch import check_run_arguments, set_up
+    from hf_depth.training.checkpoints.run_description import describe_run
+    from hf_depth.training.model_card import CardContent
+    from hf_depth.training.previews import describe_example, first_examples, print_examples
+    from hf_depth.training.trackers import check_trackers
+
     if corpus_args.preprocessing_only:
         training_args.output_dir = corpus_args.tokenized_dataset_dir
     set_up(training_args)
@@ -48,17 +49,17 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
         corpus_args.keep_commits(saved)
         return describe_run(model_args, data_args=(corpus_args, objective_args), script=Path(__file__).name)
 
-    run = PretrainingRun.find(training_args, describe)
+    run = hf_depth.PretrainingRun.find(training_args, describe)
     corpus_args.keep_commits(run.description)
     if run.is_over:
         return None
-    check_wandb_key(training_args)
+    check_trackers(training_args)
     set_seed(training_args.seed)
 
     # ---- Text (or shards of it), tokenizer, objective ----
     shards = corpus_args.open_shards()
     if shards is None:
-        corpus = load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
+        corpus = hf_depth.load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
     else:
         corpus = shards.counts
     splits = corpus_args.needed_splits(corpus, **run.steps)
@@ -74,28 +75,25 @@ def main(args: Sequence[str] | None = None) -> DepthTrainer | None:
         data, statistics = shards.load_splits(objective, splits, **options, cache_dir=model_args.cache_dir)
 
     # ---- Model ----
-    model = run.restore(load_model(tokenizer=tokenizer, **model_args.for_loading()))
+    model = run.restore(hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()))
 
     # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))
     if training_args.should_log:
         examples = first_examples(next(iter(data.values())))
         print_examples(describe_example(example, collator, tokenizer) for example in examples)
-    trainer = DepthTrainer(
+    origin = corpus_args if shards is None else shards
+    trainer = hf_depth.DepthTrainer(
         model=model,
         args=training_args,
         data_collator=collator,
         train_dataset=data.get("train"),
         eval_dataset=data.get("validation"),
         processing_class=tokenizer,
-        card=pretraining_content(
-            corpus_args.source if shards is None else shards.source,
-            statistics,
-            objective.settings,
-            training_args,
-            model,
-            base_model=model_args.model_name_or_path,
-            dataset_name=corpus_args.hub_datasets if shards is None else shards.hub_datasets,
+        card=CardContent(
+            {"Data": {"source": origin.source, **statistics}, "Settings": objective.settings},
+            finetuned_from=model_args.model_name_or_path,
+            dataset_tags=origin.hub_datasets,
         ),
     )
 
@@ -112,13 +110,15 @@ def prepare_only(
     training_args: DepthTrainingArguments,
 ) -> None:
     """`--preprocessing_only`: write the shards, which are all that is made."""
-    corpus = load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
+    from hf_depth.data.shard_preparation import begun_tokenizer_folder
+
+    corpus = hf_depth.load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
     begun = begun_tokenizer_folder(corpus_args.tokenized_dataset_dir)
     tokenizer = model_args.load_tokenizer(of_data=None if corpus_args.overwrite_cache else begun)
     if tokenizer is None:
         tokenizer = model_args.train_tokenizer(corpus_args.training_texts(corpus["train"]), training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
-    shards = prepare_shards(corpus, objective, **corpus_args.for_sharding(model_args.cache_dir))
+    shards = hf_depth.prepare_shards(corpus, objective, **corpus_args.for_sharding(model_args.cache_dir))
     print(f"\nThe shards are in {shards.folder}:\n{shards.table()}", flush=True)
 
 

@@ -120,6 +120,13 @@ def script_arguments(path: str) -> tuple[type, ...]:
     return load_script(path).ARGUMENTS
 
 
+@functools.cache
+def flags_of_options(path: str) -> dict[str, str]:
+    """The flags of those fields of a script that are options: `config_overrides.d_model` for `d_model`."""
+    groups = [one for kind in script_arguments(path) for one in getattr(kind, "option_groups", {}).items()]
+    return {name: f"{group}.{name}" for group, names in groups for name in names}
+
+
 # The beginning of Jane Austen's "Pride and Prejudice" (1813) and of Herman Melville's "Moby-Dick" (1851): dialogue,
 # abbreviations, semicolons, questions, exclamations.
 SENTENCES = [

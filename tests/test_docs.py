@@ -12,10 +12,12 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from unittest import mock
 
 import yaml
 from absl.testing import parameterized
 from accelerate.commands.launch import launch_command_parser
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import hf_depth
 from helpers import ROOT, load_script, process_environment, script_arguments
@@ -220,7 +222,9 @@ class BlocksTest(parameterized.TestCase):
                 as_task(entry.fields)  # raises if it is none
             return
         for script in SCRIPTS:
-            if set(content) <= {item.name for kind in script_arguments(script) for item in fields(kind)}:
+            kinds = script_arguments(script)
+            groups = {name for kind in kinds for name in getattr(kind, "option_groups", ())}
+            if set(content) <= groups.union(item.name for kind in kinds for item in fields(kind)):
                 cpu = ["--bf16", "false", "--use_cpu", "true"]
                 return parse_arguments(script_arguments(script), [str(file), "--output_dir", str(folder), *cpu])
         self.fail("neither a task nor flags of one script; if it is something else, `<!-- shown: what it is -->`")
@@ -361,7 +365,10 @@ class FlagsTest(parameterized.TestCase):
             generator,
             *(kind for script in SCRIPTS for kind in script_arguments(script)),
         ]
-        known = {item.name for kind in kinds for item in fields(kind)}
+        known = {"help_all"}
+        for kind in kinds:
+            groups = getattr(kind, "option_groups", {})  # whose options have no flags of their own
+            known |= {item.name for item in fields(kind)}.difference(*groups.values()) | set(groups)
         known |= set(vars(launch_command_parser().parse_args(["script.py"]))) | OTHER_FLAGS
         for source in (ROOT / "benchmarks").glob("*.py"):
             known |= set(re.findall(r'add_argument\(\s*"--([\w-]+)"', source.read_text(encoding="utf-8")))
@@ -377,6 +384,10 @@ class FlagsTest(parameterized.TestCase):
                     steps = int(arguments[arguments.index("--max_steps") + 1])
                     self.assertTrue(steps < 10_000 or "--save_total_limit" in arguments)
 
+    @mock.patch(
+        "transformers.integrations.integration_utils.get_available_reporting_integrations",
+        lambda: INTEGRATION_TO_CALLBACK,
+    )
     def test_every_command_of_a_training_script_parses(self):
         parsed = dict.fromkeys(SCRIPTS, 0)
         for block, script, arguments in commands_of_scripts():

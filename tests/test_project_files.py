@@ -132,7 +132,7 @@ class PackagingTest(parameterized.TestCase):
         self.assertIn("Apache License", text.lstrip().splitlines()[0])
         self.assertIn("END OF TERMS AND CONDITIONS", text)
 
-    def test_the_wheel_holds_every_module_and_the_marker_of_annotations(self):
+    def test_the_wheel_holds_every_module_the_template_of_cards_and_the_marker_of_annotations(self):
         ignored = shutil.ignore_patterns("__pycache__")
         with TemporaryDirectory() as folder:
             shutil.copytree(ROOT / "hf_depth", Path(folder, "hf_depth"), ignore=ignored)
@@ -145,7 +145,7 @@ class PackagingTest(parameterized.TestCase):
             self.assertStartsWith(wheel.name, f"hf_depth-{hf_depth.__version__}-")
             packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("hf_depth/")}
         modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hf_depth").rglob("*.py")}
-        self.assertEqual(packed, modules | {"hf_depth/py.typed"})
+        self.assertEqual(packed, modules | {"hf_depth/py.typed", "hf_depth/training/model_card_template.md"})
 
     def test_the_description_on_a_package_index_has_no_link_into_the_repository(self):
         self.assertEqual(setup_options()["metadata"]["long_description"], "file: DESCRIPTION.md")

@@ -197,6 +197,7 @@ def trainer(
         "per_device_train_batch_size": 16,
         "per_device_eval_batch_size": 4,
         "logging_steps": 100,
+        "logging_first_step": False,
         "save_strategy": "no",
         "disable_tqdm": True,
         "use_cpu": True,

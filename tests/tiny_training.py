@@ -161,6 +161,7 @@ def trainer(
         "max_grad_norm": 0.0,
         "lr_scheduler_type": "constant",
         "logging_steps": 1,
+        "logging_first_step": False,
         "save_strategy": "no",
         "disable_tqdm": True,
         "use_cpu": True,

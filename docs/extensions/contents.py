@@ -27,11 +27,13 @@ def dataclasses_of(source: str) -> tuple[type, ...]:
 
 def flags(kind: type) -> Iterator[tuple[str, str, str]]:
     """Flag, default and help of each field of a dataclass of arguments."""
+    groups = getattr(kind, "option_groups", {})
+    flag_of = {name: f"--{group}.{name}" for group, names in groups.items() for name in names}
     for field in dataclasses.fields(kind):
         if field.init:
             # argparse wants the percent signs of transformers' texts twice.
             text = " ".join(field.metadata.get("help", "").replace("%%", "%").split())
-            yield f"--{field.name}", _default(field), text
+            yield flag_of.get(field.name, f"--{field.name}"), _default(field), text
 
 
 def _default(field: dataclasses.Field) -> str:

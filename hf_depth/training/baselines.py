@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..evaluation.probing import BagOfWords, Probe, with_random_weights
+from ..evaluation.probe_features import BagOfWords
+from ..evaluation.probing import Probe, with_random_weights
 from ..evaluation.scoring import compute_task_metrics
 from ..tasks.dataset import TaskDataset
 from ..tasks.splits import LoadedTask, TaskSplits
-from .evaluation_order import by_name
+from .evaluation import by_name
 
 if TYPE_CHECKING:
     from .task_trainer import TaskTrainer

@@ -1,15 +1,19 @@
-"""Callbacks: the epoch of the collator, early stopping across resumes, the last evaluation."""
+"""Callbacks of the trainers: when they log, evaluate and save; what a run carries on; early stopping."""
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import has_length
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
+
+from .checkpoints.saving import check_losses, check_parameters
+
+if TYPE_CHECKING:
+    from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
-
-RUN_FILE = "run.json"  # in each checkpoint: what identifies its run
 
 
 class EarlyStopping(EarlyStoppingCallback):
@@ -79,47 +83,127 @@ class LastEvaluation(TrainerCallback):
         return self.step == state.global_step and is_best
 
 
-class CollatorEpochCallback(TrainerCallback):
+class RunTotals(TrainerCallback, ExportableState):
     """
-    Tells the collator, and the data where these ask for it, which epoch begins: an example is corrupted anew at each
-    visit, also after resuming.
+    What a run adds up from its first step on, whatever was interrupted: a part of `trainer_state.json`.
+
+    Attributes:
+        loss (`float`): the sum of the losses of all steps, a mean over the processes.
+        first_step (`int`): after which it begins.
+        monitor (`dict`): the state of the [`StepMonitor`].
+        sources (`dict[str, list[float]]`): what was seen of each source of a mixture, see [`SourceCounts`].
+    """
+
+    def __init__(self):
+        self.reset(0)
+
+    def reset(self, first_step: int) -> None:
+        """Begin at nothing, after a step."""
+        self.loss, self.first_step, self.monitor, self.sources = 0.0, first_step, {}, {}
+
+    def state(self) -> dict[str, Any]:
+        """As `Trainer` writes it into a checkpoint."""
+        return {"args": {}, "attributes": dict(vars(self))}
+
+    def restore(self, state: TrainerState, is_resumed: bool) -> None:
+        """Go on from a checkpoint, or begin at nothing."""
+        self.reset(state.global_step)
+        if is_resumed:
+            saved = state.stateful_callbacks.get(type(self).__name__, {})
+            vars(self).update(saved.get("attributes", {}))
+
+
+class TrainingFlow(TrainerCallback):
+    """
+    When a trainer logs, evaluates and saves, what it does before and after a training, and who is told of epochs.
+
+    - What is due at the end of an epoch is done at its last step, and the checkpoint of that step is written after all
+      of it. `Trainer` would save first: a run that is killed then goes on with the next epoch, and lacks the rest.
+    - The last step of all is saved unless nothing is, also with `save_strategy="best"` and when training ends early:
+      otherwise the same command would train again from an earlier checkpoint on.
+    - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
+    - Numbers are added up over the processes here, before a log: `trainer.log()` may be called on one of them.
 
     Args:
-        listeners (`Callable`): returns those that there are, with `set_epoch(epoch)`.
+        trainer (`DepthTrainer`): that it belongs to.
     """
 
-    def __init__(self, listeners: Callable[[], Iterable[Any]]):
-        self.listeners = listeners
+    def __init__(self, trainer: "DepthTrainer"):
+        self.trainer = trainer
+        self.handled_step = -1  # whose log and evaluation at the end of an epoch are done
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.trainer.begin_training()
         # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
         # and calls it the end of an epoch when `max_steps` are over.
-        is_sized = has_length(kwargs.get("train_dataloader"))
-        self.epoch = int(state.epoch or 0) if is_sized else 0
+        self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
+        if state.global_step >= state.max_steps:
+            control.should_training_stop = True
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
-        for listener in self.listeners():
-            listener.set_epoch(self.epoch)
+        for listener in (self.trainer.data_collator, self.trainer.train_dataset):
+            if hasattr(listener, "set_epoch"):
+                listener.set_epoch(self.epoch)
         self.epoch += 1
 
-
-class EvaluatedBatchCallback(TrainerCallback):
-    """
-    Tells that a batch is evaluated, also by a `prediction_step` of a subclass.
-
-    Args:
-        listener (`Callable`): called without arguments.
-    """
-
-    def __init__(self, listener: Callable[[], None]):
-        self.listener = listener
-
-    def on_prediction_step(
+    def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.listener()
+        if control.should_training_stop or control.should_epoch_stop or state.epoch % 1 == 0:
+            self.handled_step = state.global_step
+            control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
+            control.should_evaluate |= args.eval_strategy == IntervalStrategy.EPOCH and args.eval_delay <= state.epoch
+            control.should_save |= args.save_strategy == SaveStrategy.EPOCH
+        if control.should_log:
+            self.trainer.running.gather()
+
+    def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer.add_evaluated()  # what a `prediction_step` of a subclass has not
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        if args.load_best_model_at_end and self.trainer.is_in_train and _is_best(metrics, args, state):
+            control.should_save = True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.handled_step == state.global_step or state.epoch % 1:  # or stopped amid the epoch
+            control.should_log = control.should_evaluate = control.should_save = False
+        is_saved = self.trainer.last_checkpoint is not None and self.trainer.last_checkpoint.endswith(
+            f"checkpoint-{state.global_step}"
+        )
+        is_end = control.should_training_stop and state.global_step > 0 and not is_saved
+        if is_end and args.save_strategy != SaveStrategy.NO:
+            control.should_save = True
+        if control.should_training_stop:
+            self.trainer.running.gather()
+            # `Trainer` adds the loss of this process to those of the logs, which are means over all.
+            self.trainer._tr_loss.fill_(check_losses(self.trainer))
+            check_parameters(self.trainer)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self.trainer.num_logs_before_best = len(state.log_history)
+
+
+def _is_best(metrics: dict[str, float], args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether an evaluation is better than all before, as `Trainer` judges it after this event."""
+    value = metrics.get(f"eval_{(args.metric_for_best_model or 'loss').removeprefix('eval_')}")
+    if value is None:
+        return False
+    is_better = np.greater if args.greater_is_better else np.less
+    return state.best_metric is None or bool(is_better(value, state.best_metric))

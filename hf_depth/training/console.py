@@ -1,10 +1,10 @@
-"""What the Trainer prints: one line for each log, beside the progress bar or, in a log file, without one."""
+"""What a run prints: one line of a few figures for each log, and what a finished run left in its folder."""
 
 import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,150 +14,115 @@ from transformers import (
     ProgressCallback,
     Trainer,
     TrainerCallback,
-    TrainerControl,
     TrainerState,
     TrainingArguments,
 )
 
-# Name in the logs, what is printed for it, and how. All other figures are in trainer_state.json and all_results.json.
-TRAINING_FIGURES = (
-    ("loss", "loss", ".4g"),
-    ("sentence_loss", "sentence loss", ".4g"),
-    ("reconstruction_loss", "reconstruction loss", ".4g"),
-    ("learning_rate", "lr", ".2e"),
-    ("grad_norm", "grad norm", ".3g"),
-    ("tokens_per_second", "tokens/s", ",.0f"),
-)
-EVALUATION_FIGURES = (
-    ("loss", "loss", ".4g"),
-    ("sentence_loss", "sentence loss", ".4g"),
-    ("reconstruction_loss", "reconstruction loss", ".4g"),
-    ("sentence_accuracy", "sentence accuracy", ".4f"),
-    ("order_exact_shuffled", "exact order of shuffled", ".4f"),
-    ("with_metadata_loss", "loss with metadata", ".4g"),
-    ("attention_entropy", "attention entropy", ".2f"),
-    ("score", "score", ".4f"),
-    ("unparsed_fraction", "unparsed", ".4f"),
-)
-END_FIGURES = (("train_loss", "mean loss", ".4g"), ("train_steps_per_second", "steps/s", ".3g"))
+# The figures that are printed, and how. All others are in trainer_state.json and all_results.json.
+FIGURES = {
+    "loss": ".4g",
+    "sentence_loss": ".4g",
+    "reconstruction_loss": ".4g",
+    "learning_rate": ".2e",
+    "grad_norm": ".3g",
+    "tokens_per_second": ",.0f",
+    "sentence_accuracy": ".4f",
+    "order_exact_shuffled": ".4f",
+    "with_metadata_loss": ".4g",
+    "attention_entropy": ".2f",
+    "score": ".4f",
+    "unparsed_fraction": ".4f",
+}
+MOST_SOURCES = 4  # of a mixture that a line names
+TITLES = {"train": "training", "eval": "evaluation"}
+FILES = {
+    "model*.safetensors": "the trained model, for load_model and from_pretrained",
+    "README.md": "the model card",
+    "all_results.json": "all metrics at the end",
+    "trainer_state.json": "every log",
+    "task_config.json": "its tasks, for TaskPredictor.from_pretrained",
+    "losses.png": "the curves of training",
+    "unshuffling*.png": "how well sentences are put in order",
+    "confusion_matrix_*": "which labels were taken for which",
+    "predictions*.jsonl": "predictions, one example a line",
+    "submission": "predictions as the server of the benchmark reads them",
+    "spikes.jsonl": "steps with a spike, and which examples they read",
+    "checkpoint-*": "to continue from: run the same command again",
+}
 
 
-# What the folder of a run may hold, and what each of it is; a directory is named with a slash.
-FILES = (
-    ("model.safetensors", "the trained model; load_model and from_pretrained read the folder"),
-    ("model.safetensors.index.json", "the trained model in several files; load_model and from_pretrained read them"),
-    ("README.md", "the model card"),
-    ("all_results.json", "all metrics at the end"),
-    ("trainer_state.json", "the log of each step"),
-    ("task_config.json", "its tasks, for TaskPredictor.from_pretrained"),
-    ("losses.png", "the curves of training"),
-    ("unshuffling*.png", "how well sentences are put in order"),
-    ("confusion_matrix_*.png", "which labels were taken for which"),
-    ("predictions*.jsonl", "predictions, one example a line"),
-    ("submission/", "predictions as the server of the benchmark reads them"),
-    ("checkpoint-*/", "to continue from: run the same command again"),
-)
-MAX_NAMES = 3  # of files of one kind that are named
-MAX_SOURCES = 4  # of a mixture that a line names; trainer_state.json and trackers have all
+class _Lines(TrainerCallback):
+    """Prints a line for each log on the first process; nothing if `log_level` is above warnings."""
 
+    _start: tuple[float, int] | None = None  # time and step after the first step of this training
+    _explained = False
 
-class _LogLines(TrainerCallback):
-    """Prints a line for each log, on the first of all processes; none with a `log_level` above that of warnings."""
-
-    started: float | None = None  # when the first step of this process began
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
-        self.started = None  # of an earlier training, or of a try of larger batches
+        self._start = None
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self.started is None:
-            self.started, self.first_step = time.perf_counter(), state.global_step
+    def on_step_end(self, args, state, control, **kwargs):
+        super().on_step_end(args, state, control, **kwargs)
+        if self._start is None:  # the first step takes longer than others
+            self._start = time.perf_counter(), state.global_step
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        if not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
-            return
+    def on_log(self, args, state, control, logs=None, **kwargs):
         line = log_line(state, logs or {}, self._seconds_left(state))
-        if line is not None:
-            tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
-            sys.stdout.flush()
+        if line is None or not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
+            return
+        if not self._explained and "reconstruction loss" in line:  # of pre-training
+            self._explained = True
+            tqdm.write(legend(args, has_sentences="sentence loss" in line), file=sys.stdout)
+        tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
+        sys.stdout.flush()
 
-    def on_predict(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: Mapping[str, Any],
-        **kwargs: Any,
-    ) -> None:
+    def on_predict(self, args, state, control, metrics, **kwargs):
         super().on_predict(args, state, control, metrics=metrics, **kwargs)
         self.on_log(args, state, control, logs=metrics)
 
     def _seconds_left(self, state: TrainerState) -> float | None:
-        """By the steps of this process: a resumed run does not know how long those before took."""
-        if self.started is None or state.global_step <= self.first_step:
+        if self._start is None or state.global_step <= self._start[1]:
             return None
-        per_step = (time.perf_counter() - self.started) / (state.global_step - self.first_step)
-        return per_step * (state.max_steps - state.global_step)
+        seconds_per_step = (time.perf_counter() - self._start[0]) / (state.global_step - self._start[1])
+        return seconds_per_step * (state.max_steps - state.global_step)
 
 
-class LogLines(_LogLines, PrinterCallback):
-    """A [`PrinterCallback`] that prints one line with a few figures for each log: for log files and `disable_tqdm`."""
+class LogLines(_Lines, PrinterCallback):
+    """A [`PrinterCallback`] that prints one line with a few figures for each log."""
 
 
-class ProgressBar(_LogLines, ProgressCallback):
+class ProgressBar(_Lines, ProgressCallback):
     """A [`ProgressCallback`] that writes the lines of [`LogLines`] above its bars."""
-
-    def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
-        if self.prediction_bar is not None and self.prediction_bar.n >= self.prediction_bar.total:
-            self._close_prediction_bar()  # that of the data set before
-        super().on_prediction_step(*args, **kwargs)
-
-    def on_log(self, *args: Any, **kwargs: Any) -> None:
-        self._close_prediction_bar()  # the Trainer logs an evaluation before it is over
-        super().on_log(*args, **kwargs)
-
-    def _close_prediction_bar(self) -> None:
-        if self.prediction_bar is not None:
-            self.prediction_bar.close()
-        self.prediction_bar = None
 
 
 def install_console(trainer: Trainer) -> None:
     """
-    Replace the callback by which a trainer prints: a progress bar is shown on a terminal only, unless `disable_tqdm`
-    is set. In a notebook its own callback stays.
-
-    Args:
-        trainer (`Trainer`): with the callback that `Trainer` has chosen by `disable_tqdm`.
+    Replace the callback by which a trainer prints. A progress bar is shown on a terminal only, and not with
+    `disable_tqdm`. A notebook keeps its own callback.
     """
-    own = (LogLines, ProgressBar)
-    callbacks = [type(callback) for callback in trainer.callback_handler.callbacks]
-    chosen = next((one for one in (PrinterCallback, ProgressCallback) if one in callbacks), None)
-    if chosen is None or any(one in callbacks for one in own):
-        return
-    trainer.remove_callback(chosen)
-    shows_bar = chosen is ProgressCallback and sys.stderr.isatty()
-    trainer.add_callback(ProgressBar if shows_bar else LogLines)
+    for stock in (PrinterCallback, ProgressCallback):
+        if any(type(callback) is stock for callback in trainer.callback_handler.callbacks):
+            trainer.remove_callback(stock)
+            trainer.add_callback(ProgressBar if stock is ProgressCallback and sys.stderr.isatty() else LogLines)
+            return
+
+
+def legend(args: TrainingArguments, has_sentences: bool) -> str:
+    """The line that says what the losses of pre-training are."""
+    line = "loss: cross-entropy per target token, in nats"
+    if has_sentences:
+        weight = args.sentence_loss_coefficient
+        line += f" (a sentence token counts {weight:g} times)" if weight != 1 else ""
+        line += "; sentence loss: of sentence tokens alone; reconstruction loss: of all other tokens"
+    return line + ". A model from scratch starts high: its random output layer is sure of wrong tokens."
 
 
 def log_line(state: TrainerState, logs: Mapping[str, Any], seconds_left: float | None = None) -> str | None:
     """
-    The line to print for a log: of training, of an evaluation of one or several data sets, or of the end of training.
+    The line to print for a log of training, of evaluations, or of the end of training.
 
     Args:
-        state (`TrainerState`): at which step.
+        state (`TrainerState`): the step.
         logs (`Mapping[str, Any]`): what is logged, by the names of the Trainer.
         seconds_left (`float`, *optional*): until the end of training.
 
@@ -166,46 +131,40 @@ def log_line(state: TrainerState, logs: Mapping[str, Any], seconds_left: float |
 
     >>> state = TrainerState(global_step=25, max_steps=400)
     >>> log_line(state, {"loss": 8.508, "sentence_loss": 6.5, "learning_rate": 1e-3, "padding_fraction": 0.3}, 75)
-    'step  25/400 | loss 8.508 | sentence loss 6.5 | lr 1.00e-03 | 0:01:15 left'
+    'step  25/400 | loss 8.508 | sentence loss 6.5 | learning rate 1.00e-03 | 0:01:15 left'
     >>> log_line(state, {"loss": 8.508, "novels/examples": 1400, "news/examples": 600})
     'step  25/400 | loss 8.508 | examples: novels 1,400, news 600'
     >>> log_line(state, {"eval_loss": 8.5, "eval_score": 0.25, "eval_runtime": 2.0})
     'step  25/400 | evaluation: loss 8.5, score 0.2500, 0:00:02'
     """
-    if "train_runtime" in logs:
-        parts = [f"trained for {_duration(logs['train_runtime'])}", *_figures(logs, END_FIGURES)]
-    elif "loss" in logs:
-        left = [f"{_duration(seconds_left)} left"] if seconds_left else []
-        parts = _figures(logs, TRAINING_FIGURES) + _source_figures(logs) + left
-    else:
-        # Each data set that was evaluated has a runtime, whatever prefix its metrics have.
-        prefixes = [name.removesuffix("_runtime") for name in logs if name.endswith("_runtime")]
+    # Each data set that was evaluated has a runtime, as has the end of training.
+    prefixes = [name.removesuffix("runtime") for name in logs if name.endswith("_runtime")]
+    if prefixes:
         parts = [_evaluation(logs, prefix) for prefix in prefixes]
-        if "eval" not in prefixes:
-            parts += _figures(logs, (("score", "mean score", ".4f"),), "eval_")
+        if "eval_" not in prefixes and "eval_score" in logs:  # of several tasks
+            parts.append(f"mean score {logs['eval_score']:.4f}")
+    else:
+        parts = _figures(logs, "")
+        seen = [f"{name.removesuffix('/examples')} {logs[name]:,}" for name in logs if name.endswith("/examples")]
+        if parts and 0 < len(seen) <= MOST_SOURCES:
+            parts.append(f"examples: {', '.join(seen)}")
+        if parts and seconds_left:
+            parts.append(f"{_duration(seconds_left)} left")
     if not parts:
         return None
-    total = str(state.max_steps) if state.max_steps else ""
-    step = f"step {state.global_step:>{len(total)}}/{total}" if total else f"step {state.global_step}"
-    return " | ".join([step, *parts])
+    total = str(state.max_steps or "")
+    return " | ".join([f"step {state.global_step:>{len(total)}}" + (total and f"/{total}"), *parts])
 
 
-def _source_figures(logs: Mapping[str, Any]) -> list[str]:
-    """How many examples of each source of a mixture were seen, if there are few."""
-    seen = [f"{name.removesuffix('/examples')} {logs[name]:,}" for name in logs if name.endswith("/examples")]
-    return [f"examples: {', '.join(seen)}"] if 0 < len(seen) <= MAX_SOURCES else []
+def _evaluation(logs: Mapping[str, Any], prefix: str) -> str:
+    split, _, dataset = prefix.removesuffix("_").partition("_")
+    title = TITLES.get(split, split) + (dataset and f" of {dataset}")
+    return f"{title}: {', '.join([*_figures(logs, prefix), _duration(logs[prefix + 'runtime'])])}"
 
 
-def _evaluation(metrics: Mapping[str, Any], prefix: str) -> str:
-    split, _, dataset = prefix.partition("_")
-    title = {"eval": "evaluation", "predict": "prediction"}.get(split, split) + (dataset and f" of {dataset}")
-    figures = [*_figures(metrics, EVALUATION_FIGURES, f"{prefix}_"), _duration(metrics[f"{prefix}_runtime"])]
-    return f"{title}: {', '.join(figures)}"
-
-
-def _figures(logs: Mapping[str, Any], figures: Sequence[tuple[str, str, str]], prefix: str = "") -> list[str]:
-    numbers = [(label, format(logs[prefix + name], spec)) for name, label, spec in figures if prefix + name in logs]
-    return [f"{number} {label}" if label.endswith("/s") else f"{label} {number}" for label, number in numbers]
+def _figures(logs: Mapping[str, Any], prefix: str) -> list[str]:
+    shown = [(name, format(logs[prefix + name], spec)) for name, spec in FIGURES.items() if prefix + name in logs]
+    return [f"{name.replace('_per_second', '/s').replace('_', ' ')} {number}" for name, number in shown]
 
 
 def _duration(seconds: float) -> str:
@@ -215,7 +174,7 @@ def _duration(seconds: float) -> str:
 
 def files_table(folder: str | os.PathLike) -> str:
     """
-    Which files a run has left in its folder and what each of them is, as lines of text.
+    Which files a run has left in its folder and what they are, as lines of text.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -224,15 +183,6 @@ def files_table(folder: str | os.PathLike) -> str:
     The run is in runs/mine:
       all_results.json  all metrics at the end
     """
-    rows = []
-    for pattern, description in FILES:
-        paths = [path for path in Path(folder).glob(pattern.rstrip("/")) if path.is_dir() == pattern.endswith("/")]
-        names = [path.name + "/" * path.is_dir() for path in sorted(paths, key=lambda path: path.stat().st_mtime)]
-        if names and pattern.startswith("checkpoint"):
-            rows.append((names[-1], description))
-        elif len(names) > MAX_NAMES:
-            rows.append((pattern, f"{description} ({len(names)} files)"))
-        else:
-            rows += [(name, description) for name in sorted(names)]
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join([f"The run is in {folder}:", *(f"  {name:{width}}  {text}" for name, text in rows)])
+    found = {pattern: text for pattern, text in FILES.items() if any(Path(folder).glob(pattern))}
+    width = max(map(len, found), default=0)
+    return "\n".join([f"The run is in {folder}:", *(f"  {name:{width}}  {text}" for name, text in found.items())])

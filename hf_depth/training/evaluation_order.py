@@ -1,7 +1,4 @@
-"""
-The order of an evaluation: data sets by their names, of each the longest examples first, so that batches hold little
-padding. Results are in the order of the data.
-"""
+"""An evaluation reads the longest examples first, so that batches hold little padding; results are in their order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,24 +11,10 @@ from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput
 
 
-def by_name(datasets: Any) -> Mapping[str, Any]:
-    """
-    Data sets to evaluate on by their names; one that stands alone has the name `""`.
-
-    Args:
-        datasets (`Dataset` or `Mapping[str, Dataset]`, *optional*): as a trainer takes them.
-
-    >>> by_name(["an example"]), by_name({"novels": ["an example"]})
-    ({'': ['an example']}, {'novels': ['an example']})
-    """
-    return datasets if isinstance(datasets, Mapping) else {"": datasets}
-
-
 class LongestFirstSampler(Sampler[int]):
     """
-    The indices of examples by their lengths: the longest come first, where a batch that does not fit the memory fails
-    at once, and equally long ones in their order. (The sampler that `Trainer` has for `group_by_length` groups at
-    random, and leaves predictions in its own order.)
+    The indices of examples by their lengths: the longest first, where a batch that does not fit the memory fails at
+    once. Equally long examples stay in their order.
 
     Args:
         lengths (`Sequence[int]`): of each example.
@@ -54,12 +37,9 @@ def input_lengths(dataset: Any) -> np.ndarray | None:
     """
     The number of `input_ids` of each example.
 
-    Args:
-        dataset: examples to evaluate on.
-
     Returns:
-        `np.ndarray` of shape `(number of examples,)`, *optional*: `None` if to know them would be to read a data set
-        that may prepare each example when it is read, or if the examples have no `input_ids`.
+        `np.ndarray` of shape `(number of examples,)`, or `None` if the examples have no `input_ids`, or if only
+        preparing them would tell.
 
     >>> input_lengths(Dataset.from_dict({"input_ids": [[5, 1], [5, 6, 1]]})).tolist()
     [2, 3]
@@ -75,12 +55,7 @@ def input_lengths(dataset: Any) -> np.ndarray | None:
 
 
 def places_of_examples(dataloader: DataLoader) -> np.ndarray | None:
-    """
-    The place in the evaluation of each example of a data set, if a [`LongestFirstSampler`] has put them in order.
-
-    Args:
-        dataloader (`DataLoader`): as it is, or prepared by accelerate.
-    """
+    """The place in the evaluation of each example of a data set, if a [`LongestFirstSampler`] has ordered them."""
     batches = getattr(dataloader, "batch_sampler", None)
     sampler = getattr(getattr(batches, "batch_sampler", batches), "sampler", None)
     return np.argsort(sampler.order) if isinstance(sampler, LongestFirstSampler) else None
@@ -101,7 +76,7 @@ def outputs_in_order(output: EvalLoopOutput, places: np.ndarray) -> EvalLoopOutp
 
 def metrics_in_order(compute_metrics: Callable, places: np.ndarray) -> Callable:
     """
-    A `compute_metrics` that is given predictions, labels and inputs in the order of the data set.
+    A user's `compute_metrics` that is given predictions, labels and inputs in the order of the data set.
 
     Args:
         compute_metrics (`Callable`): what the user has given.

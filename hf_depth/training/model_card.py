@@ -1,573 +1,132 @@
-"""Model cards: the README of a folder or a repository on the Hub, with code, data, settings, results and limits."""
+"""
+The model card, `README.md` in the folder of a run: the template beside this module, filled with what the trainer
+knows. The code in a card runs as it stands, with hf_depth and without it, and predicts what the run predicted.
+"""
 
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import get_model_param_count
 
-from ..credentials import is_hub_name, told_name
+from .. import __version__
+from ..credentials import is_hub_name, told_command, told_name, without_credentials
 from ..data.metadata import metadata_prefix
 from ..data.sentences import LINES, get_sentence_splitter
-from ..evaluation.attention_entropy import SATURATED
+from ..evaluation.metrics import get_metric
 from ..evaluation.outputs import results_table
-from ..evaluation.scoring import TaskResult, get_metric
+from ..evaluation.prediction import generation_length
+from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
-from ..tables import markdown_table
-from ..tasks.splits import TaskSplits
-from .card_code import Usage
+from ..tables import markdown_tables, readable
+from ..tasks.config import prompt_format
+from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
+from .collators import objective_collator, objective_name
+from .evaluation import by_name
+from .previews import first_examples
 from .statistics import is_without_order
-from .training_args import DepthTrainingArguments, TaskTrainingArguments
 
 logger = logging.getLogger(__name__)
 
-PAPERS = {
-    "depth": "DEPTH (Discourse Education through Pre-Training Hierarchically, "
-    "[arXiv 2405.07788](https://arxiv.org/abs/2405.07788))",
-    "t5": "T5 ([arXiv 1910.10683](https://arxiv.org/abs/1910.10683))",
-    "umt5": "UMT5 ([arXiv 2304.09151](https://arxiv.org/abs/2304.09151))",
-}
-
-TASK_RESULTS = """\
-Beside the scores stand those of always predicting the most frequent class (majority) and of guessing (chance);
-`unparsed` is the fraction of generated texts that are none of the labels, which count as wrong.
-
-{table}
-"""
-
-METADATA_NOTE = """\
-In training, metadata stood before {share:.0%} of the inputs of documents that had some: `{prefix}`. Before any other
-input they are put by:
-
-```python
-import torch
-from hf_depth.data.metadata import metadata_prefix
-
-prefix = metadata_prefix({{{values}}})
-prefix_ids = tokenizer(prefix, add_special_tokens=False, return_tensors="pt").input_ids
-input_ids = torch.cat([prefix_ids, input_ids], dim=1)
-```"""
-
-TRAINING_SETTINGS = (
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "optim",
-    "seed",
-)
+TEMPLATE = Path(__file__).with_name("model_card_template.md")
+TRAINING_SETTINGS = "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args seed".split()
+COLLATOR_SETTINGS = "objective max_source_length mlm_probability mean_noise_span_length".split()
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
 NO_MEASURES = ("time", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
 ATTENTION_BY_LAYER = "attention_entropy_"  # the card has the least of all layers
-EVALUATED = (
-    "It was evaluated on data like that of its training (see below) and on no other text, language or domain, and "
-    "not for bias or errors of fact, which it takes over from its data."
-)
-ADAPTER = (
-    "The folder holds a PEFT adapter, not a whole model. Load its base model by `load_model(name, tokenizer)` with "
-    "the tokenizer beside the adapter, then the adapter by `peft.PeftModel.from_pretrained(model, folder)`."
-)
-# Parameters below which a model is one to try things out with.
-SMALL_MODEL = 50_000_000
+PRETRAINING_SCORES = ("loss", "sentence_accuracy_shuffled", "reconstruction_accuracy")  # those of the model index
+SHARES = ("accuracy", "exact_match")  # metrics that are the share of examples that are right
+PLAIN_SENTENCES = ["The bell rang early in the morning.", "Then the children ran across the wet yard to the door."]
 
 
 @dataclass
 class CardContent:
     """
-    What a model card states beside code and results.
+    What a model card states beside what the trainer knows. But for `sections`, the names are those of the arguments of
+    `Trainer.create_model_card`, which replace what is here.
 
     Args:
         sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`. Values are numbers, texts or
             lists of them; of several mappings a table with a row for each is made.
-        base_model: what the training started from: a name on the Hub, or a folder, of which only the name is told.
-        datasets: the names on the Hub of the data, if they are from there.
+        finetuned_from: what the training started from: a name on the Hub, or a folder, of which only the name is told.
+            By default it is the name by which the model was loaded.
+        dataset: the names of the data to read. (`sections` may have them as `"source"`, too.)
+        dataset_tags: the names on the Hub of the data; other names are left out.
         language: ISO 639-1 code of the text, or several.
-        license: as the Hub writes it, such as `"apache-2.0"`.
+        license: as the Hub writes it, such as `"apache-2.0"`; by default `hub_license` of the training arguments.
         tags: more of them.
     """
 
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    base_model: str | None = None
-    datasets: Sequence[str] = ()
+    finetuned_from: str | None = None
+    dataset: str | Sequence[str] | None = None
+    dataset_tags: str | Sequence[str] | None = None
     language: str | Sequence[str] | None = None
     license: str | None = None
-    tags: Sequence[str] = ()
-
-    def updated(
-        self,
-        language: str | Sequence[str] | None = None,
-        license: str | None = None,
-        tags: str | Sequence[str] | None = None,
-        finetuned_from: str | None = None,
-        dataset_tags: str | Sequence[str] | None = None,
-        dataset: str | Sequence[str] | None = None,
-        **others: Any,
-    ) -> "CardContent":
-        """
-        With what `Trainer.push_to_hub` and `Trainer.create_model_card` are told. (`dataset_tags` are names on the Hub,
-        `dataset` names to read.)
-
-        Raises:
-            `TypeError`: for `tasks` and `dataset_args`, which the results say already, and for what there is not.
-        """
-        if others:
-            raise TypeError(
-                f"`{next(iter(others))}` is no argument of this model card. There are: language, license, tags, "
-                "model_name, finetuned_from, dataset_tags, dataset."
-            )
-        sections = dict(self.sections)
-        if dataset is not None:
-            sections["Data"] = {**sections.get("Data", {}), "source": ", ".join(_as_list(dataset))}
-        return replace(
-            self,
-            sections=sections,
-            base_model=finetuned_from or self.base_model,
-            datasets=self.datasets if dataset_tags is None else _as_list(dataset_tags),
-            language=language or self.language,
-            license=license or self.license,
-            tags=[*self.tags, *_as_list(tags)],
-        )
+    tags: str | Sequence[str] | None = None
 
 
-def pretraining_content(
-    source: str,
-    statistics: Mapping[str, Mapping[str, int]],
-    objective_settings: Mapping[str, Any],
-    training_args: DepthTrainingArguments,
-    model: PreTrainedModel,
-    base_model: str | None = None,
-    dataset_name: str | Sequence[str] | None = None,
-) -> CardContent:
+def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: Any) -> None:
     """
-    What the card of a pre-trained model states about data and settings.
+    Write `README.md` with code, data, settings, results and limits into `args.output_dir`; for one process alone.
 
     Args:
-        source: where the text is from.
-        statistics: what the preparation counted, of each split.
-        objective_settings: see [`Objective.settings`].
-        base_model: the checkpoint that training started from.
-        dataset_name: the data sets on the Hub, if the text is from there.
+        trainer: a [`DepthTrainer`] or a [`TaskTrainer`]. What `kwargs` say stays in its `card`.
+        model_name: the title, where the model has no name on the Hub; by default that of its folder.
+        kwargs: fields of [`CardContent`].
     """
-    settings, data, language = dict(objective_settings), {"source": source}, None
-    if has_sentence_tokens(model.config):
-        settings["sentence_loss_coefficient"] = training_args.sentence_loss_coefficient
-        language = settings.get("sentence_language")
-        data |= _sentence_rules(language)
-    settings |= run_settings(training_args, model, base_model)
-    datasets = [name for name in _as_list(dataset_name) if is_hub_name(name)]
-    sections = {"Data": {**data, **statistics}, "Settings": settings}
-    return CardContent(sections, base_model, datasets, _iso_code(language), training_args.hub_license)
-
-
-def fine_tuning_content(
-    splits: TaskSplits,
-    training_args: TaskTrainingArguments,
-    model: PreTrainedModel,
-    base_model: str | None = None,
-    mixing: Mapping[str, Any] | None = None,
-) -> CardContent:
-    """
-    What the card of a fine-tuned model states about data and settings.
-
-    Args:
-        splits: the data, prepared.
-        base_model: the checkpoint that was fine-tuned.
-        mixing: how several tasks were mixed.
-    """
-    settings = {"prediction_mode": training_args.prediction_mode}
-    if len(splits.tasks) > 1:
-        settings |= mixing or {}
-    settings |= run_settings(training_args, model, base_model)
-    data, language = dict(splits.sources), None
-    if has_sentence_tokens(model.config):
-        language = splits.sentence_language
-        data |= _sentence_rules(language)
-    sections = {"Data": data | splits.statistics, "Settings": settings}
-    return CardContent(sections, base_model, splits.hub_datasets, _iso_code(language), training_args.hub_license)
-
-
-def _iso_code(language: str | None) -> str | None:
-    return None if language == LINES else language
-
-
-def _sentence_rules(language: str | None) -> dict[str, str]:
-    return (
-        {"sentences split by": f"{get_sentence_splitter(language).version}, language {language}"} if language else {}
+    content = trainer.card or CardContent()
+    tags = [*_as_list(content.tags), *_as_list(kwargs.get("tags"))]
+    told = {name: value for name, value in kwargs.items() if value is not None}
+    content = trainer.card = replace(content, **told | {"tags": tags})
+    model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
+    is_branch = trainer.hub_model_id and trainer.args.hub_revision not in (None, "main")
+    title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
+    sections = _sections(trainer, model, content)
+    facts = (_task_facts if _is_of_tasks(trainer) else _pretraining_facts)(trainer, model, sections)
+    card = ModelCard.from_template(
+        _metadata(trainer, model, facts["tags"], facts["scores"], title),
+        template_path=str(TEMPLATE),
+        title=title,
+        kind=model.config.model_type,
+        is_task=_is_of_tasks(trainer),
+        is_depth=has_sentence_tokens(model.config),
+        is_adapter=is_adapter(model),
+        # A name without `./` would be looked up on the Hub, where it may be somebody else's.
+        name=repr(trainer.hub_model_id or f"./{folder.name}"),
+        revision=f", revision={trainer.args.hub_revision!r}" if is_branch else "",
+        num_steps=trainer.weights_step,
+        base=told_name(_base_model(trainer, model)),
+        data=sections["Data"],
+        settings=sections["Settings"],
+        tables={name: markdown_tables(values) for name, values in sections.items() if values},
+        command=told_command(sys.argv),
+        **facts,
     )
+    (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
 
 
-def run_settings(
-    training_args: TrainingArguments, model: PreTrainedModel, base_model: str | None = None
-) -> dict[str, Any]:
+def check_metadata(trainer: Trainer) -> None:
     """
-    What a model card states about how a model was trained.
-
-    Args:
-        base_model: the checkpoint that training started from; of a folder, only the name is told.
-    """
-    settings = {}
-    length = "max_steps" if training_args.max_steps > 0 else "num_train_epochs"
-    for name in (length, *TRAINING_SETTINGS):
-        value = getattr(training_args, name)
-        settings[name] = getattr(value, "value", value)  # of an enumeration
-    if training_args.optim_args:
-        settings["optim_args"] = training_args.optim_args
-    if training_args.lr_scheduler_kwargs:
-        settings["lr_scheduler_kwargs"] = json.dumps(training_args.lr_scheduler_kwargs)
-    batch_size = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
-    return settings | {
-        "global batch size": batch_size,
-        "parameters": get_model_param_count(model),  # of ZeRO-3, the parameters themselves are empty
-        "initialised from": told_name(base_model) or "scratch",
-        "transformers": transformers.__version__,
-        "torch": torch.__version__,
-    }
-
-
-# ---- The parts of a card --------------------------------------------------------------------------------------------
-
-
-def card_section(title: str, values: Mapping[str, Any]) -> str:
-    """
-    One section of a model card: single values as a table of two columns, mappings as one with a row for each.
-
-    >>> print(card_section("Data", {"source": "novels", "train": {"examples": 1200}, "test": {"examples": 80}}))
-    ## Data
-    <BLANKLINE>
-    |  |  |
-    | --- | --- |
-    | source | novels |
-    <BLANKLINE>
-    |  | examples |
-    | --- | ---: |
-    | train | 1,200 |
-    | test | 80 |
-    <BLANKLINE>
-    """
-    single = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
-    several = {name: value for name, value in values.items() if isinstance(value, Mapping) and value}
-    parts = [f"## {title}\n"]
-    if single:
-        rows = [["", ""], *([name, _cell(value)] for name, value in single.items())]
-        parts.append(markdown_table(rows, num_text_columns=2) + "\n")
-    if several:
-        columns = list(dict.fromkeys(column for value in several.values() for column in value))
-        rows = [["", *(column.replace("_", " ") for column in columns)]]
-        rows += [[name, *(_cell(value.get(column, "")) for column in columns)] for name, value in several.items()]
-        parts.append(markdown_table(rows) + "\n")
-    return "\n".join(parts)
-
-
-def _cell(value: Any) -> str:
-    """A value as it stands in a table."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if value >= 1000 else str(value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, Sequence | set) and not isinstance(value, str):
-        return ", ".join(map(_cell, value))
-    return " ".join(str(value).split())
-
-
-def usage_sections(usage: Usage | None) -> list[str]:
-    """The code, and the input format with an example; nothing without a tokenizer or data to take it from."""
-    if usage is None:
-        return []
-    packages = " ".join(usage.packages)
-    fence = "`" * 3
-    return [
-        "## Use\n",
-        "With hf_depth installed:\n",
-        f"{fence}python\n{usage.with_package}{fence}\n",
-        f"Without it, after `pip install {packages}`:\n",
-        f"{fence}python\n{usage.without_package}{fence}\n",
-        "A name that begins with `./` is that of this folder: the code runs in the folder that it is in.\n",
-        "## Input format\n",
-        f"{usage.notes}\n",
-        f"{fence}text\ninput:  {_one_line(usage.source)}\ntarget: {_one_line(usage.target)}\n{fence}\n",
-    ]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def pretraining_results(log_history: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """
-    The metrics of the last evaluation by their names, each with its values `before` training and `after` it, as far
-    as they were measured, and `chance`, where there is one. Kendall's tau is left out of a model that wrote no order.
-
-    >>> pretraining_results([{"step": 0, "eval_loss": 7.1}, {"step": 9, "eval_loss": 4.2, "eval_runtime": 1.0}])
-    {'loss': {'before': 7.1, 'after': 4.2}}
-    """
-    evaluations = [log for log in log_history if "eval_loss" in log]
-    if not evaluations:
-        return {}
-    first, last = evaluations[0], evaluations[-1]
-    results = {}
-    for key, value in last.items():
-        name = key.removeprefix("eval_")
-        is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
-        is_measure &= not name.startswith(ATTENTION_BY_LAYER)
-        if key == name or not is_measure:
-            continue
-        logs = {"before": first} if first["step"] == 0 and first is not last and key in first else {}
-        logs |= {"after": last}
-        values = {when: log[key] for when, log in logs.items() if not is_without_order(key, log)}
-        chance = last.get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
-        if values:
-            results[name] = values | ({} if chance is None else {"chance": chance})
-    return results
-
-
-def pretraining_limits(
-    settings: Mapping[str, Any], results: Mapping[str, Mapping[str, float]], num_steps: int
-) -> list[str]:
-    """What a pre-trained model is not good for, as far as the run itself tells."""
-    limits = [
-        "It is pre-trained only: it follows no instructions, answers no questions. Fine-tune it first.",
-        *_size_limits(settings, num_steps),
-        *([EVALUATED] if results else ["It was not evaluated."]),
-    ]
-    order = results.get("sentence_accuracy_shuffled", {})
-    if {"after", "chance"} <= order.keys():
-        relation = "no better than" if order["after"] < order["chance"] + 0.02 else "against"
-        limits.append(
-            f"Of shuffled held-out sentences it names {order['after']:.1%} right from the true ones before them, "
-            f"{relation} {order['chance']:.1%} by chance."
-        )
-    if results.get("attention_entropy", {}).get("after", 1.0) < SATURATED:
-        limits.append(
-            f"The attention of a layer has {results['attention_entropy']['after']:.3f} of the entropy of uniform "
-            "attention: it is saturated, and the model reads little of its input."
-        )
-    if settings.get("max_source_length"):
-        limits.append(f"It was trained on inputs of at most {settings['max_source_length']} tokens.")
-    return limits
-
-
-def metadata_note(settings: Mapping[str, Any]) -> str:
-    """
-    How to put metadata before an input, for a model that was trained with some.
-
-    >>> print(metadata_note({"metadata_columns": ["title"], "metadata_probability": 0.5}))
-    In training, metadata stood before 50% of the inputs of documents that had some: `title: … |||`. Before any other
-    input they are put by:
-    <BLANKLINE>
-    ```python
-    import torch
-    from hf_depth.data.metadata import metadata_prefix
-    <BLANKLINE>
-    prefix = metadata_prefix({"title": "…"})
-    prefix_ids = tokenizer(prefix, add_special_tokens=False, return_tensors="pt").input_ids
-    input_ids = torch.cat([prefix_ids, input_ids], dim=1)
-    ```
-    """
-    columns = settings["metadata_columns"]
-    return METADATA_NOTE.format(
-        share=settings["metadata_probability"],
-        prefix=metadata_prefix(dict.fromkeys(columns, "…")),
-        values=", ".join(f'{json.dumps(column, ensure_ascii=False)}: "…"' for column in columns),
-    )
-
-
-def fine_tuning_limits(
-    settings: Mapping[str, Any], results: Sequence[TaskResult], num_steps: int, has_format: bool
-) -> list[str]:
-    """What a fine-tuned model is not good for, as far as the run itself tells."""
-    source = "the input format above" if has_format else "the prompts of its `task_config.json`"
-    is_evaluated = any(set(result.spec.metric_names) & result.metrics.keys() for result in results)
-    limits = [
-        f"It reads {source} and writes what its task asks for; it was trained for nothing else.",
-        *_size_limits(settings, num_steps),
-        *([EVALUATED] if is_evaluated else ["It was not evaluated on labeled examples."]),
-    ]
-    for result in results:
-        for name in result.spec.metric_names:
-            score, majority = result.metrics.get(name), result.metrics.get(f"majority_{name}")
-            if score is not None and majority is not None and score <= majority:
-                limits.append(
-                    f"Its {name} on {result.spec.full_name} ({result.split}), {score:.4f}, is not above that of "
-                    f"always predicting the most frequent class, {majority:.4f}: do not rely on its predictions."
-                )
-    return limits
-
-
-def loading_limits(model: PreTrainedModel) -> list[str]:
-    """What is to be known about a model that the usual ways of loading do not give as it was trained."""
-    return [ADAPTER] * is_adapter(model)
-
-
-def is_adapter(model: torch.nn.Module) -> bool:
-    """Whether what is saved of a model is a PEFT adapter."""
-    return hasattr(model, "peft_config")
-
-
-def _size_limits(settings: Mapping[str, Any], num_steps: int) -> list[str]:
-    """What follows from size and training, for which the settings are those of [`run_settings`]."""
-    limits = []
-    if {"parameters", "global batch size"} <= settings.keys():
-        verdict = " A model of this size is for experiments." if settings["parameters"] < SMALL_MODEL else ""
-        steps = f" and was trained for {num_steps:,} steps of {settings['global batch size']:,} examples"
-        limits.append(
-            f"It has {settings['parameters'] / 1e6:.1f} million parameters{steps if num_steps else ''}.{verdict}"
-        )
-    return limits
-
-
-# ---- Cards ----------------------------------------------------------------------------------------------------------
-
-
-def pretraining_card(
-    model_name: str,
-    model: PreTrainedModel,
-    content: CardContent,
-    log_history: Sequence[Mapping[str, Any]] = (),
-    usage: Usage | None = None,
-    num_steps: int = 0,
-) -> ModelCard:
-    """
-    The card of a pre-trained model.
-
-    Args:
-        model_name: title, and the name of the results on the Hub.
-        content: what to state about data and settings.
-        log_history: of the trainer's state; the last evaluation in it is that of the model.
-        usage: the code and the example.
-        num_steps: of the training, after which the weights were as they are.
-    """
-    kind, results = model.config.model_type, pretraining_results(log_history)
-    source = content.sections.get("Data", {}).get("source")
-    scores = [
-        EvalResult(
-            task_type="fill-mask",
-            task_name="pre-training",
-            dataset_type=content.datasets[0] if content.datasets else "text",
-            dataset_name=_cell(source or "text"),
-            dataset_split="validation",
-            metric_type=name,
-            metric_name=name,
-            metric_value=round(float(values["after"]), 6),
-        )
-        for name, values in results.items()
-        if name in ("loss", "sentence_accuracy_shuffled", "reconstruction_accuracy") and math.isfinite(values["after"])
-    ]
-    base = f", from {told_name(content.base_model)} on" if content.base_model else ""
-    trained = f"on {source} " if source else ""
-    introduction = f"An encoder-decoder of the kind {PAPERS[kind]}, pre-trained {trained}with hf_depth{base}.\n"
-    settings = content.sections.get("Settings", {})
-    if usage is not None and settings.get("metadata_columns"):
-        usage = replace(usage, notes=f"{usage.notes}\n\n{metadata_note(settings)}")
-    limits = pretraining_limits(settings, results, num_steps) + loading_limits(model)
-    table = card_section("Results", results) if results else ""
-    metadata = _metadata(model_name, content, [kind, "pre-training"], scores, _library(model))
-    return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
-
-
-def fine_tuning_card(
-    model_name: str,
-    model: PreTrainedModel,
-    results: Sequence[TaskResult],
-    content: CardContent,
-    usage: Usage | None = None,
-    num_steps: int = 0,
-) -> ModelCard:
-    """
-    The card of a fine-tuned model, with its scores as the Hub's `model-index`.
-
-    Args:
-        model_name: title, and the name of the results on the Hub.
-        results: the scores, those of validation and test sets.
-        content: what else to state. A base model that is a folder is named in the text only, without its path.
-        usage: the code and the example.
-        num_steps: of the training, after which the weights were as they are.
-    """
-    kind = model.config.model_type
-    base = f" from {told_name(content.base_model)}" if content.base_model else ""
-    tasks = ", ".join(dict.fromkeys(result.spec.full_name for result in results))
-    introduction = (
-        f"A model of the kind {PAPERS[kind]}, fine-tuned with hf_depth{base}{' on ' + tasks if tasks else ''}.\n"
-    )
-    limits = fine_tuning_limits(content.sections.get("Settings", {}), results, num_steps, usage is not None)
-    limits += loading_limits(model)
-    table = results_table(results, markdown=True) if results else ""
-    table = f"## Results\n\n{TASK_RESULTS.format(table=table)}" if results else ""
-    tags = [kind, *(result.spec.benchmark for result in results)]
-    metadata = _metadata(model_name, content, tags, model_index(results, content.datasets), _library(model))
-    return _card(metadata, model_name, introduction, usage, limits, table, content.sections)
-
-
-def model_index(results: Sequence[TaskResult], datasets: Sequence[str] = ()) -> list[EvalResult]:
-    """
-    The scores in the form in which the Hub shows them beside a model, one per task, split and metric.
-
-    Args:
-        datasets: the names on the Hub of what was read from there. Examples from files have the name of their task
-            instead: they need not be those of the Hub.
-    """
-    return [
-        EvalResult(
-            task_type="text-classification" if result.spec.labels is not None else "text-generation",
-            task_name=result.spec.name,
-            dataset_type=result.spec.path if result.spec.path in datasets else result.spec.full_name,
-            dataset_name=result.spec.full_name,
-            dataset_config=result.spec.config_name if result.spec.path in datasets else None,
-            dataset_split=result.split,
-            metric_type=get_metric(name).hub_name or name,
-            metric_name=name,
-            metric_value=round(float(result.metrics[name]), 6),
-        )
-        for result in results
-        for name in result.spec.metric_names
-        if math.isfinite(result.metrics.get(name, math.nan))
-    ]
-
-
-def _metadata(
-    model_name: str, content: CardContent, tags: Iterable[str], scores: Sequence[EvalResult], library: str
-) -> ModelCardData:
-    """
-    The head of a card. There is no `pipeline_tag`: the Hub would show the code of a pipeline, and transformers 5 has
-    none for encoder-decoders.
-    """
-    base_model = content.base_model
-    return ModelCardData(
-        base_model=base_model if base_model and is_hub_name(base_model) else None,
-        datasets=sorted(set(content.datasets)) or None,
-        language=content.language or None,
-        library_name=library,
-        license=content.license,
-        metrics=sorted({score.metric_type for score in scores}) or None,
-        model_name=model_name if scores else None,
-        tags=sorted({"hf_depth", *tags, *content.tags}),
-        eval_results=list(scores) or None,
-    )
-
-
-def _library(model: PreTrainedModel) -> str:
-    return "peft" if is_adapter(model) else "transformers"
-
-
-def check_metadata(content: CardContent) -> None:
-    """
-    Have the Hub check what the head of a card will state, which it would refuse with the upload after all training.
+    Have the Hub check the head of the card, for which it would refuse the upload after all training.
 
     Raises:
         `ValueError`: if the Hub refuses it, for its license above all.
     """
-    card = ModelCard(f"---\n{_metadata('', content, [], [], 'transformers').to_yaml()}\n---\n")
+    metadata = _metadata(trainer, trainer.accelerator.unwrap_model(trainer.model))
     try:
-        card.validate()
+        ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise ValueError(
@@ -578,26 +137,306 @@ def check_metadata(content: CardContent) -> None:
         logger.warning(f"The Hub could not check the head of the model card: {error}")
 
 
-def _card(
-    metadata: ModelCardData,
-    model_name: str,
-    introduction: str,
-    usage: Usage | None,
-    limits: Sequence[str],
-    results: str,
-    sections: Mapping[str, Mapping[str, Any]],
-) -> ModelCard:
-    parts = [
-        f"# {_one_line(model_name)}\n",
-        introduction,
-        *usage_sections(usage),
-        "## Limits\n",
-        "\n".join(f"- {limit}" for limit in limits) + "\n",
-        *([results] if results else []),
-        *(card_section(title, values) for title, values in sections.items() if values),
-    ]
-    return ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(parts))
+def _metadata(
+    trainer: Trainer,
+    model: PreTrainedModel,
+    tags: Sequence[str] = (),
+    scores: Sequence[EvalResult] = (),
+    title: str = "",
+) -> ModelCardData:
+    """
+    The head of a card. There is no `pipeline_tag`: the Hub would show the code of a pipeline, and transformers 5 has
+    none for encoder-decoders.
+    """
+    content, base_model = trainer.card or CardContent(), _base_model(trainer, model)
+    language = _sentence_language(trainer, model, content)
+    return ModelCardData(
+        base_model=base_model if base_model and is_hub_name(base_model) else None,
+        datasets=sorted({name for name in _as_list(content.dataset_tags) if is_hub_name(name)}) or None,
+        language=content.language or (None if language == LINES else language),
+        library_name="peft" if is_adapter(model) else "transformers",
+        license=content.license or trainer.args.hub_license,
+        metrics=sorted({score.metric_type for score in scores}) or None,
+        model_name=title if scores else None,
+        tags=sorted({"hf_depth", model.config.model_type, *tags, *_as_list(content.tags)}),
+        eval_results=list(scores) or None,
+    )
+
+
+def is_adapter(model: torch.nn.Module) -> bool:
+    """Whether what is saved of a model is a PEFT adapter."""
+    return hasattr(model, "peft_config")
+
+
+def _is_of_tasks(trainer: Trainer) -> bool:
+    return hasattr(trainer, "evaluations")
 
 
 def _as_list(values: str | Sequence[str] | None) -> list[str]:
     return [] if values is None else [values] if isinstance(values, str) else list(values)
+
+
+# ---- Data and settings ----------------------------------------------------------------------------------------------
+
+
+def _sections(trainer: Trainer, model: PreTrainedModel, content: CardContent) -> dict[str, dict[str, Any]]:
+    """The data, the settings and what else the card was told, completed by what the trainer knows."""
+    data, settings = (dict(content.sections.get(title, {})) for title in ("Data", "Settings"))
+    if content.dataset is not None:
+        data["source"] = ", ".join(_as_list(content.dataset))
+    has_counts = any(isinstance(value, Mapping) for value in data.values())
+    data |= {} if trainer.running.sources is None else trainer.running.sources.table()
+    if not has_counts:
+        datasets = {"train": trainer.train_dataset, **by_name(trainer.eval_dataset)}
+        sized = {name or "validation": one for name, one in datasets.items() if isinstance(one, Sized)}
+        data |= {name: {"examples": len(dataset)} for name, dataset in sized.items()}
+    language = _sentence_language(trainer, model, content)
+    if language:
+        data["sentences split by"] = f"{get_sentence_splitter(language).version}, language {language}"
+    if _is_of_tasks(trainer):
+        settings = {"prediction_mode": trainer.args.prediction_mode} | settings
+    else:
+        collator = objective_collator(trainer.data_collator)
+        settings = settings or {name: getattr(collator, name) for name in COLLATOR_SETTINGS if hasattr(collator, name)}
+        if has_sentence_tokens(model.config):
+            settings["sentence_loss_coefficient"] = trainer.args.sentence_loss_coefficient
+    base_model = _base_model(trainer, model)
+    if base_model or not getattr(model, "name_or_path", None):  # else the run goes on from a model of its own
+        settings["initialised from"] = told_name(base_model) or "scratch"
+    settings |= run_settings(trainer.args, model)
+    settings["global batch size"] = trainer.get_total_train_batch_size(trainer.args)
+    if _num_logs_before_best(trainer) is not None:
+        settings["weights of step"] = f"{trainer.weights_step:,} of {trainer.state.global_step:,}, the best one"
+    return {"Data": data, "Settings": settings} | {
+        title: values for title, values in content.sections.items() if title not in ("Data", "Settings")
+    }
+
+
+def run_settings(training_args: TrainingArguments, model: PreTrainedModel) -> dict[str, Any]:
+    """What a model card states about how a model was trained, and by which versions."""
+    length = "max_steps" if training_args.max_steps > 0 else "num_train_epochs"
+    settings = {name: getattr(training_args, name) for name in (length, *TRAINING_SETTINGS)}
+    settings = {name: getattr(value, "value", value) for name, value in settings.items()}  # of an enumeration
+    settings = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in settings.items()}
+    return {name: value for name, value in settings.items() if value not in (None, "{}")} | {
+        "parameters": get_model_param_count(model),  # of ZeRO-3, the parameters themselves are empty
+        "hf_depth": __version__,
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+    }
+
+
+def _sentence_language(trainer: Trainer, model: PreTrainedModel, content: CardContent) -> str | None:
+    """By whose rules the text of a DEPTH model was split into sentences, if it is known."""
+    if not has_sentence_tokens(model.config):
+        return None
+    if _is_of_tasks(trainer):
+        return trainer.task_config and trainer.task_config.sentence_language
+    return content.sections.get("Settings", {}).get("sentence_language")
+
+
+def _base_model(trainer: Trainer, model: PreTrainedModel) -> str | None:
+    """What the training started from. A model of its own folder is one that the run goes on from."""
+    name, folder = getattr(model, "name_or_path", None), Path(trainer.args.output_dir).resolve()
+    is_there = bool(name) and (Path(name).exists() or Path(name).name.startswith("checkpoint-"))  # or was
+    if is_there and Path(name).resolve().is_relative_to(folder):
+        name = None
+    return (trainer.card and trainer.card.finetuned_from) or name or None
+
+
+def _num_logs_before_best(trainer: Trainer) -> int | None:
+    """How many logs there were when the best weights were loaded; `None` if they were not."""
+    return trainer.num_logs_before_best
+
+
+# ---- A pre-trained model --------------------------------------------------------------------------------------------
+
+
+def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What the card states of a pre-trained model alone."""
+    results = pretraining_results(_own_evaluations(trainer))
+    values = {name: results[name]["after"] for name in PRETRAINING_SCORES if name in results}
+    names = _as_list(trainer.card.dataset_tags)
+    data = {
+        "task_type": "fill-mask",
+        "task_name": "pre-training",
+        "dataset_type": names[0] if names else "text",
+        "dataset_name": readable(sections["Data"].get("source", "text")),
+        "dataset_split": "validation",
+    }
+    columns = sections["Settings"].get("metadata_columns")
+    return {
+        "tags": ["pre-training"],
+        "scores": [_score(name, name, value, data) for name, value in values.items() if math.isfinite(value)],
+        "results": markdown_tables(results),
+        "is_evaluated": bool(results),
+        "order": results.get("sentence_accuracy_shuffled", {}),
+        "metadata_prefix": metadata_prefix(dict.fromkeys(columns, "…")) if columns else None,
+        "use": _pretraining_use(trainer, model),
+    }
+
+
+def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> EvalResult:
+    return EvalResult(metric_name=name, metric_type=hub_name, metric_value=round(float(value), 6), **data)
+
+
+def _own_evaluations(trainer: Trainer) -> list[dict[str, float]]:
+    """The logs of the first evaluation and of the last one of the present weights; none without the latter."""
+    logs, before = trainer.state.log_history, _num_logs_before_best(trainer)
+    own = [log for log in logs if log["step"] == trainer.weights_step] + ([] if before is None else logs[before:])
+    own = [log for log in own if "eval_loss" in log]
+    return [next(log for log in logs if "eval_loss" in log), own[-1]] if own else []
+
+
+def pretraining_results(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """
+    The metrics of the last evaluation by their names, each with its values `before` training and `after` it, as far
+    as they were measured, and `chance`, where there is one. Kendall's tau is left out of a model that wrote no order.
+
+    >>> pretraining_results([{"step": 0, "eval_loss": 7.1}, {"step": 9, "eval_loss": 4.2, "eval_runtime": 1.0}])
+    {'loss': {'before': 7.1, 'after': 4.2}}
+    """
+    results = {}
+    for key, value in evaluations[-1].items() if evaluations else ():
+        name, first, last = key.removeprefix("eval_"), evaluations[0], evaluations[-1]
+        is_measure = isinstance(value, int | float) and not name.endswith(NO_MEASURES)
+        if key == name or not is_measure or name.startswith(ATTENTION_BY_LAYER):
+            continue
+        logs = {"before": first} if first["step"] == 0 and first is not last and key in first else {}
+        values = {when: log[key] for when, log in (logs | {"after": last}).items() if not is_without_order(key, log)}
+        chance = last.get(f"{key.replace('_constrained', '')}_chance")  # decoding makes no difference to it
+        if values:
+            results[name] = values | ({} if chance is None else {"chance": chance})
+    return results
+
+
+def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
+    """
+    What the code restores: the beginning of an example of the evaluation data, with its last sentence in front and a
+    masked word in each. `None` without a tokenizer, with noise of the user's own, and of PEFT.
+    """
+    tokenizer, objective = trainer.processing_class, objective_name(trainer.data_collator)
+    if tokenizer is None or objective is None or is_adapter(model):
+        return None
+    example, collator = _short_example(trainer, model), objective_collator(trainer.data_collator)
+    ends = list(accumulate(example["sentence_lengths"])) or [len(example["input_ids"])]
+    pieces = [tokenizer.decode(example["input_ids"][start:end]) for start, end in pairwise([0, *ends])]
+    pieces = [" ".join(piece.split()) for piece in [pieces[-1], *pieces[:-1]] if piece.strip()]
+    if objective != "prefix_lm":
+        pieces = [_with_masked_word(piece, f"<extra_id_{place}>") for place, piece in enumerate(pieces)]
+    batch = collator([example])
+    source, target = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
+    length = trainer.generation_max_length or model.generation_config.max_length
+    return {
+        "sentences": [repr(piece) for piece in pieces],
+        "text": repr(" ".join([getattr(collator, "input_prefix", ""), *pieces]).strip()),
+        "input": readable(tokenizer.decode(source)),
+        "target": readable(tokenizer.decode(target[target >= 0])),
+        "is_masked": objective != "prefix_lm",
+        "has_mode": bool(getattr(collator, "input_prefix", "")),
+        "generation": f"max_length={length}",
+    }
+
+
+def _short_example(trainer: Trainer, model: PreTrainedModel) -> dict[str, Sequence[int]]:
+    """The first four sentences (or 48 tokens) of the first example to evaluate on; of plain text if there is none."""
+    encoded = trainer.processing_class(PLAIN_SENTENCES, add_special_tokens=False)["input_ids"]
+    plain = {"input_ids": sum(encoded, []), "sentence_lengths": [len(ids) for ids in encoded]}
+    needed = {"input_ids", "sentence_lengths"} if has_sentence_tokens(model.config) else {"input_ids"}
+    # Not of the training data: a stream would be read once more.
+    datasets = [dataset for dataset in by_name(trainer.eval_dataset).values() if dataset is not None]
+    examples = [example for dataset in datasets[:1] for example in first_examples(dataset, 1)]
+    example = next((one for one in examples if needed <= one.keys()), plain)  # a user's own may be anything
+    lengths = list(example["sentence_lengths"])[:4] if "sentence_lengths" in needed else []
+    ids = list(example["input_ids"])[: sum(lengths) or 48]
+    return {"input_ids": ids, "sentence_lengths": lengths, "unit_lengths": [1] * len(ids)}
+
+
+def _with_masked_word(text: str, sentinel: str) -> str:
+    """
+    >>> _with_masked_word("The bell rang early.", "<extra_id_0>")
+    'The bell <extra_id_0> early.'
+    """
+    words = text.split()
+    return " ".join([*words[: len(words) // 2], sentinel, *words[len(words) // 2 + 1 :]])
+
+
+# ---- A fine-tuned model ---------------------------------------------------------------------------------------------
+
+
+def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """What the card states of a fine-tuned model alone, with the scores of its present weights."""
+    step, steps = trainer.weights_step, trainer.evaluated_steps
+    evaluations = [one for key, one in trainer.evaluations.items() if steps.get(key) == step]
+    results = [evaluation.result for evaluation in evaluations]
+    scores, not_above_majority = [], []
+    for result in results:
+        spec, is_of_hub = result.spec, result.spec.path in _as_list(trainer.card.dataset_tags)
+        data = {
+            "task_type": "text-classification" if spec.labels is not None else "text-generation",
+            "task_name": spec.name,
+            # Examples from files need not be those of the Hub: they have the name of their task instead.
+            "dataset_type": spec.path if is_of_hub else spec.full_name,
+            "dataset_name": spec.full_name,
+            "dataset_config": spec.config_name if is_of_hub else None,
+            "dataset_split": result.split,
+        }
+        for name in spec.metric_names:
+            value, majority = (result.metrics.get(key, math.nan) for key in (name, f"majority_{name}"))
+            scores += [_score(name, get_metric(name).hub_name or name, value, data)] if math.isfinite(value) else []
+            if value <= majority:
+                not_above_majority.append((name, spec.full_name, result.split, value, majority))
+    return {
+        "tags": [result.spec.benchmark for result in results],
+        "scores": scores,
+        "tasks": ", ".join(dict.fromkeys(result.spec.full_name for result in results)),
+        "results": results_table(results, markdown=True) if results else "",
+        "is_evaluated": bool(scores),
+        "standard_errors": "; ".join(error for evaluation in evaluations for error in _standard_errors(evaluation)),
+        "not_above_majority": not_above_majority,
+        "use": _task_use(trainer, model),
+    }
+
+
+def _standard_errors(evaluation: TaskEvaluation) -> list[str]:
+    """`sqrt(p (1 - p) / n)` of each score p that is a share of n labeled examples."""
+    dataset, shares = evaluation.dataset, {name: evaluation.metrics.get(name) for name in SHARES}
+    number = sum(len(labels) > 0 for labels in dataset.prepared["labels"])
+    errors = {name: math.sqrt(p * (1 - p) / number) for name, p in shares.items() if p is not None}
+    source = f"{dataset.spec.full_name}, {dataset.split}, {number:,} examples"
+    return [f"{error:.4f} ({name}, {source})" for name, error in errors.items()]
+
+
+def _task_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
+    """What the code predicts, the shortest of the first examples; `None` without any example, and of PEFT."""
+    config, tokenizer = trainer.task_config, trainer.processing_class
+    datasets = [*by_name(trainer.eval_dataset).values(), *(one.dataset for one in trainer.evaluations.values())]
+    dataset = next((data for data in datasets if data is not None and len(data)), None)
+    if config is None or dataset is None or is_adapter(model):
+        return None
+    spec, rows = dataset.spec, dataset.rows
+    index = min(range(min(100, len(rows))), key=lambda index: len(spec.prompt(rows[index])))
+    row, prepared = rows[index], dataset.prepared[index]
+    columns = [column for column in dict.fromkeys([*spec.text_column_name, INSTANCE_COLUMN]) if column in row]
+    labels = None if spec.labels is None else list(spec.labels.values())
+    label_ids = None if labels is None else encode_labels(tokenizer, labels)
+    length = config.generation_max_length or generation_length(spec, label_ids)
+    beams = f", num_beams={config.generation_num_beams}" if config.generation_num_beams else ""
+    others = [task for task in config.tasks if task.full_name != spec.full_name]
+    text = tokenizer.decode(prepared["input_ids"])
+    sentences = re.split(r"<eosen>(?:<sent_\d+>)?", text.removesuffix(tokenizer.eos_token))
+    return {
+        "text": repr(text.removesuffix(tokenizer.eos_token)),
+        "sentences": [repr(sentence.strip()) for sentence in sentences if sentence.strip()],
+        "input": readable(text),
+        "target": readable(tokenizer.decode(prepared["labels"])),
+        "task": repr(spec.full_name),
+        "example": repr({column: row[column] for column in columns}),
+        "prompt": prompt_format(spec),
+        "max_source_length": spec.max_source_length,
+        "labels": labels or [],
+        "is_scored": config.prediction_mode == "score_labels",
+        "is_mean_loss": config.length_normalize_scores,
+        "generation": f"max_length={length}{beams}",
+        "others": "; ".join(f"{task.full_name}: `{prompt_format(task)}`" for task in others),
+    }

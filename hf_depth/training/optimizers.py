@@ -1,23 +1,30 @@
 """Optimizers of T5 that neither torch nor the Trainer has, and how `--optim` and `--optim_args` choose them."""
 
+import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import Adafactor as HFAdafactor
-from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum, strtobool
 
 from ..ranges import NOT_NEGATIVE, Range, check_ranges
 from ..suggestions import suggestion
-from .partitions import Partition
 from .schedules import RELATIVE_STEP_PEAK
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Settings of an optimizer that decide on which device its state must be: they stay those that it was loaded for.
+IMPLEMENTATIONS = {"fused", "foreach", "capturable"}
 
 
 class OptimizerName(ExplicitEnum):
@@ -64,8 +71,6 @@ class AdamWScale(Optimizer):
     0.495
     """
 
-    partitions: Mapping[Tensor, Partition] = MappingProxyType({})  # see `set_partitions`
-
     def __init__(
         self,
         params: Iterable[Any],
@@ -87,10 +92,6 @@ class AdamWScale(Optimizer):
         super().__setstate__(state)
         _count_on_cpu(self.state)
 
-    def set_partitions(self, partitions: Mapping[Tensor, Partition]) -> None:
-        """Say which parameters are in the flat tensors that DeepSpeed has put in their places."""
-        self.partitions = partitions
-
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have gradients; returns what `closure` does."""
@@ -108,18 +109,7 @@ class AdamWScale(Optimizer):
         rates = [group["lr"] * math.sqrt(1 - beta2**count) / (1 - beta1**count) for count in counts]
         grads = [p.grad for p in params]
         means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-        if self.partitions:
-            parts = [self.partitions[p] for p in params]
-            sizes = [rms for part, p in zip(parts, params, strict=True) for rms in _partitioned_rms(part, p)]
-            rates = [rate for part, rate in zip(parts, rates, strict=True) for _ in part.fragments]
-            params, grads, means, squares = (
-                [view for part, flat in zip(parts, tensors, strict=True) for view in part.views(flat)]
-                for tensors in (params, grads, means, squares)
-            )
-            if not params:  # all of these parameters are in other processes
-                return
-        else:
-            sizes = _rms(params)
+        sizes = _rms(params)
 
         torch._foreach_lerp_(means, grads, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
@@ -146,29 +136,6 @@ class AdamWScale(Optimizer):
         return state
 
 
-def setting_names(optimizer: Optimizer) -> set[str]:
-    """
-    What the groups of an optimizer may have that it is told: the arguments of its class and of those it inherits from.
-
-    Other entries are its own, as in optimizers that count their steps or estimate their learning rate there. Of a
-    class that takes any arguments (`**options`), all that its groups begin with is taken for told.
-
-    Args:
-        optimizer (`Optimizer`): also wrapped, as Accelerate and DeepSpeed do.
-
-    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    >>> optimizer.param_groups[0]["steps"] = 3
-    >>> "momentum" in setting_names(optimizer), "steps" in setting_names(optimizer)
-    (True, False)
-    """
-    while hasattr(inner := getattr(optimizer, "optimizer", None), "param_groups"):
-        optimizer = inner
-    inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__[:-1] if "__init__" in vars(kind)]
-    names = {name for init in inits for name in init.parameters} | {"lr", "initial_lr", "weight_decay"}
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inits[0].parameters.values())
-    return names | set(getattr(optimizer, "defaults", ())) if takes_any else names
-
-
 def _loss_of(closure: Callable[[], Any] | None) -> Any:
     """What a step returns: the loss that `closure` computes, with its gradients."""
     if closure is None:
@@ -192,11 +159,6 @@ def _rms(tensors: list[Tensor]) -> list[Tensor]:
     return norms
 
 
-def _partitioned_rms(partition: Partition, flat: Tensor) -> list[Tensor]:
-    """Root mean squares of the whole parameters of a partition's fragments."""
-    return partition.per_fragment(partition.mean_squares(flat).sqrt())
-
-
 class Adafactor(HFAdafactor):
     """
     The Adafactor of transformers, with a learning rate in its groups under `relative_step` too, for the logs.
@@ -213,124 +175,11 @@ class Adafactor(HFAdafactor):
     0.01
     """
 
-    partitions: Mapping[Tensor, Partition] = MappingProxyType({})
-
     def __init__(self, params: Iterable[Any], lr: float | None = None, relative_step: bool = True, **options: Any):
         super().__init__(params, lr=None if relative_step else lr, relative_step=relative_step, **options)
         for group in self.param_groups:
             if group["relative_step"]:
                 group["lr"] = RELATIVE_STEP_PEAK
-
-    def set_partitions(self, partitions: Mapping[Tensor, Partition]) -> None:
-        """
-        Say which parameters are in the flat tensors that DeepSpeed has put in their places. The update of each is then
-        that of the whole parameter, not of the flat tensor, in which a matrix has no rows and columns.
-
-        Raises:
-            `ValueError`: for a parameter of more than two dimensions, which no T5 has.
-        """
-        for shape in (shape for partition in partitions.values() for shape in partition.shapes if len(shape) > 2):
-            raise ValueError(f"Adafactor on the partitions of DeepSpeed takes vectors and matrices, got {shape}.")
-        self.partitions = partitions
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters that have gradients; returns what `closure` does."""
-        loss = _loss_of(closure)  # with gradients, without which the class of transformers would call it
-        if not self.partitions:
-            super().step()
-            return loss
-        for group in self.param_groups:
-            for flat in group["params"]:
-                if flat.grad is not None:
-                    self._update(flat, self.partitions[flat], group)
-        return loss
-
-    def _update(self, flat: Tensor, partition: Partition, group: dict[str, Any]) -> None:
-        """The update of `transformers.Adafactor` for parameters of which this process has parts."""
-        state, factors = self.state[flat], _FactoredSquares(partition)
-        if not state:
-            state["step"] = 0
-            state["factors"] = flat.new_zeros(factors.size)
-            state["exp_avg_sq"] = flat.new_zeros(factors.vector_size)
-            if group["beta1"] is not None:
-                state["exp_avg"] = torch.zeros_like(flat)
-        state["step"] += 1
-
-        sums = torch.cat([factors.sums(flat.grad, group["eps"][0]), partition.square_sums(flat)])
-        partition.all_reduce(sums)
-        sums, squares = sums.split([factors.size, len(partition.shapes)])
-        sizes = (squares / partition.sizes(flat)).sqrt()
-        decay = 1.0 - state["step"] ** group["decay_rate"]
-        state["factors"].lerp_(factors.means(sums), 1 - decay)
-        update = factors.normalized(flat.grad, state["factors"], state["exp_avg_sq"], decay, group["eps"][0])
-
-        rates = self._get_lr(group | {"scale_parameter": False}, state)
-        if group["scale_parameter"]:
-            rates = rates * sizes.clamp(min=group["eps"][1])
-        clipping = (partition.mean_squares(update).sqrt() / group["clip_threshold"]).clamp(min=1.0)
-        for view, scale in zip(partition.views(update), partition.per_fragment(rates / clipping), strict=True):
-            view.mul_(scale)
-        if group["beta1"] is not None:
-            update = state["exp_avg"].lerp_(update, 1 - group["beta1"])
-        if group["weight_decay"] != 0:
-            rates = rates * torch.ones_like(sizes)
-            for view, rate in zip(partition.views(flat), partition.per_fragment(rates), strict=True):
-                view.mul_(1 - group["weight_decay"] * rate)
-        flat.sub_(update)
-
-
-class _FactoredSquares:
-    """
-    Sums of squared gradients over the rows and columns of matrices, one matrix after the other in one tensor, from the
-    parts of them that a process has; vectors keep a value for each element, only in the process that has it.
-    """
-
-    def __init__(self, partition: Partition):
-        self.partition, self.size, self._slices = partition, 0, {}
-        for index, shape in enumerate(partition.shapes):
-            if len(shape) == 2:
-                middle, end = self.size + shape[0], self.size + sum(shape)
-                self._slices[index] = slice(self.size, middle), slice(middle, end)
-                self.size = end
-        self.vector_size = sum(f.length for f in partition.fragments if f.parameter not in self._slices)
-
-    def sums(self, grad: Tensor, eps: float) -> Tensor:
-        """What this process adds to the sums, `(size,)`."""
-        sums = grad.new_zeros(self.size)
-        for fragment, view in zip(self.partition.fragments, self.partition.views(grad), strict=True):
-            if fragment.parameter in self._slices:
-                touched, inside = self.partition.rows_of(fragment)
-                rows, columns = (sums[part] for part in self._slices[fragment.parameter])
-                squares = grad.new_zeros(touched.stop - touched.start, len(columns))
-                squares.view(-1)[inside] = view.square() + eps
-                rows[touched] += squares.sum(1)
-                columns += squares.sum(0)
-        return sums
-
-    def means(self, sums: Tensor) -> Tensor:
-        """Of sums over all processes the means, `(size,)`."""
-        means = sums.clone()
-        for rows, columns in self._slices.values():
-            means[rows] /= columns.stop - columns.start
-            means[columns] /= rows.stop - rows.start
-        return means
-
-    def normalized(self, grad: Tensor, factors: Tensor, squares: Tensor, decay: float, eps: float) -> Tensor:
-        """The gradient divided by the root of its mean squares; those of vectors are updated here."""
-        update, position = torch.zeros_like(grad), 0
-        views = zip(self.partition.fragments, self.partition.views(grad), self.partition.views(update), strict=True)
-        for fragment, gradient, result in views:
-            if fragment.parameter in self._slices:
-                touched, inside = self.partition.rows_of(fragment)
-                rows, columns = (factors[part] for part in self._slices[fragment.parameter])
-                scale = (rows / rows.mean())[touched].rsqrt().outer(columns.rsqrt()).view(-1)[inside]
-            else:
-                mean = squares[position : position + fragment.length]
-                position += fragment.length
-                scale = mean.lerp_(gradient.square() + eps, 1 - decay).rsqrt()
-            torch.mul(gradient, scale, out=result)
-        return update
 
 
 class MuonWithAdamW(Optimizer):
@@ -471,7 +320,7 @@ _RANGES = {
 
 
 def get_optimizer_class_and_options(
-    args: TrainingArguments, model: PreTrainedModel | None = None
+    args: TrainingArguments, model: "PreTrainedModel | None" = None
 ) -> tuple[Any, dict[str, Any]]:
     """
     As [`Trainer.get_optimizer_cls_and_kwargs`], also for the optimizers of this package and all options of Adafactor.
@@ -481,11 +330,13 @@ def get_optimizer_class_and_options(
         model (`PreTrainedModel`, *optional*): the model, for optimizers that treat its layers differently.
 
     Returns:
-        `tuple`: the class, and its arguments but for the parameters.
+        `tuple`: the class, and its arguments. `params` is among them where the groups are not the Trainer's.
 
     Raises:
         `ValueError`: naming an option that the optimizer does not have, or its wrong value.
     """
+    from transformers import Trainer  # takes seconds to import, for which `--help` does not wait
+
     name = getattr(args.optim, "value", args.optim)
     if name not in _OPTIONS:
         return Trainer.get_optimizer_cls_and_kwargs(args, model)
@@ -493,8 +344,52 @@ def get_optimizer_class_and_options(
     if name == OptimizerNames.ADAFACTOR:
         eps = (options.pop("eps1", 1e-30), options.pop("eps2", 1e-3))
         return Adafactor, {"lr": args.learning_rate, "eps": eps, "scale_parameter": False, **options}
-    adam = {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
-    return {OptimizerName.ADAMW_SCALE: AdamWScale, OptimizerName.MUON: MuonWithAdamW}[name], {**adam, **options}
+    options |= {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+    if name == OptimizerName.ADAMW_SCALE:
+        return AdamWScale, options
+    if model is not None:
+        decayed = Trainer.get_decay_parameter_names(None, model)  # which reads nothing of a trainer
+        options["params"] = muon_groups(model, decayed, args.weight_decay)
+    return MuonWithAdamW, options
+
+
+def check_optimizer(args: TrainingArguments) -> None:
+    """
+    Make the optimizer of the arguments for a single parameter, and check that it takes all of `optim_args`.
+
+    Raises:
+        `ValueError`: naming `optim` or `optim_args`: a package is missing, or an option is wrong or of no effect.
+    """
+    name = getattr(args.optim, "value", args.optim)
+    given = [part.split("=", 1) for part in (args.optim_args or "").replace(" ", "").split(",") if part]
+    if any(len(part) != 2 for part in given):
+        raise ValueError(f"`optim_args` must be NAME=VALUE pairs with commas between them, got {args.optim_args!r}.")
+    is_made_for_layers = any(kind in name for kind in ("galore", "apollo", "lomo"))
+    try:
+        kind, options = get_optimizer_class_and_options(args)
+        if kind.__module__.startswith(("torch.", "transformers.", "hf_depth.")):
+            kind([nn.Parameter(torch.zeros(1))], **options)
+    except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
+        if is_made_for_layers and not isinstance(error, ImportError):
+            return  # lacks the model
+        settings = f"`optim` {name}" + (f" with `optim_args` {args.optim_args!r}" if given else "")
+        raise ValueError(f"{settings}: {error}") from error
+    for option, _ in given:
+        if not _is_read(args, option):
+            raise ValueError(
+                f"`optim_args`: {option!r} is no option of `optim` {name} in the Trainer, and would be without "
+                "effect. Leave it out, or choose another optimizer."
+            )
+
+
+def _is_read(args: TrainingArguments, option: str) -> bool:
+    """Whether an option changes anything: it gets a value that no option can have, so a reader fails or differs."""
+    without, impossible = copy.copy(args), copy.copy(args)
+    without.optim_args, impossible.optim_args = None, f"{option}=?"
+    try:
+        return get_optimizer_class_and_options(impossible) != get_optimizer_class_and_options(without)
+    except (AttributeError, TypeError, ValueError):
+        return True
 
 
 def read_options(args: TrainingArguments) -> dict[str, Any]:
@@ -531,3 +426,57 @@ def _read_option(name: str, option: str, value: str) -> dict[str, Any]:
         return {option: known[option](value)}
     except ValueError as error:
         raise ValueError(f"{option} is {value!r}: {error}") from error
+
+
+# ---- What a resumed run takes of its arguments, not of its checkpoint ----------------------------------------------
+
+
+def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """
+    What each group of an optimizer was told, to be recorded before a checkpoint is loaded, for [`restore_settings`].
+
+    Other entries of a group are state, as in optimizers that count their steps or estimate their learning rate there.
+    An optimizer was told the arguments of its class and of those that it inherits from; if its class takes any
+    (`**options`), all that its groups begin with. Where a schedule has begun, the learning rate is that of the peak.
+
+    Args:
+        optimizer (`Optimizer`): also wrapped, as by Accelerate. The dummy that stands for one of DeepSpeed has none.
+
+    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    >>> optimizer.param_groups[0]["steps"] = 3
+    >>> (settings,) = optimizer_settings(optimizer)
+    >>> settings["lr"], settings["momentum"], "steps" in settings
+    (0.1, 0, False)
+    """
+    groups = getattr(optimizer, "param_groups", [])
+    while hasattr(inner := getattr(optimizer, "optimizer", None), "param_groups"):
+        optimizer = inner
+    inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__[:-1] if "__init__" in vars(kind)]
+    names = {name for init in inits for name in init.parameters} | {"weight_decay"}
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inits[0].parameters.values()):
+        names |= set(getattr(optimizer, "defaults", ()))
+    names -= {"params", "lr", *IMPLEMENTATIONS}
+    return [
+        {name: value for name, value in group.items() if name in names} | {"lr": group.get("initial_lr", group["lr"])}
+        for group in groups
+    ]
+
+
+def restore_settings(optimizer: Optimizer, scheduler: LRScheduler, settings: Sequence[dict[str, Any]]) -> None:
+    """
+    Give an optimizer that was loaded its settings back: the learning rate, the schedule and the other arguments of
+    this run, which the loaded ones would replace, some for one step and some for good. Its state stays as it was
+    loaded. Without effect where nothing was loaded, and for a schedule that has a state or is one of DeepSpeed.
+
+    Args:
+        optimizer (`Optimizer`): also wrapped.
+        scheduler (`LRScheduler`): its schedule, at the step of the checkpoint.
+        settings (`Sequence[dict]`): what [`optimizer_settings`] has recorded.
+    """
+    if not settings or not isinstance(scheduler, LambdaLR):
+        return
+    scheduler.base_lrs = [own["lr"] for own in settings]
+    factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+    scheduler._last_lr = [rate * factor for rate, factor in zip(scheduler.base_lrs, factors, strict=True)]
+    for group, own, rate in zip(optimizer.param_groups, settings, scheduler._last_lr, strict=True):
+        group.update(own, initial_lr=own["lr"], lr=rate)

@@ -1,7 +1,9 @@
-"""What a run prints: examples as text, a document put in order, metrics before and after training."""
+"""What a run prints: examples as text, documents put in order, metrics before and after training."""
 
-import copy
+import itertools
 import logging
+import random
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -14,13 +16,13 @@ from ..data.metadata import METADATA_IDS
 from ..data.mixture import MixtureDataset
 from ..data.packing import unpack_rows
 from ..data.streams import ResumableStream
-from ..evaluation.ordering import SentenceOrderLogitsProcessor
+from ..evaluation.ordering import order_sentences
 from ..tables import aligned
-from .parts import objective_collator
-from .statistics import is_shuffled, is_without_order, order_statistics, sentence_sequence
+from .statistics import is_without_order
 
 logger = logging.getLogger(__name__)
 
+NO_LIMIT = 1_000_000  # of tokens; the documents were cut for this model already
 NO_ORDER = "none"  # in a table of metrics, for Kendall's tau
 REPORTED_METRICS = (
     "eval_loss",
@@ -59,7 +61,7 @@ def first_examples(
     if isinstance(dataset, Mapping):
         dataset = next(iter(dataset.values()))
     rows = list(islice(dataset.one_pass() if isinstance(dataset, ResumableStream) else dataset, number))
-    return unpack_rows(rows)[0][:number] if rows else rows
+    return unpack_rows(rows)[:number]
 
 
 def print_examples(texts: Iterable[str]) -> None:
@@ -96,98 +98,44 @@ def describe_example(
     )
 
 
-@torch.no_grad()
-def unshuffle(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    example: Mapping[str, Any],
-    batch: Mapping[str, torch.Tensor],
-    **generate_kwargs: Any,
-) -> dict[str, Any]:
-    """
-    Let a DEPTH model put the sentences of one example in order by `generate()`, each sentence once.
-
-    Args:
-        example: the prepared example: `input_ids` (no special tokens) and `sentence_lengths`.
-        batch: what the collator made of that example alone.
-        generate_kwargs: passed on to `generate()`.
-
-    Returns:
-        `dict`: `given`, `predicted`, `true`: lists of sentences in the order of the input, of the model's output under
-        the constraint of [`SentenceOrderLogitsProcessor`], and of the document (of a prefix language model, the
-        sentences that it reads); `kendall_tau` of the order predicted.
-        `generated`: what the model writes without the constraint, as text; `free_kendall_tau` of its order, `None` if
-        it does not name each sentence once.
-    """
-    config = model.config
-    inputs = {name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")}
-    free = model.eval().generate(**inputs, **generate_kwargs).cpu()
-    max_new_tokens = (generate_kwargs.get("max_length") or 1) - 1
-    constraint = SentenceOrderLogitsProcessor(config, tokenizer, inputs["input_ids"], max_new_tokens)
-    settings = generate_kwargs | {"max_length": constraint.max_new_tokens + 1}
-    generated = model.generate(**inputs, **settings, logits_processor=[constraint]).cpu()
-    labels = batch["labels"]
-
-    token_ids, sentences, start = [int(i) for i in example["input_ids"]], [], 0
-    for length in example["sentence_lengths"]:
-        sentences.append(tokenizer.decode(token_ids[start : start + int(length)]))
-        start += int(length)
-    true_order = sentence_sequence(labels, config)[0].tolist()
-    sentence_of = dict(zip(true_order, sentences, strict=False))
-    read = set(sentence_sequence(inputs["input_ids"], config)[0].tolist())
-
-    def in_order(ids: torch.Tensor) -> list[str]:
-        return [sentence_of[i] for i in dict.fromkeys(sentence_sequence(ids, config)[0].tolist()) if i in sentence_of]
-
-    def kendall_tau(ids: torch.Tensor) -> float:
-        return float(order_statistics(ids, batch["input_ids"], labels, config)[0, -1])
-
-    free_tokens = [token for token in sentence_sequence(free, config, free.shape[1])[0].tolist() if token >= 0]
-    true_tokens = [token for token in true_order if token >= 0]
-    return {
-        "given": in_order(batch["input_ids"]),
-        "predicted": in_order(generated),
-        "true": [sentence_of[i] for i in true_order if i in sentence_of and i in read],
-        "kendall_tau": kendall_tau(generated),
-        "generated": tokenizer.decode(free[0][free[0] != tokenizer.pad_token_id]),
-        "free_kendall_tau": kendall_tau(free) if sorted(free_tokens) == sorted(true_tokens) else None,
-    }
-
-
 def print_unshuffled(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Iterable[Mapping[str, Any]],
-    data_collator: Callable[[list], Mapping[str, torch.Tensor]],
-    max_length: int | None = None,
+    number: int = 5,
 ) -> None:
     """
-    Let a DEPTH model put one held-out document in order, and print the orders given, predicted and true.
+    Let a DEPTH model put the sentences of held-out documents in order. Print some of the orders, and how many pairs of
+    sentences stand as in the documents.
 
     Args:
-        examples: of the prepared data set; the first one that can be shuffled is taken.
-        data_collator: what corrupts them.
-        max_length: of the generated ids.
+        examples: of the prepared data set, with `input_ids` (no special tokens) and `sentence_lengths`.
+        number: how many documents to print.
     """
-    data_collator = copy.deepcopy(data_collator)
-    objective_collator(data_collator).sentence_shuffling_probability = 1.0
-    for example in islice(examples, 100):
-        batch = data_collator([example])
-        if is_shuffled(batch["input_ids"], batch["labels"], model.config).item():
-            break
-    else:
-        logger.warning("No evaluation example has its sentences in another order: there is nothing to un-shuffle.")
+    generator, documents, shuffled = random.Random(0), [], []
+    for sentences in (_sentences(example, tokenizer) for example in examples):
+        order = generator.sample(range(len(sentences)), len(sentences))
+        if order != sorted(order) and all(sentence.strip() for sentence in sentences):
+            documents.append(sentences)
+            shuffled.append(order)
+    if not documents:
+        logger.warning("No evaluation example can be shuffled: there is no order to show.")
         return
-    result = unshuffle(model, tokenizer, example, batch, max_length=max_length)
-    print("\nUn-shuffling a held-out document by generate(), each sentence once:")
-    for title in ("given", "predicted", "true"):
-        print(f"  {title} order:")
-        print("".join(f"    {number}. {sentence}\n" for number, sentence in enumerate(result[title], 1)), end="")
-    print(f"  Kendall's tau {result['kendall_tau']:.2f} (1: the true order, 0: chance, -1: reversed)")
-    tau = result["free_kendall_tau"]
-    found = "it does not name each sentence once" if tau is None else f"Kendall's tau {tau:.2f}"
-    generated = " ".join(result["generated"].split())  # a model that has learnt little writes lines of spaces
-    print(f"  Generated without this constraint ({found}): {generated}", flush=True)
+    given = [[sentences[i] for i in order] for sentences, order in zip(documents, shuffled, strict=True)]
+    results = order_sentences(model, tokenizer, given, max_source_length=NO_LIMIT)
+    found = [[order[i] for i in result["order"]] for order, result in zip(shuffled, results, strict=True)]
+    print("\nHeld-out documents whose sentences were shuffled, in the order that the model finds.")
+    print("The numbers are the true places.\n")
+    for sentences, order in list(zip(documents, found, strict=True))[:number]:
+        print("\n".join(f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order) + "\n")
+    pairs = [place < later for order in found for place, later in itertools.combinations(order, 2)]
+    print(f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order; chance {len(pairs) / 2:.0f}.", flush=True)
+
+
+def _sentences(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    token_ids = [int(i) for i in example["input_ids"]]
+    ends = itertools.accumulate(int(length) for length in example["sentence_lengths"])
+    return [tokenizer.decode(token_ids[start:end]) for start, end in itertools.pairwise([0, *ends])]
 
 
 def before_and_after(state: TrainerState, after: Mapping[str, float], names: Sequence[str]) -> str:

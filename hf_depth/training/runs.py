@@ -23,14 +23,15 @@ from transformers.trainer_utils import PredictionOutput
 
 from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
+from ..disk import one_error_for_a_full_disk
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
-from ..manifests import one_error_for_a_full_disk
 from ..models.modeling_depth import has_sentence_tokens
 from ..tasks.dataset import TaskDataset
 from .callbacks import LastEvaluation
-from .checkpoints import (
+from .checkpoints.lock import alone_in_output_dir
+from .checkpoints.resuming import (
     best_checkpoint,
     check_same_model,
     checkpoint_names,
@@ -38,9 +39,7 @@ from .checkpoints import (
     is_finished,
     model_is_complete,
 )
-from .console import files_table
-from .evaluation_order import by_name
-from .identity import (
+from .checkpoints.run_description import (
     FIXED,
     OPTIMIZER_SETTINGS,
     SCHEDULE_SETTINGS,
@@ -53,12 +52,13 @@ from .identity import (
     keep_known,
     saved_description,
 )
-from .locks import alone_in_output_dir
+from .checkpoints.stopping import stop_on_signals
+from .checkpoints.writing import write_model_manifest
+from .console import files_table
+from .evaluation import by_name
 from .previews import REPORTED_METRICS, before_and_after, first_examples, print_unshuffled
-from .saving import ALL_RESULTS_FILE
-from .signals import stop_on_signals
+from .results import ALL_RESULTS_FILE, save_metrics
 from .task_trainer import TaskTrainer
-from .trackers import Outputs, run_trackers
 from .trainer import DepthTrainer
 from .training_args import DepthTrainingArguments
 
@@ -197,8 +197,7 @@ class Run:
         if self.do_train:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
-        for tracker in run_trackers(trainer):
-            tracker.description = trainer.run_description
+        trainer.tracked_run.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
         # Only training may not meet another run: a model can be evaluated at any time.
@@ -277,11 +276,11 @@ class Run:
 
     def predict(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         """The metrics of the test data."""
-        self.save_metrics(trainer, "predict", trainer.predict(test_dataset, metric_key_prefix="predict").metrics)
+        self.save_metrics(trainer, "predict", _as_files_name(trainer.predict(test_dataset).metrics))
 
     def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a split, which the logs show, to `{split}_results.json` and `all_results.json`."""
-        trainer.save_metrics(split, metrics)
+        save_metrics(trainer, split, metrics)
 
     def finish(self, trainer: DepthTrainer) -> None:
         """Of a model that was trained the plot of its losses and its card; then what goes to the Hub."""
@@ -295,12 +294,11 @@ class Run:
         if self.args.push_to_hub:
             trainer.push_to_hub()
         if self.do_train:
-            trainer.write_model_manifest()
+            write_model_manifest(trainer)
         if trainer.is_world_process_zero():
             results = Path(self.args.output_dir, "train_results.json")  # written before any plot or prediction
             since = results.stat().st_mtime if self.do_train and results.is_file() else 0.0
-            for tracker in run_trackers(trainer):
-                tracker.log_outputs(trainer, Outputs.read(self.args.output_dir, since))
+            trainer.tracked_run.log_outputs(self.args, trainer.state, since)
             print("\n" + files_table(self.args.output_dir), flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
@@ -350,8 +348,8 @@ class PretrainingRun(Run):
         metrics: dict[str, float] = {}
         for name, dataset in by_name(test_dataset).items():
             suffix = f"_{name}" if name else ""
-            output = trainer.predict(dataset, metric_key_prefix=f"predict{suffix}")
-            metrics |= output.metrics
+            output = trainer.predict(dataset, metric_key_prefix=f"test{suffix}")
+            metrics |= _as_files_name(output.metrics)
             self._save_predictions(trainer, output, f"predictions{suffix}.jsonl")
         self.save_metrics(trainer, "predict", metrics)
 
@@ -380,8 +378,6 @@ class PretrainingRun(Run):
                 model,
                 trainer.processing_class,
                 first_examples(trainer.eval_dataset, 100),
-                trainer.eval_data_collator,
-                max_length=trainer.generation_max_length,
             )
 
 
@@ -402,7 +398,9 @@ class FineTuningRun(Run):
 
     def predict(self, trainer: TaskTrainer, test_dataset: TaskDataset | Mapping[str, TaskDataset]) -> None:
         """Predictions for the test sets, and scores where their labels are known."""
-        self.save_metrics(trainer, "predict", trainer.evaluate_tasks(test_dataset, metric_key_prefix="predict"))
+        metrics = trainer.evaluate_tasks(test_dataset, metric_key_prefix="test")
+        trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, metrics)
+        self.save_metrics(trainer, "predict", _as_files_name(metrics))
 
     def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
         """The mean scores of the majority class and of random guesses, over the data that the score is of."""
@@ -431,3 +429,9 @@ class FineTuningRun(Run):
             )
         for path in write_outputs(self.args.output_dir, evaluations):
             logger.info(f"Predictions are in {path}")
+
+
+def _as_files_name(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics of test data by the names of the files: `predict_loss`. Trackers sort by the prefix `test_`."""
+    renamed = ((f"predict_{name.removeprefix('test_')}" if name.startswith("test_") else name) for name in metrics)
+    return dict(zip(renamed, metrics.values(), strict=True))

@@ -1,16 +1,22 @@
 """Schedules of the learning rate that transformers does not have, and defaults for one that it has."""
 
+import logging
 import math
 from functools import partial
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers.utils import ExplicitEnum
 
+logger = logging.getLogger(__name__)
+
 T5_WARMUP_STEPS = 10_000  # for which the learning rate of T5 is constant (Raffel et al. 2020, section 3.1.2)
 RELATIVE_STEP_PEAK = 1e-2  # of Adafactor's own learning rate (Shazeer and Stern 2018, section 8)
+UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
+TRIED_STEPS = 20  # at which its learning rates are computed, at equal distances
 
 
 class ScheduleName(ExplicitEnum):
@@ -66,7 +72,7 @@ def relative_step(step: int, *, warmup_init: bool) -> float:
 
 def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
     """
-    The schedule of training arguments.
+    The schedule of training arguments, with a warning if its warm-up is longer than the run.
 
     Args:
         args (`TrainingArguments`): with `lr_scheduler_type`, `lr_scheduler_kwargs` and `warmup_steps`, and with
@@ -77,11 +83,49 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
         num_training_steps (`int`): of the whole run.
 
     Raises:
-        `TypeError`, `ValueError`: for kwargs that the schedule does not have, and for more steps than there are.
+        `TypeError`, `ValueError`: for kwargs that the schedule does not have, for more steps than there are, and for
+            learning rates that are not finite, below 0 or above the peak.
     """
+    schedule = _schedule(args, optimizer, num_training_steps)
+    warmup_steps = args.get_warmup_steps(num_training_steps)
+    shares = _checked_rates(schedule, warmup_steps, num_training_steps)
+    if warmup_steps > num_training_steps and shares and max(shares) < 1:
+        logger.warning(
+            f"The warm-up of {warmup_steps} steps is longer than the run of {num_training_steps}, whose learning rate "
+            f"comes to {max(shares):.0%} of its peak. Give fewer `--warmup_steps`."
+        )
+    return schedule
+
+
+def check_schedule(args: TrainingArguments, peak: float) -> None:
+    """
+    Make the schedule of the arguments for a single parameter, and compute a few of its learning rates.
+
+    Args:
+        args (`TrainingArguments`): as of [`make_schedule`].
+        peak (`float`): the highest learning rate that the run may have.
+
+    Raises:
+        `ValueError`: naming `lr_scheduler_type` and `lr_scheduler_kwargs`.
+    """
+    options = args.lr_scheduler_kwargs or {}
+    if not isinstance(options, dict):
+        raise ValueError(f"`lr_scheduler_kwargs` must be a mapping of names to values, got {options!r}.")
+    steps = args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    try:
+        _checked_rates(_schedule(args, optimizer, steps), args.get_warmup_steps(steps), steps)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
+        given = f" {options}" if options else ""
+        raise ValueError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`{given}: {error}") from error
+
+
+def _schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     warmup_steps = args.get_warmup_steps(num_training_steps)
     options = dict(args.lr_scheduler_kwargs or {})
+    _check_numbers(options, peak=max(group.get("initial_lr", group["lr"]) for group in optimizer.param_groups))
     if kind == ScheduleName.RELATIVE_STEP:
         if options:
             raise ValueError("it is Adafactor's own, and takes no kwargs.")
@@ -98,6 +142,30 @@ def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_st
         # Their own default takes every metric for a loss: a score that rises would lower the learning rate.
         options = {"mode": "max" if args.greater_is_better else "min"} | options
     return get_scheduler(kind, optimizer, warmup_steps, num_training_steps, scheduler_specific_kwargs=options)
+
+
+def _check_numbers(options: dict[str, Any], peak: float) -> None:
+    """Check the kwargs of a schedule: of NaN, some would make a learning rate of 0."""
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}.")
+    least = options.get("min_lr")
+    if isinstance(least, int | float) and least > peak:
+        raise ValueError(f"min_lr {least} is above the peak of the learning rate, {peak}.")
+
+
+def _checked_rates(schedule: LRScheduler, warmup_steps: int, num_training_steps: int) -> list[float]:
+    """Learning rates at some steps, as shares of their peak; none of a schedule that follows a metric."""
+    steps = {1, warmup_steps, *(num_training_steps * part // TRIED_STEPS for part in range(TRIED_STEPS + 1))}
+    shares = []
+    for step in sorted(step for step in steps if step <= num_training_steps):
+        shares += [share(step) for share in getattr(schedule, "lr_lambdas", ())[:1]]  # all groups have the same one
+        if shares and not 0 <= shares[-1] <= 1 + 1e-6:
+            raise ValueError(
+                f"the learning rate of step {step} would be {shares[-1]:g} times its peak. It must be at least 0, and "
+                "not above the peak."
+            )
+    return shares
 
 
 def _decay_steps(options: dict[str, Any], warmup_steps: int, num_training_steps: int) -> int:

@@ -1,6 +1,6 @@
 """How many documents, examples and tokens of each source of a mixture a run has seen, and how many passes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from accelerate import Accelerator
@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from ..data.mixture import MixtureDataset, MixturePosition, MixtureStream
 
 COUNTS = ("documents", "examples", "tokens")
+COUNTED = ("source", "num_documents", "num_examples", "num_tokens")  # what a batch of a mixture has for it
 
 
 class SourceCounts:
@@ -41,10 +42,7 @@ class SourceCounts:
         self._sizes = mixture.source_sizes if isinstance(mixture, MixtureDataset) else None
         self._device = device
         self.latest: dict[str, float] = {}
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin at nothing."""
+        self.gathered: dict[str, list[float]] = {}  # the sums of all processes, by source
         self.sums = torch.zeros(len(self.names), len(COUNTS) + 1, dtype=torch.float64, device=self._device)
 
     def add(
@@ -81,6 +79,7 @@ class SourceCounts:
         passes = epochs.sum(0) / num_consumers if len(epochs) else torch.zeros(len(self.names))
         sums = accelerator.reduce(torch.cat([self.sums, passes[:, None].to(self.sums)], dim=1), "sum")
         self.latest = {}
+        self.gathered = {name: row[:-1] for name, row in zip(self.names, sums.tolist(), strict=True)}
         for name, (*counts, num_rows, num_passes) in zip(self.names, sums.tolist(), strict=True):
             values = dict(zip(COUNTS, map(int, counts), strict=True))
             num_passes = num_passes if self._sizes is None else num_rows / self._sizes[name]
@@ -88,20 +87,14 @@ class SourceCounts:
             self.latest[f"{name}/passes"] = round(num_passes, 4)
         return self.latest
 
-    def state(self) -> list[list[float]]:
-        """The sums of this process, as JSON."""
-        return self.sums.tolist()
-
-    def restore(self, state: Sequence[Sequence[float]], names: Sequence[str]) -> None:
+    def restore(self, gathered: Mapping[str, Sequence[float]]) -> None:
         """
-        Go on from the sums of a checkpoint; a source that it has not begins at nothing.
+        Go on from the sums of a checkpoint, on one of the processes; a source that it has not begins at nothing.
 
         Args:
-            state: from [`SourceCounts.state`].
-            names: of the sources that it counts.
+            gathered: as the attribute of this name has them.
         """
-        self.reset()
-        for name, sums in zip(names, state, strict=True):
+        for name, sums in gathered.items():
             if name in self.names:
                 self.sums[self.names.index(name)] = torch.tensor(sums, dtype=torch.float64)
 

@@ -2,52 +2,75 @@
 
 import contextlib
 import functools
-import gc
-import inspect
-import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from accelerate.utils import is_compiled_module
-from huggingface_hub import ModelCard
+from datasets import Dataset
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers import PreTrainedModel, TrainerState
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
-from transformers.trainer_utils import EvalLoopOutput, SaveStrategy, TrainOutput
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metrics
 
-from ..credentials import without_credentials
-from ..data.mixture import MixtureDataset, MixtureStream
-from ..models.modeling_depth import cross_entropy_per_token, is_sentence_token
-from ..suggestions import suggestion
-from .callbacks import CollatorEpochCallback
-from .card_code import Usage, name_in_code, pretrained_usage
+from ..data.metadata import has_metadata
+from ..data.streams import StreamCollator
+from ..evaluation.attention_entropy import attention_entropy, entropy_metrics, warn_of_saturation
+from ..models.modeling_depth import has_sentence_tokens
+from .callbacks import RunTotals, TrainingFlow
+from .checkpoints.lock import alone_in_output_dir
+from .checkpoints.resuming import last_complete_checkpoint, without_messages_of_resuming
+from .checkpoints.saving import check_loss, check_parameters, record_best_checkpoint, save_checkpoint
+from .checkpoints.stopping import end_processes
+from .checkpoints.writing import completed_checkpoints, remove_unfinished, replace_model
+from .collators import evaluation_collator, metadata_collators
+from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
-from .evaluation import EvaluationTrainer
-from .evaluation_order import by_name
-from .fsdp import leave_precision_to_autocast, share_embedding
-from .model_card import CardContent, check_metadata, is_adapter, pretraining_card
-from .optimizers import OptimizerName, get_optimizer_class_and_options, muon_groups, setting_names
-from .partitions import deepspeed_partitions
-from .parts import check_packed_rows, check_parts, objective_collator, objective_name
+from .data_loading import evaluation_sampler, loading, set_epoch_of_sampler
+from .evaluation import (
+    LOSS_SUM,
+    TOKENS,
+    WITH_METADATA,
+    EvaluationSums,
+    all_metadata,
+    check_metric_for_best_model,
+    compute_metrics_in_order,
+    evaluate_each,
+    metric_names,
+    metrics_of_all,
+)
+from .evaluation_order import outputs_in_order, places_of_examples
+from .generation import (
+    generate,
+    generate_in_order,
+    generation_settings,
+    has_length,
+    longest_target,
+    use_generation_config,
+    warn_of_unknown_length,
+)
+from .half_evaluation import weights_kept_on_cpu
+from .loss import loss_weights, share_of_labels, weighted_loss
+from .model_card import CardContent, check_metadata, write_model_card
+from .optimizers import get_optimizer_class_and_options, optimizer_settings, restore_settings
 from .residual import set_residual_dtype
 from .schedules import make_schedule
-from .settings import check_sharding, check_whole_weights
-from .source_counts import SourceCounts
-from .statistics import STATISTICS, added, example_statistics, summarize
-from .trackers import install_trackers, run_trackers
+from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
+from .source_counts import COUNTED, SourceCounts
+from .spikes import StepMonitor
+from .statistics import example_statistics, unshuffling_statistics
+from .streaming import StreamReading
+from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
+from .training_metrics import TrainingMetrics
+from .workers import without_signals
 
-logger = logging.getLogger(__name__)
-
-# What a batch of a mixture has beside the others.
-COUNTED_OF_SOURCES = ("source", "num_documents", "num_examples", "num_tokens")
 TRAINING_METRICS = (
     "sentence_loss",
     "reconstruction_loss",
@@ -56,11 +79,27 @@ TRAINING_METRICS = (
     "padding_fraction",
     "tokens_cut",
 )
-# Settings of an optimizer that decide on which device its state must be: they stay those that it was loaded for.
-IMPLEMENTATIONS = ("fused", "foreach", "capturable")
+# What the two classes override of `Seq2SeqTrainer`, and why; all else are callbacks and functions.
+OVERRIDDEN = {
+    "train": "one run per folder, from the last whole checkpoint on",
+    "compute_loss": "the weighted loss, and the statistics of each batch",
+    "get_optimizer_cls_and_kwargs": "the optimizers of this package",
+    "create_scheduler": "the schedules of this package",
+    "evaluate": "several data sets with one log, and metrics of all together",
+    "evaluation_loop": "means over labels, each example once, the same noise each time",
+    "prediction_step": "no logits that pile up; un-shuffling scores, label scores",
+    "log": "the components of the loss",
+    "save_model": "weights that are finite, files that are replaced as a whole",
+    "create_model_card": "code, data, settings, results",
+    "end": "workers and process group end without waiting for each other",
+    "_get_dataloader": "streams by consumer, evaluations by their own collator and the longest first",
+    "_get_grad_norm": "a bad batch is known between the backward pass and the optimizer",
+    "_run_epoch": "no step after the last one, the order of an epoch by its seed",
+    "_save_checkpoint": "checkpoints are whole or invisible",
+}
 
 
-class DepthTrainer(EvaluationTrainer):
+class DepthTrainer(Seq2SeqTrainer):
     """
     A [`Seq2SeqTrainer`] for DEPTH and T5 models.
 
@@ -76,14 +115,14 @@ class DepthTrainer(EvaluationTrainer):
     - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare. Its
       batches are of examples of similar length, the longest first; predictions come in the order of the examples.
     - Examples with metadata are evaluated without them, and once more with them: `eval_with_metadata_loss`, ….
+    - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
     Args:
         model (`PreTrainedModel`): a DEPTH model or a T5, such as [`load_model`] gives.
         args (`DepthTrainingArguments`): how to train and evaluate.
         data_collator (`Callable`): that of an objective, `objective.collator()`.
         more, kwargs: the other arguments of [`Seq2SeqTrainer`].
-        card ([`CardContent`], *optional*): what the model card states beside the results; by default it is the card of
-            `Trainer`.
+        card ([`CardContent`], *optional*): what the model card states beside what the trainer knows.
 
     Raises:
         `TypeError`: if `args` is of another class.
@@ -103,6 +142,7 @@ class DepthTrainer(EvaluationTrainer):
     ...     eval_dataset=objective.prepare(documents),
     ... )
     >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
+    loss: cross-entropy per target token, in nats...
     step 0 | evaluation: loss ...
     >>> "eval_sentence_accuracy" in metrics
     True
@@ -111,6 +151,8 @@ class DepthTrainer(EvaluationTrainer):
     args: DepthTrainingArguments
     args_class = DepthTrainingArguments
     training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
+    # What identifies the run, see `describe_run`: `run.json` of each checkpoint.
+    run_description: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -129,110 +171,161 @@ class DepthTrainer(EvaluationTrainer):
         if data_collator is None:
             raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
         super().__init__(model, args, data_collator, *more, **kwargs)
+        # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
+        self.model_accepts_loss_kwargs = True
+        self.card = card
+        self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
+        self.last_good_step = 0  # at which the loss was known to be finite
+        self.num_logs_before_best: int | None = None  # when the best model was loaded
+        self.save_total_limit = self.args.save_total_limit  # see `_settings_of_training`
+        self.totals, self.reading, self.running = RunTotals(), StreamReading(self), TrainingMetrics(self)
+        self.monitor = StepMonitor(self, self.running.snapshot)
+        self.eval_data_collator = evaluation_collator(self.data_collator)
+        # [`unshuffling_accuracy`] of the latest evaluations, by the prefix of their metrics and the way of generating.
+        self.unshuffling: dict[str, dict[str, Any]] = {}
+        self.sums_of: dict[str, EvaluationSums] = {}  # of the latest evaluations, by prefix
+        self.model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
+        self._resumed_from: str | None = None
+        self._optimizer_settings: list[dict[str, Any]] = []
+        self._packing_is_checked = False
+        self._sums: EvaluationSums | None = None  # of the present evaluation
+        # Statistics and loss of the latest batch that was evaluated, and see `share_of_labels`.
+        self._evaluated: tuple[torch.Tensor, torch.Tensor, torch.Tensor | float] | None = None
+        self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
+        self._warned_of_attention = False
+        self._gen_kwargs: dict[str, Any] = {}
+        self._returns_generated = False
+
         install_console(self)
-        install_trackers(self)
-        if self._saves_adapter and self.args.use_adapter_optimizer():
-            logger.info(f"An adapter is trained by {self.args.optim.value}, unless an optimizer is given.")
-        self._check_settings()
-        check_parts(
-            self.accelerator.unwrap_model(self.model),
-            self.processing_class,
-            self.data_collator,
-            constrains_order=self.args.constrain_sentence_order,
-        )
+        self.tracked_run = TrackedRun.install(self)
+        for callback in (self.totals, TrainingFlow(self), self.monitor):
+            self.add_callback(callback)
+        check_trainer(self)
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
         self._set_up(self.model)
-        self.card = card
-        if card is not None and self.args.push_to_hub and self.is_world_process_zero():
-            check_metadata(card)
-        self._num_logs_before_best: int | None = None  # when the best model was loaded
-        # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
-        self.model_accepts_loss_kwargs = True
-        self.source_counts = self._new_source_counts()
-        self.add_callback(CollatorEpochCallback(self._epoch_listeners))
-        self._train_sums = None
-        self._log_clock = None
-        self._packing_is_checked = False
-        self._flops_per_token: int | None = None
-
-    def call_model_init(self, trial: Any = None) -> PreTrainedModel:
-        """As [`Trainer.call_model_init`], which makes another model for each training."""
-        model = super().call_model_init(trial)
-        self._set_up(model)
-        return model
+        self.warn_of_unknown_length()
+        if self.args.push_to_hub and self.is_world_process_zero():
+            check_metadata(self)
 
     def _set_up(self, model: torch.nn.Module) -> None:
-        """What the arguments ask for in the model itself."""
+        """What the arguments ask for in the model itself; also undoes what another trainer of it has set."""
         if self.is_fsdp_enabled:
             share_embedding(model)
-        # Also undoes what an earlier trainer of the same model has set.
         dtype = torch.bfloat16 if self.args.residual_dtype == "bfloat16" else None
         set_residual_dtype(self._without_wrappers(model), dtype)
+        use_generation_config(self, model)
 
-    def _check_settings(self):
-        """Stop on arguments that would be without effect, or with a wrong one."""
-        if self.compute_loss_func is not None:
-            raise ValueError(
-                "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
-                f"Override `compute_loss` in a subclass of {type(self).__name__}."
-            )
-        if is_compiled_module(self.model):
-            raise ValueError(
-                "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
-                "is, and `torch_compile=True` to the training arguments."
-            )
-        is_function = inspect.isroutine(self.data_collator) or isinstance(self.data_collator, functools.partial)
-        is_told = hasattr(self.data_collator, "set_epoch")
-        if is_function or (not is_told and hasattr(objective_collator(self.data_collator), "set_epoch")):
-            logger.warning(
-                f"`data_collator` is {'a function' if is_function else f'of {type(self.data_collator).__name__}'}, "
-                "which is not told of new epochs: if it calls a collator of an objective, every epoch has the same "
-                "noise. Make it a class with a method `set_epoch(epoch)`, which passes the epoch on."
-            )
-        halves = {p.dtype for p in self.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
-        if halves and not self.is_deepspeed_enabled:  # which casts parameters itself, and updates them in float32
-            logger.warning(
-                f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
-                "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
-            )
-        state = self.accelerator.state
-        deepspeed_config = state.deepspeed_plugin.deepspeed_config if self.is_deepspeed_enabled else None
-        check_sharding(self.args, deepspeed_config, self.is_fsdp_enabled)
-        check_whole_weights(deepspeed_config, state.fsdp_plugin if self.is_fsdp_enabled else None)
-        if self.args.n_gpu > 1:
-            raise ValueError(
-                f"`args.n_gpu` is {self.args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "
-                f"`accelerate launch`, or make `args` a `{DepthTrainingArguments.__name__}`, which uses one GPU."
-            )
+    def _without_wrappers(self, model: torch.nn.Module) -> PreTrainedModel:
+        """The model without what is wrapped around it, PEFT included."""
+        model = self.accelerator.unwrap_model(model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
 
-    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
-        """As [`Seq2SeqTrainer.train`], after a check that the best model can be told by `metric_for_best_model`."""
-        self._num_logs_before_best = None
-        name = "loss" if self.args.metric_for_best_model is None else self.args.metric_for_best_model
-        name = name.removeprefix("eval_")
-        needs_it = self.args.load_best_model_at_end or self.args.save_strategy == SaveStrategy.BEST
-        # A search over hyperparameters leaves no model between its trials, of which the first one was checked.
-        needs_it = needs_it and self.model is not None
-        if needs_it and self.compute_metrics is None and self.eval_dataset is not None:
-            self._check_metric_for_best_model(name)
-        return super().train(*args, **kwargs)
-
-    def _check_metric_for_best_model(self, name: str) -> None:
-        known = self._evaluation_metric_names()
-        if name not in known and not self._may_report_more:
-            raise ValueError(
-                f"`metric_for_best_model` {name!r} is no metric of the evaluation.{suggestion(name, known, 'metrics')}"
-            )
+    @functools.cached_property
+    def _weights_losses(self) -> bool:
+        """Whether the model weights the losses of its labels itself, and computes them without all logits."""
+        return hasattr(self._without_wrappers(self.model), "head_loss")
 
     @property
-    def _may_report_more(self) -> bool:
-        """Whether a subclass of someone else evaluates by its own methods. Then `Trainer` tells what it lacks."""
-        package = __name__.partition(".")[0]
-        methods = (getattr(type(self), name, None) for name in ("evaluate", "evaluation_loop", "evaluate_tasks"))
-        return any(method.__module__.partition(".")[0] != package for method in methods if method is not None)
+    def sums_device(self) -> torch.device:
+        """Where numbers are added up in float64."""
+        device = self.accelerator.device
+        return torch.device("cpu") if device.type == "mps" else device  # which has no float64
 
-    # ---- Optimizer --------------------------------------------------------------------------------------------------
+    @property
+    def source_counts(self) -> SourceCounts | None:
+        """What was seen of each source of a mixture."""
+        return self.running.sources
+
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """What runs a model is inside of it: see [`leave_precision_to_autocast`]."""
+        return self.accelerator.autocast() if self.is_fsdp_enabled else self.compute_loss_context_manager()
+
+    @property
+    def generation_max_length(self) -> int | None:
+        """
+        What is generated at most, in tokens with the start token: that of the arguments, else of the generation
+        configuration given there, else of the longest target. `None` where `generate()` decides.
+        """
+        if self.args.generation_max_length is not None:
+            return self.args.generation_max_length
+        if self.args.generation_config is not None and has_length(self.model.generation_config):
+            return self.model.generation_config.max_length  # none beside `max_new_tokens`
+        return self.longest_target()
+
+    def longest_target(self) -> int | None:
+        """Tokens of the longest target with the start token; `None` if it is not known."""
+        return longest_target(self.data_collator)
+
+    def warn_of_unknown_length(self) -> None:
+        """Warn if nobody has said how much to generate."""
+        warn_of_unknown_length(self)
+
+    @property
+    def weights_step(self) -> int:
+        """The step of the training that the weights of the model are from: the best one, once that was loaded."""
+        return self.state.global_step if self.num_logs_before_best is None else self.state.best_global_step
+
+    # ---- Training ---------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """
+        As `Trainer.train`; with `resume_from_checkpoint=True` from the last complete checkpoint on.
+
+        Raises:
+            `ValueError`: if another run trains in `output_dir`, if there is no complete checkpoint to resume from, or
+                if `metric_for_best_model` is none of the metrics.
+        """
+        check_metric_for_best_model(self)
+        self.num_logs_before_best = None
+        # Trials of a search, of which several may run at the same time, have folders of their own.
+        alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
+        with alone, without_messages_of_resuming(self), completed_checkpoints(self), self._settings_of_training():
+            if self.args.should_save:
+                remove_unfinished(self)
+            if resume_from_checkpoint is True:
+                resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
+                if resume_from_checkpoint is None:
+                    raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+            self._resumed_from = resume_from_checkpoint or None
+            if self._resumed_from is not None:
+                self.args.eval_on_start = False  # the run has it in its logs already
+            output = super().train(resume_from_checkpoint, trial, ignore_keys_for_eval)
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    @contextlib.contextmanager
+    def _settings_of_training(self) -> Iterator[None]:
+        """Checkpoints are removed by [`save_checkpoint`] alone: at its end, `Trainer` would remove the last one."""
+        self.save_total_limit, evaluates = self.args.save_total_limit, self.args.eval_on_start
+        self.args.save_total_limit = None
+        try:
+            yield
+        finally:
+            self.args.save_total_limit, self.args.eval_on_start = self.save_total_limit, evaluates
+
+    def begin_training(self) -> None:
+        """What is done when a training begins, or goes on; also in another try, of smaller batches."""
+        state = self.state
+        self.last_checkpoint, self.last_good_step = self._resumed_from, state.global_step
+        state.compute_steps(self.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
+                state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
+        self.totals.restore(state, is_resumed=self._resumed_from is not None)
+        self._total_loss_scalar, self.current_flos = self.totals.loss, 0
+        self._packing_is_checked, self.unshuffling = False, {}
+        self._set_up(self.model)  # which may have been made for this training
+        self.monitor.restore(self.totals.monitor)
+        self.reading.begin(self._resumed_from)
+        self.running.begin()
+        if self._resumed_from is not None:
+            record_best_checkpoint(state, Path(self._resumed_from))
+            restore_settings(self.optimizer, self.lr_scheduler, self._optimizer_settings)
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(
@@ -241,78 +334,38 @@ class DepthTrainer(EvaluationTrainer):
         """As [`Trainer.get_optimizer_cls_and_kwargs`], also for the optimizers of this package."""
         return get_optimizer_class_and_options(args, model)
 
-    def create_optimizer(self, model: torch.nn.Module | None = None) -> Optimizer:
-        """As [`Trainer.create_optimizer`]; Muon gets the matrices of the blocks only."""
-        if self.optimizer is None and self.args.optim == OptimizerName.MUON:
-            model = self.model if model is None else model
-            optimizer_class, options = self.get_optimizer_cls_and_kwargs(self.args)
-            groups = muon_groups(model, self.get_decay_parameter_names(model), self.args.weight_decay)
-            self.optimizer = optimizer_class(groups, **options)
-        return super().create_optimizer(model)
-
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """As [`Trainer.create_scheduler`], also for the schedules of this package."""
+        optimizer = self.optimizer if optimizer is None else optimizer
         if self.lr_scheduler is None:
-            optimizer = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = make_schedule(self.args, optimizer, num_training_steps)
             self._created_lr_scheduler = True
+        self._optimizer_settings = optimizer_settings(optimizer)
         return self.lr_scheduler
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """
-        As `Trainer` does; then the learning rate, the schedule and the other settings of the optimizer are those of
-        the arguments again, which the loaded ones would replace, some for one step and some for good. What else an
-        optimizer keeps in its groups, such as the number of its steps, is state, and stays as it was loaded.
-        """
-        names = setting_names(self.optimizer) - {"params", *IMPLEMENTATIONS}
-        settings = [
-            {name: value for name, value in group.items() if name in names} for group in self.optimizer.param_groups
-        ]
-        super()._load_optimizer_and_scheduler(checkpoint)
-        scheduler = self.lr_scheduler
-        if not isinstance(scheduler, LambdaLR):  # has a state, or is that of DeepSpeed
-            return
-        scheduler.base_lrs = [group["initial_lr"] for group in settings]
-        rates = [
-            rate * factor(scheduler.last_epoch)
-            for rate, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-        ]
-        for group, own, rate in zip(self.optimizer.param_groups, settings, rates, strict=True):
-            group.update(own, lr=rate)
-        scheduler._last_lr = rates
+    def _get_dataloader(
+        self, dataset: Dataset, description: str, *args: Any, is_training: bool = False, **kwargs: Any
+    ) -> DataLoader:
+        """As `Trainer` does: of a stream the parts of this process, for an evaluation with its own settings."""
+        with contextlib.ExitStack() as changes:
+            if not is_training:
+                kwargs["sampler_fn"] = evaluation_sampler(kwargs["sampler_fn"])
+                # Each example counts. `Trainer` would give persistent workers to another data set of the same name.
+                settings = {"drop_last": False, "persistent_workers": False}
+                changes.enter_context(loading(self, self.eval_data_collator, **settings))
+            elif self.reading.stream is not None:
+                dataset = dataset.divided(self.reading.num_consumers)
+                changes.enter_context(loading(self, StreamCollator(self.data_collator)))
+            loader = super()._get_dataloader(dataset, description, *args, is_training=is_training, **kwargs)
+        if is_training and self.reading.stream is not None:
+            self.reading.check_division(loader)
+        return without_signals(loader)
 
-    def _divide_optimizer(self) -> None:
-        """Tell an optimizer whose updates depend on whole parameters what it has of them under DeepSpeed ZeRO."""
-        outer = self.deepspeed.optimizer
-        optimizer = getattr(outer, "optimizer", outer)
-        if optimizer is not outer and hasattr(optimizer, "set_partitions"):
-            optimizer.set_partitions(deepspeed_partitions(outer))
-
-    # ---- Data -------------------------------------------------------------------------------------------------------
-
-    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
-        self._packing_is_checked, self._flops_per_token = False, None  # the model may be another one
-        # What an earlier training, or a try of larger batches, has left.
-        self._train_sums, self._log_clock, self.current_flos = None, None, 0
-        self.unshuffling = {}
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        if self.is_deepspeed_enabled:
-            self._divide_optimizer()
-        self.source_counts = self._new_source_counts()
-        return prepared
-
-    def _new_source_counts(self) -> SourceCounts | None:
-        """Of a mixture."""
-        if not isinstance(self.train_dataset, MixtureDataset | MixtureStream):
-            return None
-        return SourceCounts(self.train_dataset, self._sums_device)
-
-    def _epoch_listeners(self) -> list[Any]:
-        """What is to be told of each epoch, also if it has replaced what the trainer was made with."""
-        listeners = [self.data_collator] if hasattr(self.data_collator, "set_epoch") else []
-        return listeners + [self.train_dataset] * isinstance(self.train_dataset, MixtureDataset)
-
-    # ---- Loss -------------------------------------------------------------------------------------------------------
+    def _run_epoch(self, *args: Any, epoch: int, train_dataloader: DataLoader, **kwargs: Any) -> None:
+        """As `Trainer` does; no epoch begins if the checkpoint that the run goes on from is of the last step."""
+        if not self.control.should_training_stop:
+            set_epoch_of_sampler(train_dataloader, epoch, self.args)
+            super()._run_epoch(*args, epoch=epoch, train_dataloader=train_dataloader, **kwargs)
 
     def compute_loss(
         self,
@@ -340,247 +393,295 @@ class DepthTrainer(EvaluationTrainer):
             reports the mean over labels of what a subclass returns.
         """
         inputs = dict(inputs)
+        read = {name: inputs.pop(name) for name in (*COUNTED, "stream_position") if name in inputs}
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
-        counted = {name: inputs.pop(name) for name in COUNTED_OF_SOURCES if name in inputs}
-        if counted and model.training and self.source_counts is not None:
-            self.source_counts.add(**counted)
-        labels = inputs["labels"]
         if "encoder_segment_ids" in inputs and not self._packing_is_checked:
-            check_packed_rows(self._base_model, self.data_collator)
+            check_packed_rows(self._without_wrappers(self.model), self.data_collator)
             self._packing_is_checked = True
-        loss_weights = self._loss_weights(labels, num_items_in_batch)
+        config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
+        scale = {"args": self.args, "num_processes": self.accelerator.num_processes}
+        weights = loss_weights(inputs["labels"], num_items_in_batch, config, **scale)
         # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
-        if self._weights_losses and not (return_outputs and model.training):
-            outputs = model(**inputs, use_cache=False, loss_weights=loss_weights)
-            token_losses = outputs["token_losses"]
-            loss = outputs["loss"]
-        else:
-            if self._weights_losses:
-                inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients
-            outputs = model(**inputs, use_cache=False)
-            token_losses = outputs.get("token_losses")
-            if token_losses is None:
-                token_losses = cross_entropy_per_token(outputs["logits"], labels)
-            loss = (loss_weights * token_losses).sum()
-        predictions = None
+        needs_gradients = return_outputs and model.training
+        with self.autocast():
+            loss, token_losses, outputs = weighted_loss(model, inputs, weights, self._weights_losses, needs_gradients)
+        tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "labels")}
+        tensors |= {"token_losses": token_losses, "num_cut_tokens": num_cut_tokens}
+        tensors["decoder_segment_ids"] = inputs.get("decoder_segment_ids")
         if not model.training:
             predictions = outputs.get("predictions")
-            predictions = outputs["logits"].argmax(-1) if predictions is None else predictions
-
-        config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
-        tensors = {
-            "input_ids": inputs["input_ids"],
-            "attention_mask": inputs.get("attention_mask"),
-            "labels": labels,
-            "token_losses": token_losses,
-            "predictions": predictions,
-            "num_cut_tokens": num_cut_tokens,
-            "decoder_segment_ids": inputs.get("decoder_segment_ids"),
-        }
-        if labels.device.type == "mps":  # has no float64, in which the statistics are added up
+            tensors["predictions"] = outputs["logits"].argmax(-1) if predictions is None else predictions
+        if self.sums_device != loss.device:
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
-        statistics = example_statistics(
-            **tensors, config=config, sentence_loss_coefficient=self.args.sentence_loss_coefficient
-        )
+        coefficient = self.args.sentence_loss_coefficient
+        statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
         if model.training:
-            self._train_sums = added(self._train_sums, statistics.sum(0))
+            self.monitor.add_batch(read)
+            self.reading.note(read)
+            self.running.add(statistics, read)
         else:
-            self._evaluated = statistics, loss.detach(), self._share_of_labels(labels, num_items_in_batch)
+            share = share_of_labels(inputs["labels"], num_items_in_batch, **scale)
+            self._evaluated = statistics, loss.detach(), share
         return (loss, outputs) if return_outputs else loss
 
-    def compute_loss_context_manager(self) -> contextlib.ExitStack:
-        """As `Trainer` does; under FSDP with autocast, see [`leave_precision_to_autocast`]."""
-        contexts = super().compute_loss_context_manager()
-        if self.is_fsdp_enabled:
-            contexts.enter_context(self.accelerator.autocast())
-        return contexts
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        """As `Trainer` does, between backward pass and optimizer; `None` if the step is skipped."""
+        return self.monitor.end_step(super()._get_grad_norm(model, grad_norm))
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """As `Trainer.floating_point_ops`, which walks through all parameters, at every step, to count them."""
-        if "input_ids" not in inputs:
-            return 0
-        if self._flops_per_token is None:
-            self._flops_per_token = super().floating_point_ops({"input_ids": inputs["input_ids"].new_zeros(1)})
-        return inputs["input_ids"].numel() * self._flops_per_token
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """
+        As `Trainer.log`: a training log has the components of the loss, the last one the mean loss of the whole run.
 
-    def _loss_weights(self, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor:
-        """The weight of each label (B, T) in the loss, float32."""
-        weights = torch.ones(labels.shape, device=labels.device)
-        if self.args.sentence_loss_coefficient != 1.0:
-            is_sentence = is_sentence_token(labels, self.model.config)
-            weights = weights.masked_fill(is_sentence, self.args.sentence_loss_coefficient)
-        if num_items is None:
-            return weights / (labels != -100).sum().clamp(min=1)
-        if self.args.average_tokens_across_devices:
-            # Gradients are averaged over the processes, but N already counts the labels of all of them.
-            weights = weights * self.accelerator.num_processes
-        return weights / num_items
+        Raises:
+            `FloatingPointError`: on a loss that is not finite.
+        """
+        if "loss" in logs:
+            check_loss(self, logs["loss"])
+        if "loss" in logs or "train_loss" in logs:
+            logs.update(self.running.pop())
+            if self.monitor.num_skipped:
+                logs["skipped_batches"] = self.monitor.num_skipped
+        if "train_loss" in logs and self.is_in_train:
+            steps = self.state.global_step - self.totals.first_step
+            logs["train_loss"] = self._total_loss_scalar / max(steps, 0.001)
+        super().log(logs, start_time)
 
-    def _share_of_labels(self, labels: torch.Tensor, num_items: torch.Tensor | int | None) -> torch.Tensor | float:
-        """By how many labels the loss of a batch was divided, as a share of those that this process has in it."""
-        if num_items is None:
-            return 1.0
-        num_processes = self.accelerator.num_processes if self.args.average_tokens_across_devices else 1
-        return num_items / num_processes / (labels != -100).sum().clamp(min=1)
+    # ---- Saving -----------------------------------------------------------------------------------------------------
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """As [`EvaluationTrainer.evaluation_loop`]; the rates of the training are without its time."""
-        started = time.perf_counter()
-        output = super().evaluation_loop(*args, **kwargs)
-        if self._log_clock is not None:
-            self._log_clock += time.perf_counter() - started
-        return output
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """As `Trainer` does, in a folder that is renamed when all of it is on the disk."""
+        folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+        save_checkpoint(self, folder, lambda: super(DepthTrainer, self)._save_checkpoint(model, None))
+        if self.args.push_to_hub:
+            self._push_from_checkpoint(str(folder))
 
-    # ---- Model card -------------------------------------------------------------------------------------------------
+    def save_model(self, output_dir: str | os.PathLike | None = None, _internal_call: bool = False) -> None:
+        """
+        As `Trainer.save_model`; each file in `args.output_dir` is replaced as a whole, when all are on the disk.
+
+        Raises:
+            `FloatingPointError`: if parameters are not finite.
+        """
+        check_parameters(self)
+        if output_dir is not None and Path(output_dir) != Path(self.args.output_dir):
+            self.write_model(output_dir, with_arguments=_internal_call)  # of a checkpoint
+        else:
+            replace_model(self, self.write_model)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def write_model(self, folder: str | os.PathLike, with_arguments: bool = False) -> None:
+        """
+        Write the files of the model to a folder, on each process that saves.
+
+        Args:
+            folder: to write to.
+            with_arguments (`bool`, *optional*, defaults to `False`): leave `training_args.bin` in it: a pickle of all
+                settings, `hub_token` among them, which nobody shall publish.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        if self.args.save_on_each_node:  # `save_pretrained` of transformers 5.24 writes on the first process only
+            model.should_save_on_this_rank = lambda is_main_process: is_main_process
+        try:
+            super().save_model(str(folder), _internal_call=True)
+        finally:
+            vars(model).pop("should_save_on_this_rank", None)
+        if self.args.should_save and not with_arguments:
+            Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def create_model_card(self, model_name: str | None = None, **kwargs: Any) -> None:
         """
-        Write `README.md` with code, data, settings, results and limits, or without `card` that of `Trainer`.
+        Write `README.md` with code, data, settings, results and limits.
 
         Args:
             model_name (`str`, *optional*): its title; by default its name on the Hub, or that of its folder.
             kwargs: `language`, `license`, `tags`, `finetuned_from`, `dataset_tags`, `dataset`, as for `Trainer`; what
                 is not given is that of `card`. [`Trainer.push_to_hub`] passes them on.
         """
-        if self.card is None:
-            return super().create_model_card(model_name=model_name, **kwargs)
-        content = self.card = self.card.updated(**kwargs)
         if self.is_world_process_zero():
-            folder = Path(self.args.output_dir)
-            content = self._with_training(content)
-            card = self._model_card(self.hub_model_id or model_name or folder.resolve().name, content)
-            (folder / "README.md").write_text(without_credentials(str(card)), encoding="utf-8")
+            write_model_card(self, model_name, **kwargs)
 
-    def _with_training(self, content: CardContent) -> CardContent:
-        """With the settings that only the training shows: the batch size that was found, the step of the weights."""
-        settings = dict(content.sections.get("Settings", {}))
-        if "global batch size" in settings:
-            settings["global batch size"] = self.get_total_train_batch_size(self.args)
-        if self._num_logs_before_best is not None:
-            settings["weights of step"] = f"{self._weights_step:,} of {self.state.global_step:,}, the best one"
-        return replace(content, sections={**content.sections, "Settings": settings})
+    # ---- Evaluation -------------------------------------------------------------------------------------------------
 
-    def _load_best_model(self) -> None:
-        super()._load_best_model()
-        self._num_logs_before_best = len(self.state.log_history)
+    def metric_names(self) -> list[str]:
+        """The metrics that an evaluation can report, without `eval_`."""
+        return metric_names(self)
 
-    @property
-    def _weights_step(self) -> int:
-        """The step of the training that the weights of the model are from: the best one, once that was loaded."""
-        return self.state.global_step if self._num_logs_before_best is None else self.state.best_global_step
+    def summary(self, sums: EvaluationSums) -> dict[str, float]:
+        """The metrics of an evaluation from its sums."""
+        return sums.metrics()
 
-    def _own_evaluations(self) -> list[dict[str, float]]:
-        """The logs of the first evaluation and of the last one of the present weights; none without the latter."""
-        logs, before = self.state.log_history, self._num_logs_before_best
-        own = [log for log in logs if log["step"] == self._weights_step] + ([] if before is None else logs[before:])
-        own = [log for log in own if "eval_loss" in log]
-        return [next(log for log in logs if "eval_loss" in log), own[-1]] if own else []
-
-    def _model_card(self, model_name: str, content: CardContent) -> ModelCard:
-        if self.source_counts is not None:
-            data = {**content.sections.get("Data", {}), **self.source_counts.table()}
-            content = replace(content, sections={**content.sections, "Data": data})
-        return pretraining_card(
-            model_name,
-            self._unwrapped_model,
-            content,
-            self._own_evaluations(),
-            self._usage(),
-            self._weights_step,
-        )
-
-    @property
-    def _unwrapped_model(self) -> PreTrainedModel:
-        return self.accelerator.unwrap_model(self.model)
-
-    @property
-    def _saves_adapter(self) -> bool:
-        return is_adapter(self._unwrapped_model)
-
-    def _usage(self) -> Usage | None:
-        """The code of the card; `None` without a tokenizer, with noise of one's own, and of an adapter."""
-        objective = objective_name(self.data_collator)
-        if self.processing_class is None or objective is None or self._saves_adapter:
-            return None
-        # Not of the training data: a stream would be read once more.
-        dataset = next((data for data in by_name(self.eval_dataset).values() if data is not None), None)
-        model, collator = self._unwrapped_model, objective_collator(self.data_collator)
-        return pretrained_usage(
-            name_in_code(self.hub_model_id, self.args.output_dir),
-            model,
-            self.processing_class,
-            dataset,
-            objective=objective,
-            max_length=self.generation_max_length or model.generation_config.max_length,
-            prefix=getattr(collator, "input_prefix", ""),
-            revision=self.args.hub_revision if self.hub_model_id else None,
-        )
-
-    # ---- Logs -------------------------------------------------------------------------------------------------------
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def evaluate(
+        self,
+        eval_dataset: Dataset | Mapping[str, Dataset] | str | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
         """
-        Adds the components of the training loss to a training log, and of a mixture what was seen of each source;
-        stops on a loss that is not finite.
+        As [`Seq2SeqTrainer.evaluate`]; several data sets, such as the sources of a mixture, are evaluated one by one
+        (`eval_novels_loss`) and all together (`eval_loss`, a mean over their labels), with one log for all. Where
+        all have metadata, there are both once more with these.
         """
-        if "loss" in logs:
-            logs.update(self._train_metrics())
-        if self.source_counts is not None and ("loss" in logs or "train_loss" in logs):
-            positions = self._stream_positions.values()
-            logs.update(self.source_counts.metrics(self.accelerator, positions, self._num_consumers))
-        super().log(logs, start_time)
-
-    def _state_before_step(self) -> dict[str, Any]:
-        before = super()._state_before_step()
-        counts = None if self.source_counts is None else self.source_counts.sums
-        return before and before | {"sums": self._train_sums, "source_counts": counts}
-
-    def _restore_state(self, before: Mapping[str, Any]) -> None:
-        super()._restore_state(before)
-        self._train_sums = before["sums"]
-        if self.source_counts is not None:
-            self.source_counts.sums = before["source_counts"]
-
-    def _log_state(self) -> dict[str, Any]:
-        sums = None if self._train_sums is None else self._train_sums.tolist()
-        state = super()._log_state() | {"sums": sums}
-        if self.source_counts is not None:
-            state |= {"source_counts": self.source_counts.state(), "source_names": list(self.source_counts.names)}
-        return state
-
-    def _merged_log_state(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """What is added up over the processes goes to the first one."""
-        merged, share = super()._merged_log_state(states), float(self.args.process_index == 0)
-        for name in ("sums", "source_counts"):
-            parts = [state[name] for state in states if state.get(name) is not None]
-            merged[name] = (share * np.sum(parts, axis=0)).tolist() if parts else None
-        return merged
-
-    def _restore_log_state(self, saved: dict[str, Any]) -> None:
-        super()._restore_log_state(saved)
-        if saved["sums"] is not None:
-            self._train_sums = torch.tensor(saved["sums"], dtype=torch.float64, device=self._sums_device)
-        if self.source_counts is not None and saved.get("source_counts") is not None:
-            counts, names = saved["source_counts"], saved.get("source_names", self.source_counts.names)
-            if len(names) == len(counts):  # an earlier release did not state the names
-                self.source_counts.restore(counts, names)
-
-    def _train_metrics(self) -> dict[str, float]:
-        sums, self._train_sums = self._train_sums, None
-        if sums is None:
-            return {}
-        sums = self.accelerator.reduce(sums, "sum")
-        # The loss itself is in the log already, and accuracies take predictions, which training does not make.
-        metrics = {name: value for name, value in summarize(sums).items() if name in self.training_metrics}
-        now = time.perf_counter()
-        if self._log_clock is not None:
-            statistics = dict(zip(STATISTICS, sums.tolist(), strict=True))
-            tokens = statistics["input_tokens"] + statistics["tokens"]
-            metrics["tokens_per_second"] = tokens / (now - self._log_clock)
-        self._log_clock = now
+        datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        self._memory_tracker.start()
+        metrics = self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self._memory_tracker.stop_and_update_metrics(metrics)
         return metrics
 
-    # ---- State and end ----------------------------------------------------------------------------------------------
+    def evaluate_datasets(
+        self,
+        datasets: Dataset | Mapping[str, Dataset] | str,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """The metrics of [`~DepthTrainer.evaluate`] without a log."""
+        self._gen_kwargs, self._attention, self.sums_of = gen_kwargs, None, {}
+        started, num_samples, metrics, together = time.time(), 0, {}, {}
+        for _, output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
+            metrics |= output.metrics
+            num_samples += output.num_samples
+        if isinstance(datasets, Mapping):
+            together = metrics_of_all(self, datasets, metric_key_prefix)
+            together |= speed_metrics(metric_key_prefix, started, num_samples=num_samples)
+        attention = {f"{metric_key_prefix}_{name}": value for name, value in (self._attention or {}).items()}
+        return together | metrics | attention
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """
+        As `Trainer.evaluation_loop`, without the examples that fill up the last batch of several processes. Examples
+        with metadata are read without them; the metrics are those of this, and of another loop that reads them.
+        Amid a training, random numbers go on behind it as before: when a run is evaluated does not change its dropout.
+        """
+        started, self._returns_generated = time.perf_counter(), description == "Prediction"
+        devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
+        collators = metadata_collators(self.eval_data_collator) if has_metadata(dataloader.dataset) else []
+        options = {"prediction_loss_only": prediction_loss_only, "ignore_keys": ignore_keys}
+        casts = not self.is_in_train and (self.args.bf16_full_eval or self.args.fp16_full_eval)
+        prepare_evaluation(self.accelerator, self.model)
+        with contextlib.ExitStack() as kept:
+            kept.enter_context(torch.random.fork_rng(devices, enabled=self.is_in_train))
+            if casts:
+                kept.enter_context(weights_kept_on_cpu(self.model))
+            output = self._one_loop(dataloader, description, metric_key_prefix=metric_key_prefix, **options)
+            if collators:
+                prefix = f"{metric_key_prefix}_{WITH_METADATA}"
+                with all_metadata(collators):
+                    metrics = self._one_loop(dataloader, description, metric_key_prefix=prefix, **options).metrics
+                metrics.pop(f"{prefix}_model_preparation_time", None)
+                output.metrics.update(metrics)
+        self.running.pause(time.perf_counter() - started)
+        return output
+
+    def _one_loop(self, dataloader: DataLoader, description: str, metric_key_prefix: str, **options: Any):
+        """One pass over the examples, with the metrics of what it has added up."""
+        places, sums = places_of_examples(dataloader), EvaluationSums(self.sums_device)
+        self.gather_function, self._sums = self.accelerator.gather_for_metrics, sums
+        try:
+            with compute_metrics_in_order(self, places):
+                output = super().evaluation_loop(
+                    dataloader, description, metric_key_prefix=metric_key_prefix, **options
+                )
+        finally:
+            self._sums = None
+        self.sums_of[metric_key_prefix] = sums
+        if sums.orders:
+            self.unshuffling[metric_key_prefix] = sums.accuracies()
+        if f"{metric_key_prefix}_loss" in output.metrics:
+            metrics = self.summary(sums)
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
+        return output if places is None else outputs_in_order(output, places)
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """
+        As [`Seq2SeqTrainer.prediction_step`], with the weighted loss. Without `compute_metrics` it returns no logits,
+        which would pile up. With `predict_with_generate`, the un-shuffling scores of the batch are added to the sums
+        of the evaluation.
+
+        Raises:
+            `ValueError`: if rows hold several examples.
+        """
+        if "encoder_segment_ids" in inputs:
+            raise ValueError(
+                "The evaluation data are packed, but metrics count examples and `generate()` takes one per row. "
+                "Prepare them by `objective.prepare(documents, packing=False)`."
+            )
+        if self.compute_metrics is not None and not self.args.predict_with_generate:
+            outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            self._after_loss(inputs, outputs[0])
+            return outputs
+        loss = self.batch_loss(model, inputs, ignore_keys)
+        scores_order = has_sentence_tokens(self.model.config)
+        returns_generated = self._returns_generated or self.compute_metrics is not None
+        if not (self.args.predict_with_generate and (scores_order or returns_generated)):
+            return loss, None, None
+        inputs = self._prepare_inputs(inputs)
+        settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
+        generated = generate(self, model, inputs, **settings)
+        if scores_order:
+            self._score_order("free", generated, inputs)
+            if self.args.constrain_sentence_order:
+                self._score_order("constrained", generate_in_order(self, model, inputs, **settings), inputs)
+        return (loss, generated, inputs["labels"]) if returns_generated else (loss, None, None)
+
+    def batch_loss(self, model: torch.nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
+        """The loss of a batch, whose statistics are added to the sums of the evaluation."""
+        if self._weights_losses:
+            inputs = {**inputs, "skip_logits": True}
+        loss = super().prediction_step(model, inputs, True, ignore_keys)[0]
+        self._after_loss(inputs, loss)
+        return loss
+
+    def add_evaluated(self, loss: torch.Tensor | None = None) -> None:
+        """
+        Add the statistics of the latest batch to the sums of the evaluation, unless they are in them; with a loss also
+        what a subclass has added to it, per label.
+        """
+        evaluated, self._evaluated = self._evaluated, None
+        if evaluated is None or self._sums is None:
+            return
+        statistics, own_loss, share = evaluated
+        if loss is not None:
+            more = torch.where(loss == own_loss, 0.0, loss - own_loss) * share  # also where both are infinite
+            statistics[:, LOSS_SUM] += more.to(statistics) * statistics[:, TOKENS]
+        self._sums.add(self.accelerator.gather_for_metrics(statistics))
+
+    def _after_loss(self, inputs: Mapping[str, Any], loss: torch.Tensor) -> None:
+        """Count a batch; look at the attention of the first one."""
+        self.add_evaluated(loss)
+        if self._attention is None:
+            with self.autocast():
+                model, batch = self._without_wrappers(self.model), self._prepare_inputs(dict(inputs))
+                self._attention = entropy_metrics(attention_entropy(model, batch))
+            if self.is_in_train and not self._warned_of_attention and self.is_world_process_zero():
+                self._warned_of_attention = warn_of_saturation(self._attention, self.state.global_step)
+
+    def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:
+        """Add the scores of generated ids (B, G) to the sums of the evaluation."""
+        tensors = (generated, inputs["input_ids"], inputs["labels"])
+        if self.sums_device != generated.device:
+            tensors = tuple(tensor.cpu() for tensor in tensors)
+        rows = self.accelerator.gather_for_metrics(unshuffling_statistics(*tensors, self.model.config))
+        self._sums.add_order(decoding, rows)
+
+    # ---- End --------------------------------------------------------------------------------------------------------
 
     def load_state(self, checkpoint: str | os.PathLike) -> None:
         """
@@ -593,31 +694,12 @@ class DepthTrainer(EvaluationTrainer):
         if self.args.auto_find_batch_size and self.state.train_batch_size:
             self._train_batch_size = self.state.train_batch_size
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self._num_logs_before_best = len(self.state.log_history)
+            self.num_logs_before_best = len(self.state.log_history)
 
     def end(self) -> None:
         """
-        End trackers and process group; the last line of a script. Several processes cannot go on with this trainer.
+        End workers, trackers and process group; the last line of a script. Several processes cannot go on afterwards.
         """
-        self.accelerator.wait_for_everyone()
-        for tracker in run_trackers(self):
-            tracker.end()
-        self._end_workers()
-        if self.args.world_size > 1:
-            # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it
-            # at exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
-            # https://github.com/pytorch/pytorch/issues/56297 (destructors that wait) and .../issues/190489 (at exit).
-            self.model_wrapped = self.model
-            self.accelerator.free_memory()
-            gc.collect()
-        self.accelerator.end_training()
-
-    def _end_workers(self) -> None:
-        """
-        End the persistent workers of all data loaders. Freed with the trainer, which holds them in a cycle of
-        references, their queues are closed before they are told (torch 2.13), and each is waited for for five seconds.
-        """
-        for loader in self.accelerator._dataloaders:
-            iterator = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
-            if hasattr(iterator, "_shutdown_workers"):
-                iterator._shutdown_workers()
+        self.tracked_run.end(self.args)
+        end_processes(self)
+        super().end()

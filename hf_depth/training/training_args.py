@@ -3,10 +3,12 @@
 import contextlib
 import itertools
 import logging
+import os
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,22 +17,23 @@ from transformers import SchedulerType, Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
-from ..evaluation.embeddings import POOLINGS
-from ..evaluation.probing import NORMALIZATIONS, ProbeOptions
 from ..ranges import check_ranges
-from ..suggestions import listed, suggestion
+from ..suggestions import suggestion
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
-from .optimizers import OptimizerName, read_options
-from .schedules import RELATIVE_STEP_PEAK, ScheduleName
-from .settings import (
+from .argument_checks import (
+    GENERATION_CACHES,
     RANGES,
-    check_bad_batches,
-    check_devices,
-    check_intervals,
-    check_optimizer,
-    check_options,
-    check_schedule,
+    UNSUPPORTED_IN_FINE_TUNING,
+    check_arguments,
+    check_json,
+    check_supported,
 )
+from .optimizers import OptimizerName, check_optimizer, read_options
+from .schedules import RELATIVE_STEP_PEAK, ScheduleName, check_schedule
+from .sharding import check_whole_matrices, dividing_engine
+
+if TYPE_CHECKING:
+    from ..evaluation.probe_features import ProbeOptions
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +55,8 @@ DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
 # Of the values of an argument those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
 BASELINES = ("bag_of_words", "from_scratch")
-GENERATION_CACHES = ("dynamic", "static")
+# Fifty lines in a run, but at least one in 500 steps: a loss that is not finite is noticed at the next log.
+LOGGING_SHARE, MOST_STEPS_WITHOUT_LOG = 0.02, 500
 POLLING_SECONDS = 0.2  # of the processes that wait for the first one
 ADAM_EPSILON = {OptimizerName.ADAMW_SCALE: 1e-6}  # nanoT5's; of all others the Trainer's
 
@@ -83,12 +87,17 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
             The filter hides a NaN loss, and synchronizes the CPU with the device at every step. Without it, training
             stops with an error at the next log.
+        logging_steps (`float`, *optional*):
+            Steps between two logs, or below 1 their share of all steps. By default 0.02, which is 50 logs in a run, or
+            500 if `max_steps` are more than 25,000. `eval_steps` is then 500 by default.
+        logging_first_step (`bool`, *optional*, defaults to `True`):
+            Also log the first step.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False, "non_blocking": True}`):
             The defaults of accelerate let rank 0 read a stream for all, which needs batches of equal length, and wait
             at every batch until the device has done all work before it. (`non_blocking` is `dataloader_pin_memory`.)
         skip_bad_batches (`int`, *optional*, defaults to 0):
             At most so many batches of the run whose loss or gradient is not finite are skipped, as if they had not
-            been read, see [`HealthTrainer`]; with 0 the first one ends the run. The CPU waits for the device once in
+            been read, see [`StepMonitor`]; with 0 the first one ends the run. The CPU waits for the device once in
             every step to know it. Not for float16 nor DeepSpeed.
         constrain_sentence_order (`bool`, *optional*, defaults to `False`):
             With `predict_with_generate`, evaluation of a DEPTH model generates twice: freely, and under the constraint
@@ -121,19 +130,22 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             License of the model, for its card, as the Hub writes it: `"apache-2.0"`, `"mit"`, `"cc-by-4.0"`.
 
     A process uses one GPU, the first one that it sees, with a warning if there are more: `accelerate launch` starts a
-    process for each.
+    process for each. Where DeepSpeed or FSDP divides parameters, the default optimizer is AdamW, with a warning. The
+    precision that `accelerate launch` sets in the environment is taken for `bf16` or `fp16`.
 
     Raises:
         `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
-            train nothing, an optimizer or a schedule that cannot be made, float16 on a CPU, `skip_bad_batches` with
-            float16 or DeepSpeed, a `residual_dtype` without autocast to it, a setting of evaluation that would be
-            without effect, a `label_smoothing_factor` (the weighted loss has none), a `neftune_noise_alpha` (which T5
-            and DEPTH do not heed), and for `enable_jit_checkpoint`.
+            train nothing, an optimizer, a schedule or a tracker that cannot be made, float16 on a CPU,
+            `skip_bad_batches` with float16 or DeepSpeed, a `residual_dtype` without autocast to it, a `save_strategy`
+            that saves nothing, a `hub_model_id` that is none, and for arguments that would be without effect, such as
+            a `label_smoothing_factor`.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
     False
     """
+
+    _argument_group_name = "training"
 
     sentence_loss_coefficient: float = field(
         default=1.0, metadata={"help": "Weight of the cross-entropy of sentence tokens; 1.0 is plain cross-entropy."}
@@ -144,6 +156,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     logging_nan_inf_filter: bool = field(
         default=False, metadata={"help": "Hide NaN and infinite losses in the log. Off: training stops on them."}
     )
+    logging_steps: float | None = field(
+        default=None, metadata={"help": "Steps between two logs, below 1 their share of all steps (default: 0.02)."}
+    )
+    logging_first_step: bool = field(default=True, metadata={"help": "Also log the first step."})
     skip_bad_batches: int = field(
         default=0, metadata={"help": "Skip at most so many batches whose loss or gradient is not finite; then stop."}
     )
@@ -200,32 +216,14 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self):
         not_given = [name for name in (*DEFAULT_SCHEDULE, "learning_rate", "optim") if getattr(self, name) is None]
-        if "optim" in not_given:
-            self.optim = DEFAULT_OPTIMIZER
-        if "lr_scheduler_type" in not_given:
-            self.lr_scheduler_type = DEFAULT_SCHEDULE["lr_scheduler_type"]
-        for argument in NAMES:
-            setattr(self, argument, _known_name(argument, getattr(self, argument)))
-        if "learning_rate" in not_given:
-            self.learning_rate = self._default_rates[0]
-        if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
-            is_own = isinstance(self.lr_scheduler_type, ScheduleName)
-            self.warmup_steps = 0 if is_own else DEFAULT_SCHEDULE["warmup_steps"]
-        if read_options(self).get("relative_step"):
-            self._use_relative_step(not_given)
-        elif self.lr_scheduler_type == ScheduleName.RELATIVE_STEP:
-            raise ValueError(
-                "`lr_scheduler_type` relative_step is what Adafactor computes by itself: give `--optim adafactor "
-                "--optim_args relative_step=True`, or another schedule."
-            )
-        if self.adam_epsilon is None:
-            self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
+        check_ranges(self, RANGES)
+        self._use_precision_of_launcher()
+        self._fill_optimizer(not_given)
+        self._fill_schedule(not_given)
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
-        check_ranges(self, RANGES)
-        check_options(self)
-        if self.output_dir is not None and not self.output_dir.strip():
-            raise ValueError(f"`output_dir` must name a folder, got {self.output_dir!r}.")
+        if self.logging_steps is None:
+            self._use_default_logging()
         uses_own_loading = self.accelerator_config is None
         if uses_own_loading:
             self.accelerator_config = {"dispatch_batches": False}
@@ -235,29 +233,67 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if uses_own_loading:
             self.accelerator_config.non_blocking = self.dataloader_pin_memory
         self._defaults = {name: getattr(self, name) for name in not_given}
-        for check in (check_intervals, check_devices, check_bad_batches, check_optimizer, check_schedule):
-            check(self)
-        self._check_evaluation()
-        if self.label_smoothing_factor:
-            raise ValueError(
-                f"`label_smoothing_factor`={self.label_smoothing_factor} is not supported: DepthTrainer weights one "
-                "cross-entropy per label. Leave it at 0.0."
+        if "optim" in not_given and self.optim != DEFAULT_OPTIMIZER and self.process_index == 0:
+            logger.warning(
+                f"`optim` is {self.optim.value}, with learning rates of its own: {DEFAULT_OPTIMIZER.value} needs "
+                f"whole matrices, of which each process has only a part under {dividing_engine(self)}."
             )
-        if self.neftune_noise_alpha:
+        check_optimizer(self)
+        check_schedule(self, max(self._default_rates if "learning_rate" in not_given else [self.learning_rate]))
+        check_arguments(self)
+
+    def _use_precision_of_launcher(self) -> None:
+        """
+        Take the precision that `accelerate launch` sets in the environment. The Trainer would train in it in any case,
+        while the arguments, by which runs are described and compared, would say float32.
+        """
+        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+        if precision in ("", "no"):
+            return
+        if precision not in ("bf16", "fp16"):
+            raise ValueError(f"ACCELERATE_MIXED_PRECISION must be no, bf16 or fp16, got {precision}.")
+        given = next((name for name in ("bf16", "fp16") if getattr(self, name)), precision)
+        if given != precision:
             raise ValueError(
-                f"`neftune_noise_alpha`={self.neftune_noise_alpha} would have no effect: it adds noise to the output "
-                "of the model's embedding, but encoder and decoder of a T5 have modules of their own. Leave it out."
+                f"`{given}` contradicts ACCELERATE_MIXED_PRECISION={precision}, the `mixed_precision` of `accelerate "
+                "launch` and its configuration: leave one of them out."
             )
-        if self.residual_dtype != "float32" and not (self.residual_dtype == "bfloat16" and self.bf16):
+        if not getattr(self, precision):
+            logger.info(f"`{precision}` is true, as ACCELERATE_MIXED_PRECISION says.")
+            setattr(self, precision, True)
+
+    def _fill_optimizer(self, not_given: Collection[str]) -> None:
+        """Take the default optimizer, one that parameters in parts allow, and its learning rate and epsilon."""
+        engine = dividing_engine(self)
+        if "optim" in not_given:
+            self.optim = DEFAULT_OPTIMIZER if engine is None else OptimizerNames.ADAMW_TORCH
+        self.optim = _known_name("optim", self.optim)
+        check_whole_matrices(self, engine)
+        if "learning_rate" in not_given:
+            self.learning_rate = self._default_rates[0]
+        elif "optim" in not_given and engine is not None:
             raise ValueError(
-                f"`residual_dtype` {self.residual_dtype!r} with `bf16`={self.bf16} is not supported: give "
-                '`residual_dtype="bfloat16"` with `bf16=True`, or leave it at "float32".'
+                f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is not "
+                f"{DEFAULT_OPTIMIZER.value}, but adamw_torch, whose learning rates are lower. Give `--optim "
+                "adamw_torch` as well, or leave the learning rate out."
             )
-        self._check_length()
-        if self.enable_jit_checkpoint:
+        if self.adam_epsilon is None:
+            self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
+
+    def _fill_schedule(self, not_given: Collection[str]) -> None:
+        """Take the default schedule, or the one that Adafactor computes by itself."""
+        if "lr_scheduler_type" in not_given:
+            self.lr_scheduler_type = DEFAULT_SCHEDULE["lr_scheduler_type"]
+        self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type)
+        if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
+            is_own = isinstance(self.lr_scheduler_type, ScheduleName)
+            self.warmup_steps = 0 if is_own else DEFAULT_SCHEDULE["warmup_steps"]
+        if read_options(self).get("relative_step"):
+            self._use_relative_step(not_given)
+        elif self.lr_scheduler_type == ScheduleName.RELATIVE_STEP:
             raise ValueError(
-                "`enable_jit_checkpoint` saves in the middle of a step, and the run that continues is another one. "
-                "Leave it out: on SIGTERM and SIGUSR1 a `Run` saves a checkpoint at the end of the step."
+                "`lr_scheduler_type` relative_step is what Adafactor computes by itself: give `--optim adafactor "
+                "--optim_args relative_step=True`, or another schedule."
             )
 
     def _use_relative_step(self, not_given: Collection[str]) -> None:
@@ -271,12 +307,20 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 )
             setattr(self, name, value)
 
+    def _use_default_logging(self) -> None:
+        """Log fifty times in a run; evaluate, if nothing is said, as often as `Trainer` does by default."""
+        is_long = self.max_steps * LOGGING_SHARE > MOST_STEPS_WITHOUT_LOG
+        self.logging_steps = MOST_STEPS_WITHOUT_LOG if is_long else LOGGING_SHARE
+        if self.eval_strategy == "steps" and self.eval_steps is None:  # `Trainer` would take `logging_steps`
+            self.eval_steps = Seq2SeqTrainingArguments.logging_steps
+
     def _convert(self) -> None:
         """Have transformers convert and check all arguments but the names that it does not know."""
         own_names = {name: getattr(self, name) for name in NAMES}
         own_names = {name: value for name, value in own_names.items() if isinstance(value, NAMES[name][1])}
         for name in own_names:
             setattr(self, name, getattr(Seq2SeqTrainingArguments, name))
+        check_json(self)
         super().__post_init__()
         precision = {"tf32": "high", "ieee": "highest"}.get(torch.backends.fp32_precision)
         if precision is not None and (self.torch_compile or self.tf32 is not None):
@@ -317,26 +361,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             if self.process_index == first:
                 store.set(key, desc)
 
-    def set_optimizer(self, name: str = "adamw_torch", *args: Any, **kwargs: Any) -> Self:
-        """
-        As [`TrainingArguments.set_optimizer`], also for the optimizers of this package, and with the checks of this
-        class. Under `relative_step` the learning rate and the schedule are Adafactor's own.
-        """
-        super().set_optimizer(OptimizerNames.ADAMW_TORCH, *args, **kwargs)
-        self.optim = _known_name("optim", name)
-        check_optimizer(self)
-        if read_options(self).get("relative_step"):
-            for argument, value in RELATIVE_STEP_SCHEDULE.items():
-                setattr(self, argument, value)
-        return self
-
-    def set_lr_scheduler(self, name: str = "linear", *args: Any, **kwargs: Any) -> Self:
-        """As [`TrainingArguments.set_lr_scheduler`], also for the schedules of this package, and with its checks."""
-        super().set_lr_scheduler(SchedulerType.LINEAR, *args, **kwargs)
-        self.lr_scheduler_type = _known_name("lr_scheduler_type", name)
-        check_schedule(self)
-        return self
-
     @property
     def _default_rates(self) -> tuple[float, float]:
         """The peak of the learning rate from a checkpoint and from scratch."""
@@ -360,7 +384,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         >>> DepthTrainingArguments("runs/mine", learning_rate=1e-3, use_cpu=True).use_scratch_learning_rate()
         False
         """
-        # Neither given to this class, nor set since, by `set_optimizer` or `set_training`.
+        # Neither given to this class, nor set since, as by `set_training`.
         is_default = self._defaults.get("learning_rate") == self.learning_rate
         from_checkpoint, from_scratch = self._default_rates
         if not is_default or self.learning_rate != from_checkpoint or from_scratch == from_checkpoint:
@@ -396,52 +420,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         self.hf_deepspeed_config.trainer_config_process(self)
         self.deepspeed_plugin = DeepSpeedPlugin(hf_ds_config=self.hf_deepspeed_config)
 
-    def _check_length(self):
-        """Stop on a length at which the Trainer would train for another one, or not at all."""
-        if self.max_steps < 1 and self.max_steps != -1:
-            raise ValueError(
-                f"`max_steps` must be at least 1, got {self.max_steps}. Leave it out (-1) to train for "
-                "`num_train_epochs`. To evaluate without training, leave out `--do_train`."
-            )
-
-    def _check_evaluation(self):
-        """Stop on settings of evaluation that would be without effect, or with a wrong one."""
-        if self.label_names not in (None, [], ["labels"]):
-            raise ValueError(
-                f"`label_names` {self.label_names}: the labels of all collators are 'labels'. Leave it out."
-            )
-        if self.eval_steps is not None and self.eval_strategy != "steps":
-            logger.warning(
-                f"`eval_steps` {self.eval_steps} has no effect with `eval_strategy` {self.eval_strategy.value}: add "
-                "`--eval_strategy steps`, or leave it out."
-            )
-        if self.load_best_model_at_end and self.eval_strategy == "no":
-            raise ValueError(
-                "`load_best_model_at_end` compares evaluations while training: ask for some by `eval_strategy`, or "
-                "leave it out."
-            )
-        if not self.eval_do_concat_batches:
-            raise ValueError("`eval_do_concat_batches` must be true: predictions are kept by example, not by batch.")
-        if self.prediction_loss_only and self.predict_with_generate:
-            raise ValueError(
-                "`prediction_loss_only` contradicts `predict_with_generate`, without which there is no fine-tuning: "
-                "leave one of them out."
-            )
-        if self.constrain_sentence_order and not self.predict_with_generate:
-            raise ValueError(
-                "`constrain_sentence_order` is a way to generate: add `--predict_with_generate`, or leave it out."
-            )
-        if self.generation_cache_implementation not in (None, *GENERATION_CACHES):
-            raise ValueError(
-                f"`generation_cache_implementation` must be one of {listed(GENERATION_CACHES)}, got "
-                f"{self.generation_cache_implementation!r}."
-            )
-        if self.generation_cache_implementation is not None and not self.predict_with_generate:
-            raise ValueError(
-                "`generation_cache_implementation` is for evaluations that generate: add `--predict_with_generate`, "
-                "or leave it out."
-            )
-
 
 @dataclass
 class TaskTrainingArguments(DepthTrainingArguments):
@@ -451,8 +429,8 @@ class TaskTrainingArguments(DepthTrainingArguments):
     Args:
         prediction_mode (`str`, *optional*, defaults to `"generate"`):
             `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
-            label; `"probe"`, for [`run_probe`] and not for [`TaskTrainer`], fits a small classifier on frozen
-            sentence embeddings.
+            label; `"probe"`, for [`evaluation.probing.run_probe`] and not for [`TaskTrainer`], fits a small classifier
+            on frozen sentence embeddings.
         length_normalize_scores (`bool`, *optional*, defaults to `False`):
             With `"score_labels"`, divide the log-probability of a label by its number of tokens.
         probe_layer, probe_pooling, probe_normalization, probe_read_together (*optional*):
@@ -498,11 +476,12 @@ class TaskTrainingArguments(DepthTrainingArguments):
     probe_pooling: str | None = field(
         default=None,
         metadata={"help": "probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5)."}
-        | {"choices": list(POOLINGS)},
+        | {"choices": ["sentence_token", "mean"]},
     )
     probe_normalization: str = field(
-        default=ProbeOptions.normalization,
-        metadata={"help": "probe: of the embeddings, by the training examples.", "choices": list(NORMALIZATIONS)},
+        default="standardize",
+        metadata={"help": "probe: of the embeddings, by the training examples."}
+        | {"choices": ["standardize", "whiten", "none"]},
     )
     probe_read_together: bool = field(
         default=False, metadata={"help": "probe: read the sentences of an example as one document, not one by one."}
@@ -524,7 +503,6 @@ class TaskTrainingArguments(DepthTrainingArguments):
     )
 
     def __post_init__(self):
-        check_ranges(self, RANGES)  # what is out of range is named first
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
                 raise ValueError(
@@ -534,13 +512,33 @@ class TaskTrainingArguments(DepthTrainingArguments):
             self.load_best_model_at_end = True
         super().__post_init__()
         check_prediction_mode([], self.prediction_mode, EVALUATION_MODES)
-        if not self.predict_with_generate:
-            raise ValueError(
-                "`predict_with_generate` must be true: scores of fine-tuning never come from teacher forcing. For "
-                "scores without generating, use `prediction_mode` score_labels."
-            )
-        if self.constrain_sentence_order:
-            raise ValueError("`constrain_sentence_order` is for pre-training: predictions of tasks name no sentences.")
-        for name in ("batch_eval_metrics", "include_for_metrics"):
-            if getattr(self, name):
-                raise ValueError(f"`{name}` has no effect: the metrics are those of the task. Leave it out.")
+        check_supported(self, UNSUPPORTED_IN_FINE_TUNING)
+        if self.prediction_mode == "probe":
+            self._check_probe()
+
+    @property
+    def probe_options(self) -> "ProbeOptions":
+        """How a probe embeds examples."""
+        from ..evaluation.probe_features import ProbeOptions  # `--help` does not wait for it
+
+        return ProbeOptions(
+            layer=-1 if self.probe_layer is None else self.probe_layer,
+            pooling=self.probe_pooling,
+            read_together=self.probe_read_together,
+            normalization=self.probe_normalization,
+            batch_size=self.per_device_eval_batch_size,
+        )
+
+    def _check_probe(self) -> None:
+        """Stop on what a probe, which trains no model, cannot do."""
+        folder = Path(self.output_dir)
+        has_model = (folder / "config.json").is_file() or any(folder.glob("checkpoint-*"))
+        for is_wrong, message in (
+            (not self.do_train, "needs `do_train`: it is fitted on the training examples; the model is not changed"),
+            (not (self.do_eval or self.do_predict), "needs `do_eval` or `do_predict`: what should it predict?"),
+            (self.world_size > 1, f"runs in one process, not in {self.world_size}: start it by `python`"),
+            (self.push_to_hub, "leaves no model to push: leave out `push_to_hub`"),
+            (has_model, f"would replace results of the model in `output_dir` {folder}: name another one"),
+        ):
+            if is_wrong:
+                raise ValueError(f"`prediction_mode` probe {message}.")

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective, DepthTrainer
-from hf_depth.training.parts import objective_collator
+from hf_depth.training.collators import objective_collator
 from hf_depth.training.statistics import is_shuffled
 from tiny_training import WRAPPERS, TrainingTestCase, parameters, rows, tiny_model, trainer
 
@@ -73,7 +73,7 @@ class MetadataTest(TrainingTestCase):
             others = ("runtime", "per_second", "preparation_time", "epoch")
             reported = [name.removeprefix("eval_") for name in run.evaluate() if not name.endswith(others)]
             reported = [name for name in reported if "attention_entropy" not in name]  # no measure of quality
-            self.assertCountEqual(run._evaluation_metric_names(), reported)
+            self.assertCountEqual(run.metric_names(), reported)
 
     def test_several_data_sets_with_metadata_are_one_with_all_of_them(self):
         run = trainer("depth", self.folder, per_device_eval_batch_size=1)
@@ -231,7 +231,7 @@ class EvaluationTest(TrainingTestCase):
             losses += [run.evaluate(first)["eval_loss"], run.evaluate(second)["eval_loss"]]
             losses += [run.evaluate()["eval_loss"], run.predict(second).metrics["test_loss"]]
             np.testing.assert_allclose(losses, expected * 3, atol=1e-6)
-        self.assertLen({*multiprocessing.active_children()} - others, 1)  # for the data set of the trainer
+        self.assertEmpty({*multiprocessing.active_children()} - others)
         run.end()
 
     def test_persistent_workers_read_the_data_sets_that_the_trainer_has_now(self):
@@ -307,10 +307,10 @@ class AttentionTest(TrainingTestCase):
     def test_saturated_attention_is_warned_of_once_while_training(self):
         run = trainer("depth", self.folder, max_steps=3, learning_rate=1e-9, eval_strategy="steps", eval_steps=1)
         # A limit that this model is below of.
-        self.enterContext(mock.patch("hf_depth.training.evaluation.SATURATED", 1.0))
-        with self.assertNoLogs("hf_depth.training.evaluation", "WARNING"):
+        self.enterContext(mock.patch("hf_depth.evaluation.attention_entropy.SATURATED", 1.0))
+        with self.assertNoLogs("hf_depth.evaluation.attention_entropy", "WARNING"):
             run.evaluate()
-        with self.assertLogs("hf_depth.training.evaluation", "WARNING") as logs:
+        with self.assertLogs("hf_depth.evaluation.attention_entropy", "WARNING") as logs:
             run.train()
         self.assertLen(logs.output, 1)
         self.assertRegex(

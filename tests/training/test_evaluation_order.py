@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from datasets import Dataset
-from torch.utils.data import SequentialSampler
 
 from helpers import run_in_two_processes
 from hf_depth import DepthTrainer
 from hf_depth.training.evaluation_order import LongestFirstSampler, input_lengths
 from tiny_training import TrainingTestCase, rows, trainer
 
-IN_THEIR_ORDER = mock.patch.object(DepthTrainer, "_get_eval_sampler", lambda self, data: SequentialSampler(data))
+IN_THEIR_ORDER = mock.patch("hf_depth.training.data_loading.input_lengths", lambda data: None)
 
 
 def widths(run: DepthTrainer) -> list[int]:

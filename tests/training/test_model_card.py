@@ -1,6 +1,10 @@
-"""Model cards: what the Hub reads of them, and what a reader does."""
+"""Model cards: the code in them runs, with the package and without it; what the Hub and a reader find in them."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -8,245 +12,506 @@ from unittest import mock
 import torch
 import yaml
 from absl.testing import parameterized
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 from transformers import Trainer, trainer_pt_utils
 
-from helpers import tiny_tokenizer
-from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
-from hf_depth.evaluation.scoring import TaskResult
-from hf_depth.models.modeling_depth import T5ForConditionalGeneration, UMT5ForConditionalGeneration
-from hf_depth.tasks.registry import get_task
-from hf_depth.training.card_code import Usage
-from hf_depth.training.model_card import (
-    CardContent,
-    card_section,
-    fine_tuning_card,
-    is_hub_name,
-    model_index,
-    pretraining_card,
-    pretraining_content,
-    pretraining_results,
-    run_settings,
+from helpers import SENTENCES, process_environment, tiny_tokenizer
+from hf_depth import (
+    DataCollatorForDepth,
+    DataCollatorForT5SpanCorruption,
+    DepthTrainer,
+    DepthTrainingArguments,
+    TaskSplits,
+    TaskTrainer,
+    TaskTrainingArguments,
+    __version__,
 )
-from hf_depth.training.trainer import DepthTrainer
-from hf_depth.training.training_args import DepthTrainingArguments
-from tiny_models import tiny_config, tiny_model, tiny_t5_config, tiny_umt5_config
-from tiny_tasks import task_results
-from tiny_training import TrainingTestCase, trainer
+from hf_depth.credentials import is_hub_name, told_command
+from hf_depth.tasks.registry import get_task
+from hf_depth.tasks.spec import TaskSpec
+from hf_depth.training.model_card import CardContent, pretraining_results, run_settings
+from tiny_tasks import QUESTIONS, rte_rows, task_results
+from tiny_training import TrainingTestCase, tiny_model
+from tiny_training import rows as documents
 
-MODELS = {
-    "depth": lambda: tiny_model(tiny_config()),
-    "t5": lambda: tiny_model(tiny_t5_config(), model_class=T5ForConditionalGeneration),
-    "umt5": lambda: tiny_model(tiny_umt5_config(), model_class=UMT5ForConditionalGeneration),
-}
-ODD_NAMES = ['a: "b" #c', "- 'x' | y", "[z] & *w", "Grüße, 世界: !", "null", "1.0"]
-SETTINGS = {"parameters": 1_200_000, "global batch size": 64}
-LOGS = [
-    {
-        "step": 0,
-        "eval_loss": 7.0,
-        "eval_sentence_accuracy_shuffled": 0.1,
-        "eval_sentence_accuracy_shuffled_chance": 0.2,
-    },
-    {"step": 5, "loss": 5.0},
-    {
-        "step": 9,
-        "eval_loss": 4.0,
-        "eval_sentence_accuracy_shuffled": 0.21,
-        "eval_sentence_accuracy_shuffled_chance": 0.2,
-        "eval_runtime": 3.0,
-    },
+# Runs the blocks of cards, each with names of its own, where there is no network; "without" also without the package.
+RUNNER = """
+import json, socket, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "hf_depth":
+            raise ModuleNotFoundError(f"{name} is blocked")
+
+def refuse(*arguments):
+    raise OSError("there is no network")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+mode, jobs = sys.argv[1], json.load(open("jobs.json"))
+if mode == "without":
+    sys.meta_path.insert(0, Blocker())
+found = {}
+for kind, job in jobs.items():
+    names = {"__name__": "__main__"}
+    exec(compile(job[mode], kind, "exec"), names)
+    found[kind] = {key: names[key] for key in ("prediction", "predictions", "order") if key in names}
+    if "input_ids" in names:
+        found[kind]["input_ids"] = names["input_ids"].tolist()
+found["imported"] = [name for name in sys.modules if name.split(".")[0] == "hf_depth"]
+json.dump(found, open(f"{mode}.json", "w"))
+"""
+GERMAN = TaskSpec("tests", "fragen", "frage", "", label_column_name="antworten", max_target_length=12)
+GERMAN_ROWS = [
+    {"frage": f'Dr. Bennet schwieg am {i}. Mai lange. "Wer kam?" Niemand sprach.\nEs war still. ', "antworten": ["ja"]}
+    for i in range(1, 5)
 ]
+QUESTION_ROWS = [
+    {"question": " ".join(SENTENCES[i : i + 3]), "answers": ["yes"], "instance": SENTENCES[i + 2]} for i in range(6)
+]
+# So many labels that an untrained model does not choose one of them for every example.
+LABELS = ("wife", "daughters", "Bennet", "a book", "Ishmael", "world", "November", "sea", "ball", "ship", "hat", "let")
+LAST_WORDS = TaskSpec("tests", "last_words", "sentence", "", labels=LABELS)
+LAST_WORDS_ROWS = [{"sentence": SENTENCES[i], "label": i} for i in range(12)]
+# Kind -> task, its examples, kind of model, arguments of the trainer.
+FINE_TUNED = {
+    "classifier": (get_task("glue/rte"), rte_rows(12), "depth", {}),
+    "free-form": (GERMAN, Dataset.from_list(GERMAN_ROWS), "depth", {"generation_num_beams": 2}),
+    "depth scores": (LAST_WORDS, Dataset.from_list(LAST_WORDS_ROWS), "depth", {"prediction_mode": "score_labels"}),
+    "t5 'instance'": (QUESTIONS, Dataset.from_list(QUESTION_ROWS), "t5", {}),
+    "umt5": (
+        LAST_WORDS,
+        Dataset.from_list(LAST_WORDS_ROWS),
+        "umt5",
+        {"prediction_mode": "score_labels", "length_normalize_scores": True, "learning_rate": 1e-4},
+    ),
+}
+COLLATORS = {"depth": DataCollatorForDepth, "t5": DataCollatorForT5SpanCorruption}
+PRETRAINED = {"pre-trained": "depth", "pre-trained t5": "t5"}
+ARGUMENTS = {"max_steps": 2, "learning_rate": 0.01, "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
 
 
-def metadata(card: ModelCard) -> dict:
+def card_text(folder: str | Path) -> str:
+    return Path(folder, "README.md").read_text(encoding="utf-8")
+
+
+def python_blocks(folder: str | Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", card_text(folder), re.DOTALL | re.MULTILINE)
+
+
+def metadata(folder: str | Path) -> dict:
     """The head of a card as the Hub reads it."""
-    return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", str(card), re.DOTALL).group(1))
+    return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", card_text(folder), re.DOTALL).group(1))
 
 
-class FineTuningCardTest(parameterized.TestCase):
-    def card(self, kind="depth", results=(), content=None, **arguments) -> ModelCard:
-        return fine_tuning_card("my-model", MODELS[kind](), results, content or CardContent(), **arguments)
+def sensitive(model):
+    """With weights so large that what it writes depends on what it reads, without much training."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 2
+    return model
 
-    def test_card_states_results_in_the_form_of_the_hub(self):
-        content = CardContent(
-            {"Data": {"train_file": "rte.jsonl", "rte train": {"examples": 3200}}, "Settings": {"seed": 42}},
-            base_model="google/t5-v1_1-base",
-            datasets=["nyu-mll/glue"],
-            language="en",
-            license="apache-2.0",
+
+def pretrainer(folder: str | Path, kind: str, **arguments) -> DepthTrainer:
+    return DepthTrainer(
+        model=sensitive(tiny_model(kind, d_model=32, d_ff=64)),
+        args=DepthTrainingArguments(str(folder), generation_max_length=30, **ARGUMENTS | arguments),
+        data_collator=COLLATORS[kind](tiny_tokenizer(sentence_tokens=True)),
+        train_dataset=documents(8),
+        eval_dataset=documents(8),
+        processing_class=tiny_tokenizer(sentence_tokens=True),
+    )
+
+
+def task_trainer(folder: str | Path, spec: TaskSpec, rows: Dataset, kind: str, arguments: dict) -> TaskTrainer:
+    tokenizer = tiny_tokenizer(sentence_tokens=True)
+    splits = TaskSplits.from_datasets(
+        spec,
+        {"train": rows, "validation": rows},
+        max_source_length=400,
+        max_target_length=12,
+        sentence_language="de" if spec is GERMAN else "en",
+    )
+    splits.prepare(tokenizer, sentence_tokens=kind == "depth")
+    return TaskTrainer(
+        model=sensitive(tiny_model(kind, d_model=32, d_ff=64)),
+        args=TaskTrainingArguments(str(folder), per_device_eval_batch_size=5, **ARGUMENTS | arguments),
+        train_dataset=splits.train_dataset(),
+        eval_dataset=splits.eval_dataset(),
+        processing_class=tokenizer,
+    )
+
+
+class CardCodeTest(parameterized.TestCase):
+    """The cards are those of trainers that were told nothing for them."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        hub = cls.folder / "hub"  # holds nothing but models
+        cls.trainers = {kind: pretrainer(hub / kind, of) for kind, of in PRETRAINED.items()}
+        cls.trainers |= {kind: task_trainer(hub / kind, *given) for kind, given in FINE_TUNED.items()}
+        cls.blocks, jobs = {}, {}
+        for kind, trainer in cls.trainers.items():
+            trainer.train()
+            trainer.evaluate()
+            trainer.save_model()
+            trainer.create_model_card()
+            with_package, without = cls.blocks[kind] = python_blocks(hub / kind)
+            if kind in PRETRAINED:  # the first block loads, and "go on as below" means what follows loading there
+                with_package += without.split("\n\n", 2)[2]
+            jobs[kind] = {"with": with_package, "without": without}
+        (hub / "jobs.json").write_text(json.dumps(jobs))
+        cls.found = {mode: cls.run_blocks(hub, mode) for mode in ("with", "without")}
+
+    @classmethod
+    def run_blocks(cls, hub: Path, mode: str) -> dict:
+        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cls.folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+        environment = process_environment(**offline)
+        if mode == "without":
+            environment = {name: value for name, value in (os.environ | offline).items() if name != "PYTHONPATH"}
+            environment["OMP_NUM_THREADS"] = "1"
+        process = subprocess.run(
+            [sys.executable, "-c", RUNNER, mode],
+            cwd=hub,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
         )
-        card = self.card("depth", task_results(), content)
-        data = metadata(card)
-        self.assertEqual((data["base_model"], data["datasets"]), ("google/t5-v1_1-base", ["nyu-mll/glue"]))
-        self.assertEqual((data["language"], data["license"]), ("en", "apache-2.0"))
-        self.assertEqual((data["library_name"], data["tags"]), ("transformers", sorted(data["tags"])))
-        self.assertContainsSubset(["depth", "hf_depth", "glue", "natural_instructions"], data["tags"])
-        (index,) = data["model-index"]
-        self.assertEqual(index["name"], "my-model")
-        found = {
-            (entry["dataset"].get("config"), entry["dataset"]["split"], metric["type"]): metric["value"]
-            for entry in index["results"]
-            for metric in entry["metrics"]
-        }
-        self.assertEqual(
-            found,
-            {
-                ("rte", "validation", "accuracy"): 0.666667,
-                ("mrpc", "validation", "f1"): 0.857143,
-                ("mrpc", "validation", "accuracy"): 0.75,
-                (None, "test", "rouge"): 41.256,
-                (None, "test", "exact_match"): 0.25,
-            },
+        assert process.returncode == 0, process.stderr[-5000:]
+        cls.output = process.stdout + process.stderr
+        return json.loads((hub / f"{mode}.json").read_text())
+
+    def test_the_package_is_imported_in_one_process_only(self):
+        self.assertNotEmpty(self.found["with"]["imported"])
+        self.assertEmpty(self.found["without"]["imported"])
+        self.assertNotIn("custom code", self.output)  # the question whether to run it
+
+    @parameterized.parameters(*FINE_TUNED)
+    def test_the_code_of_a_fine_tuned_model_predicts_what_the_run_predicted(self, kind):
+        (evaluation,), without = self.trainers[kind].evaluations.values(), self.found["without"][kind]
+        prepared = [ids.tolist() for ids in evaluation.dataset.prepared["input_ids"]]
+        place = prepared.index(without["input_ids"][0])
+        spec, predictions = evaluation.dataset.spec, evaluation.predictions
+        texts = predictions.texts or [spec.labels[label] for label in predictions.label_ids]
+        self.assertEqual(without["prediction"], texts[place])
+        self.assertGreater(len(set(texts)), 1, "a prediction that does not depend on the input")
+        (found,) = self.found["with"][kind]["predictions"]
+        self.assertEqual(found["text"], texts[place])
+
+    @parameterized.parameters(*PRETRAINED)
+    def test_the_code_of_a_pretrained_model_predicts_what_the_run_predicted(self, kind):
+        without, trainer = self.found["without"][kind], self.trainers[kind]
+        self.assertEqual(self.found["with"][kind], without)
+        ids = torch.tensor(without["input_ids"])
+        generated = trainer.model.generate(ids, max_length=trainer.generation_max_length)
+        self.assertEqual(without["prediction"], trainer.processing_class.decode(generated[0, 1:]))
+
+    @parameterized.parameters(*PRETRAINED, *FINE_TUNED)
+    def test_the_card_is_complete_and_names_the_folder_alone(self, kind):
+        text = card_text(self.folder / "hub" / kind)
+        for part in (
+            "## Input format",
+            "## Limits",
+            "| learning_rate | 0.0",
+            "| train |",
+            f"| hf_depth | {__version__}",
+        ):
+            self.assertIn(part, text)
+        self.assertIn("| loss |" if kind in PRETRAINED else "| validation |", text)
+        self.assertIn(
+            "arXiv 2304.09151" if kind == "umt5" else "arXiv 1910.10683" if "t5" in kind else "2405.07788", text
         )
-        self.assertEqual([score.metric_value for score in card.data.eval_results], list(found.values()))
-        for text in ("| rte train | 3,200 |", "| seed | 42 |", "| majority |", "from google/t5-v1_1-base on"):
-            self.assertIn(text, card.text)
-        self.assertIn("its accuracy on glue/rte (validation), 0.6667, is not above", card.text.replace("Its", "its"))
+        self.assertIn("```bibtex\n@misc{", text)
+        self.assertNotIn("More information needed", text)
+        self.assertNotIn(str(self.folder), text)
+        for block in self.blocks[kind]:
+            self.assertLess(len(block.splitlines()), 30)
+            self.assertIn(repr(f"./{kind}"), block)
+            self.assertEqual("trust_remote_code" in block, "hf_depth" not in block and "t5" not in kind)
 
-    def test_what_is_not_known_is_not_in_the_metadata(self):
-        self.assertEqual(metadata(self.card("t5")), {"library_name": "transformers", "tags": ["hf_depth", "t5"]})
+    def test_the_arguments_are_not_among_what_is_published(self):
+        for kind in self.trainers:
+            self.assertFalse(Path(self.folder, "hub", kind, "training_args.bin").exists())
 
-    @parameterized.parameters(*ODD_NAMES)
+
+class PretrainingCardTest(TrainingTestCase):
+    def trained(self, **arguments) -> DepthTrainer:
+        steps = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        made = pretrainer(self.folder, "t5", **steps | arguments)
+        made.train()
+        return made
+
+    def card(self, trainer, **arguments) -> dict:
+        trainer.create_model_card(**arguments)
+        return metadata(self.folder)
+
+    def test_arguments_win_over_the_content_and_stay(self):
+        made = pretrainer(self.folder, "t5")
+        made.card = CardContent({"Data": {"source": "novels"}}, language="en", tags=["first"])
+        given = {"language": ["de", "fr"], "license": "mit", "tags": "second", "finetuned_from": "google/t5-v1_1-base"}
+        for arguments in (given | {"dataset_tags": "me/texts", "dataset": "My texts"}, {}):
+            data = self.card(made, model_name="Named", **arguments)
+            self.assertEqual((data["language"], data["license"]), (["de", "fr"], "mit"))
+            self.assertEqual((data["base_model"], data["datasets"]), ("google/t5-v1_1-base", ["me/texts"]))
+            self.assertContainsSubset(["first", "second", "t5", "pre-training", "hf_depth"], data["tags"])
+            for part in (
+                "\n# Named\n",
+                "| source | My texts |",
+                "pre-trained on My texts with hf_depth, from google/t5",
+            ):
+                self.assertIn(part, card_text(self.folder))
+        for name in (data["base_model"], *data["datasets"]):
+            validate_repo_id(name)
+        with self.assertRaisesRegex(TypeError, "tasks"):
+            made.create_model_card(tasks="translation")
+
+    @parameterized.parameters('a: "b" #c', "- 'x' | y", "[z] & *w", "Grüße, 世界: !", "null", "1.0", "{{ x }}")
     def test_odd_names_survive(self, name):
-        content = CardContent({"Data": {name: name}}, datasets=[name], language=name, license=name, tags=[name])
-        card = fine_tuning_card(name, MODELS["t5"](), task_results(), content)
-        data = metadata(ModelCard(str(card)))
-        self.assertEqual(data["model-index"][0]["name"], name)
-        self.assertEqual((data["language"], data["license"], data["datasets"]), (name, name, [name]))
+        made = pretrainer(self.folder, "t5")
+        made.evaluate()
+        made.card = CardContent({"Data": {name: name}}, language=name, license=name, tags=[name])
+        data = self.card(made, model_name=name)
+        self.assertEqual((data["language"], data["license"], data["model-index"][0]["name"]), (name, name, name))
         self.assertIn(name, data["tags"])
-        self.assertIn(f"\n# {name}\n", card.text)
         cell = name.replace("|", "\\|")
-        self.assertIn(f"\n| {cell} | {cell} |\n", card.text)
+        for part in (f"\n# {name}\n", f"\n| {cell} | {cell} |\n"):
+            self.assertIn(part, card_text(self.folder))
 
     @parameterized.parameters("here", "/not/here/t5-run", "../t5-run", "not/here/t5-run")
-    def test_card_names_no_folder_of_this_machine(self, name):
-        folder = Path(self.enterContext(tempfile.TemporaryDirectory())) / "t5-run"
-        folder.mkdir()
-        card = self.card("t5", task_results(), CardContent(base_model=str(folder) if name == "here" else name))
-        self.assertNotIn(str(folder.parent), str(card))
-        self.assertNotIn("/t5-run", str(card))
-        self.assertIn("fine-tuned with hf_depth from t5-run on", card.text)
-        self.assertNotIn("base_model", str(card))
+    def test_the_card_names_no_folder_of_this_machine(self, name):
+        folder = Path(self.folder, "private", "t5-run")
+        made = pretrainer(Path(self.folder, "run"), "t5")
+        folder.mkdir(parents=True)
+        made.model.name_or_path = str(folder) if name == "here" else name
+        made.create_model_card()
+        text = card_text(made.args.output_dir)
+        for other in ("private", "/t5-run", "base_model"):
+            self.assertNotIn(other, text)
+        self.assertIn("pre-trained with hf_depth, from t5-run on.", text)
+        self.assertIn("| initialised from | t5-run |", text)
 
-    def test_the_code_stands_in_the_card_with_what_it_needs(self):
-        usage = Usage("a = 1\n", "b = 2\n", ["torch", "nupunkt==0.8.0"], "<eosen>  in\nput", "out</s>", "It is so.")
-        text = self.card("depth", usage=usage).text
-        self.assertIn("With hf_depth installed:\n\n```python\na = 1\n```\n", text)
-        self.assertIn("Without it, after `pip install torch nupunkt==0.8.0`:\n\n```python\nb = 2\n```\n", text)
-        self.assertIn("It is so.\n\n```text\ninput:  <eosen> in put\ntarget: out</s>\n```\n", text)
+    def test_a_model_of_the_run_itself_is_not_what_it_started_from(self):
+        made = pretrainer(self.folder, "t5")
+        made.model.name_or_path = f"{self.folder}/checkpoint-3"
+        self.card(made)
+        self.assertNotIn("initialised from", card_text(self.folder))
+        made.model.name_or_path = ""
+        self.card(made)
+        self.assertIn("| initialised from | scratch |", card_text(self.folder))
+
+    def test_scores_and_steps_are_those_of_the_best_weights(self):
+        made = self.trained(load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True)
+        first, *_ = [log for log in made.state.log_history if "eval_loss" in log]
+        for _ in range(2):  # without an evaluation of what was loaded, and with one
+            loss, *_ = self.card(made)["model-index"][0]["results"][0]["metrics"]
+            self.assertAlmostEqual(loss["value"], first["eval_loss"], delta=1e-5)
+            self.assertIn("was trained for 1 steps of", card_text(self.folder))
+            self.assertIn("| weights of step | 1 of 4, the best one |", card_text(self.folder))
+            made.evaluate()
+
+    def test_scores_of_other_weights_are_left_out(self):
+        made = self.trained(eval_strategy="no", eval_on_start=True)
+        self.assertNotIn("model-index", self.card(made))
+        self.assertIn("It was not evaluated.", card_text(self.folder))
+        self.assertNotIn("## Results", card_text(self.folder))
+        made.evaluate()
+        self.assertIn("model-index", self.card(made))
+        self.assertIn("| before | after |", card_text(self.folder))
+
+    def test_the_batch_size_is_the_one_that_was_found(self):
+        made = self.trained(eval_strategy="no")
+        made._train_batch_size = 2  # as `auto_find_batch_size` leaves it
+        made.state.train_batch_size = 2
+        made.state.save_to_json(str(Path(self.folder, "trainer_state.json")))
+        finished = pretrainer(self.folder, "t5", auto_find_batch_size=True)
+        finished.load_state(self.folder)
+        for one in (made, finished):
+            self.card(one)
+            self.assertIn("| global batch size | 2 |", card_text(self.folder))
 
     def test_limits_say_what_the_run_shows(self):
-        result = TaskResult(get_task("rte"), "test", {"accuracy": 0.7, "majority_accuracy": 0.5})
-        content = CardContent({"Settings": SETTINGS})
-        good = self.card("t5", [result], content, num_steps=1500).text
-        self.assertIn("1.2 million parameters and was trained for 1,500 steps of 64 examples. A model of this", good)
-        self.assertNotIn("do not rely on", good)
-        self.assertIn("It was evaluated on data like", good)
-        unlabeled = TaskResult(get_task("rte"), "test", {})
-        for results in ([], [unlabeled]):
-            text = self.card("t5", results).text
-            self.assertIn("It was not evaluated on labeled examples.", text)
-            self.assertIn("It reads the prompts of its `task_config.json`", text)  # no format stands above it
-            self.assertNotIn("It was evaluated", text)
+        made = pretrainer(self.folder, "depth")
+        self.card(made)
+        self.assertNotIn("was trained for", card_text(self.folder))
+        accuracy = {"eval_sentence_accuracy_shuffled": 0.21, "eval_sentence_accuracy_shuffled_chance": 0.2}
+        made.state.log_history = [{"step": 0, "eval_loss": 4.0} | accuracy]
+        made.card = CardContent({"Settings": {"max_source_length": 1234, "sentence_language": "de"}})
+        self.assertEqual(self.card(made)["language"], "de")
+        text = " ".join(card_text(self.folder).split())
+        self.assertIn("21.0% right from the true ones before them, no better than 20.0% by chance", text)
+        self.assertIn("inputs of at most 1234 tokens", text)
+        self.assertRegex(text, r"sentences split by \| sentencex [\d.]+, line rules \d+, language de \|")
 
-    def test_kendall_tau_is_not_that_of_a_model_without_an_order(self):
-        tau = {"eval_order_kendall_tau": -1.0, "eval_order_kendall_tau_shuffled": 0.1}
-        exact = {"eval_order_exact": 0.0, "eval_order_exact_chance": 0.3, "eval_order_exact_constrained": 0.4}
-        before, after = LOGS[0] | dict.fromkeys(tau, -1.0), LOGS[2] | tau | exact
-        results = pretraining_results([before, after])
-        self.assertNotIn("order_kendall_tau", results)
-        self.assertEqual(results["order_kendall_tau_shuffled"], {"after": 0.1})
-        self.assertEqual(results["order_exact_constrained"], {"after": 0.4, "chance": 0.3})
+    @parameterized.parameters(
+        (ValueError("'license' must be one of\n[mit]"), r"refuse the model card: 'license' must be one of \[mit\]"),
+        (ConnectionError("offline"), None),
+    )
+    def test_the_hub_is_asked_before_training_whether_it_takes_the_card(self, error, message):
+        asked = []
 
-    def test_a_model_that_copies_pairs_has_an_order_of_shuffled_ones(self):
-        tau = {"eval_order_kendall_tau": 0.1, "eval_order_kendall_tau_shuffled": -1.0}
-        results = pretraining_results([LOGS[2] | tau])
-        self.assertEqual(results["order_kendall_tau_shuffled"], {"after": -1.0})
+        def validate(card):
+            asked.append(card.data)
+            raise error
 
-    def test_card_without_results_is_valid(self):
-        card = self.card("t5", [TaskResult(get_task("rte"), "test", {})])
-        self.assertNotIn("model-index", metadata(card))
+        arguments = {"push_to_hub": True, "hub_license": "Apache-2"}
+        with mock.patch.object(Trainer, "init_hf_repo"), mock.patch.object(ModelCard, "validate", validate):
+            with self.assertRaisesRegex(ValueError, message) if message else self.assertLogs(level="WARNING"):
+                pretrainer(self.folder, "t5", **arguments)
+        self.assertEqual(asked[0].license, "Apache-2")
 
-    def test_the_card_of_an_adapter_says_how_to_load_it(self):
-        model = MODELS["depth"]()
-        model.peft_config = {}
-        for card in (fine_tuning_card("m", model, [], CardContent()), pretraining_card("m", model, CardContent())):
-            self.assertEqual(metadata(card)["library_name"], "peft")
-            self.assertIn("holds a PEFT adapter, not a whole model", card.text)
+    @parameterized.named_parameters(
+        ("subclass", type("Reversed", (DataCollatorForT5SpanCorruption,), {"_corrupt": lambda self, *batch: batch})),
+        ("collator_of_another_kind", lambda tokenizer, **_: lambda examples: {}),
+    )
+    def test_of_noise_of_ones_own_the_card_says_nothing(self, kind):
+        made = pretrainer(self.folder, "t5")
+        made.data_collator = kind(made.processing_class, max_source_length=32)
+        self.card(made)
+        self.assertIn("It is pre-trained only", card_text(self.folder))
+        for other in ("```python", "## Input format", "stand for masked"):
+            self.assertNotIn(other, card_text(self.folder))
 
-    def test_examples_from_files_do_not_pass_for_those_of_the_hub(self):
-        score, *_ = model_index(task_results())
-        self.assertEqual((score.dataset_type, score.dataset_config), ("glue/rte", None))
-        score, *_ = model_index(task_results(), ["nyu-mll/glue"])
-        self.assertEqual((score.dataset_type, score.dataset_config), ("nyu-mll/glue", "rte"))
+    def test_an_adapter_and_a_model_without_a_tokenizer_have_no_code(self):
+        for attribute, owner in (("processing_class", "trainer"), ("peft_config", "model")):
+            made = pretrainer(self.folder, "t5")
+            setattr(made if owner == "trainer" else made.model, attribute, None)
+            library = self.card(made)["library_name"]
+            self.assertNotIn("```python", card_text(self.folder))
+            self.assertEqual(library, "peft" if owner == "model" else "transformers")
+            self.assertEqual("holds a PEFT adapter, not a whole model" in card_text(self.folder), owner == "model")
 
-    def test_scores_that_are_no_numbers_are_left_out_of_the_index(self):
-        self.assertEmpty(model_index([TaskResult(get_task("rte"), "test", {"accuracy": float("nan")})]))
+    @parameterized.product(kind=("depth", "t5"), examples=(None, [], [{"text": "a"}]))
+    def test_without_prepared_examples_the_code_has_plain_text(self, kind, examples):
+        made = pretrainer(self.folder, kind)
+        made.eval_dataset = examples
+        self.card(made)
+        self.assertIn("The bell rang ", python_blocks(self.folder)[1])
 
+    @parameterized.parameters("depth", "t5")
+    def test_a_prefix_lm_is_shown_without_masks(self, kind):
+        made = pretrainer(self.folder, kind)
+        made.data_collator.objective = "prefix_lm"
+        self.card(made)
+        self.assertNotIn("extra_id", python_blocks(self.folder)[1])
+        self.assertIn("goes on with the text" if kind == "depth" else "the target is its rest", card_text(self.folder))
 
-class PretrainingCardTest(parameterized.TestCase):
-    @parameterized.parameters(*MODELS)
-    def test_each_kind_of_model_has_a_card(self, kind):
-        content = CardContent({"Data": {"source": "novels"}, "Settings": SETTINGS | {"max_source_length": 128}})
-        card = pretraining_card("m", MODELS[kind](), content, LOGS, num_steps=9)
-        self.assertContainsSubset([kind, "pre-training", "hf_depth"], metadata(card)["tags"])
-        self.assertIn("pre-trained on novels with hf_depth.", card.text)
-        self.assertIn("| loss | 7 | 4 |  |", card.text)
-        self.assertIn("| sentence_accuracy_shuffled | 0.1 | 0.21 | 0.2 |", card.text)
-        self.assertIn("21.0% right from the true ones before them, no better than 20.0% by chance", card.text)
-        self.assertIn("inputs of at most 128 tokens", card.text)
-        self.assertNotIn("runtime", card.text)
-        values = {score.metric_name: score.metric_value for score in card.data.eval_results}
-        self.assertEqual(values, {"loss": 4.0, "sentence_accuracy_shuffled": 0.21})
-
-    def test_a_card_without_an_evaluation_has_no_results(self):
-        card = pretraining_card("m", MODELS["t5"](), CardContent())
-        self.assertNotIn("## Results", card.text)
-        self.assertNotIn("model-index", metadata(card))
-        self.assertIn("It was not evaluated.", card.text)
-        self.assertNotIn("It was evaluated", card.text)
-
-    def test_a_model_that_orders_nothing_has_no_rank_correlation(self):
-        log = {"step": 9, "eval_loss": 4.0, "eval_order_kendall_tau": -1.0, "eval_order_kendall_tau_shuffled": -0.5}
-        text = pretraining_card("m", MODELS["depth"](), CardContent(), [log]).text
-        self.assertNotIn("| order_kendall_tau |", text)
-        self.assertIn("| order_kendall_tau_shuffled | -0.5 |", text)
-
-    def test_times_are_no_results(self):
-        times = dict.fromkeys(("runtime", "model_preparation_time", "with_metadata_model_preparation_time"), 0.1)
-        log = {"step": 9, "eval_loss": 4.0} | {f"eval_{name}": value for name, value in times.items()}
-        self.assertEqual(pretraining_results([log]), {"loss": {"after": 4.0}})
+    @parameterized.parameters(("dev", ", revision='dev'"), ("main", "(name)"), (None, "(name)"))
+    def test_the_code_names_the_model_and_its_branch_on_the_hub(self, revision, expected):
+        made = pretrainer(self.folder, "t5", hub_revision=revision)
+        made.hub_model_id = "me/t5"
+        self.card(made)
+        with_package, without = python_blocks(self.folder)
+        self.assertEqual(without.count(expected), 2)
+        self.assertEqual("name, tokenizer, revision='dev')" in with_package, revision == "dev")
+        self.assertIn("name = 'me/t5'\n", without)
 
     def test_the_parameters_of_all_processes_are_counted(self):
-        args, model = DepthTrainingArguments("run", use_cpu=True), MODELS["t5"]()
+        args, model = DepthTrainingArguments("run", use_cpu=True), tiny_model("t5")
         expected = run_settings(args, model)["parameters"]
         for parameter in model.parameters():  # as DeepSpeed ZeRO-3 leaves them
             parameter.ds_numel, parameter.data = parameter.numel(), torch.empty(0)
         with mock.patch.object(trainer_pt_utils, "is_deepspeed_zero3_enabled", return_value=True):
             self.assertEqual(run_settings(args, model)["parameters"], expected)
 
-    @parameterized.parameters(("allenai/c4", ["allenai/c4"]), ("/data/c4", []), (None, []))
-    def test_a_data_set_of_the_hub_is_named_in_the_metadata(self, dataset_name, expected):
-        args = DepthTrainingArguments("run", hub_license="mit", use_cpu=True)
-        settings = {"objective": "span_corruption", "sentence_language": "de"}
-        statistics = {"train": {"examples": 5}}
-        content = pretraining_content("c4", statistics, settings, args, MODELS["depth"](), dataset_name=dataset_name)
-        self.assertEqual((list(content.datasets), content.language, content.license), (expected, "de", "mit"))
-        found = content.sections["Data"]["sentences split by"]
-        self.assertRegex(found, r"^sentencex [\d.]+, line rules \d+, language de$")
-        content = pretraining_content("c4", statistics, settings, args, MODELS["t5"](), "/runs/base")
-        self.assertIsNone(content.language)
-        self.assertEqual(content.sections["Settings"]["initialised from"], "base")
+
+class ResultsTest(parameterized.TestCase):
+    def test_kendall_tau_is_not_that_of_a_model_without_an_order(self):
+        tau = {"eval_order_kendall_tau": -1.0, "eval_order_kendall_tau_shuffled": 0.1}
+        exact = {"eval_order_exact": 0.0, "eval_order_exact_chance": 0.3, "eval_order_exact_constrained": 0.4}
+        logs = [{"step": 0, "eval_loss": 7.0} | dict.fromkeys(tau, -1.0), {"step": 9, "eval_loss": 4.0} | tau | exact]
+        results = pretraining_results(logs)
+        self.assertNotIn("order_kendall_tau", results)
+        self.assertEqual(results["order_kendall_tau_shuffled"], {"after": 0.1})
+        self.assertEqual(results["order_exact_constrained"], {"after": 0.4, "chance": 0.3})
+
+    def test_a_model_that_copies_pairs_has_an_order_of_shuffled_ones(self):
+        log = {"step": 9, "eval_order_kendall_tau": 0.1, "eval_order_kendall_tau_shuffled": -1.0}
+        self.assertEqual(pretraining_results([log])["order_kendall_tau_shuffled"], {"after": -1.0})
+
+    def test_times_are_no_results(self):
+        times = dict.fromkeys(("runtime", "model_preparation_time", "with_metadata_model_preparation_time"), 0.1)
+        log = {"step": 9, "eval_loss": 4.0} | {f"eval_{name}": value for name, value in times.items()}
+        self.assertEqual(pretraining_results([log]), {"loss": {"after": 4.0}})
 
 
-class SectionTest(parameterized.TestCase):
-    def test_values_are_written_for_readers(self):
-        values = {"a": None, "b": True, "c": 12345, "d": 1e-4, "e": ["x", 2], "f": "p|q\nr", "g": "seed"}
-        text = card_section("Settings", values)
-        for line in ("a | none", "b | yes", "c | 12,345", "d | 0.0001", "e | x, 2", "f | p\\|q r"):
-            self.assertIn(f"| {line} |", text)
+class TaskCardTest(TrainingTestCase):
+    def card(self, results=None, datasets=None) -> dict:
+        """Of a trainer whose present weights have these results."""
+        made = task_trainer(self.folder, *FINE_TUNED["classifier"])
+        dataset = made.eval_dataset
+        for result in task_results() if results is None else results:
+            key, found = (result.spec.full_name, result.split), mock.Mock(result=result, dataset=dataset)
+            made.evaluations[key], made.evaluated_steps[key] = found, 0
+            found.metrics = result.metrics
+        made.card = CardContent(dataset_tags=datasets)
+        made.create_model_card()
+        return metadata(self.folder)
+
+    def test_the_card_states_results_in_the_form_of_the_hub(self):
+        (index,) = self.card(datasets=["nyu-mll/glue", "/not/of/the/hub"])["model-index"]
+        found = {
+            (entry["dataset"].get("config"), entry["dataset"]["split"], metric["type"]): metric["value"]
+            for entry in index["results"]
+            for metric in entry["metrics"]
+        }
+        expected = {
+            ("rte", "validation", "accuracy"): 0.666667,
+            ("mrpc", "validation", "f1"): 0.857143,
+            ("mrpc", "validation", "accuracy"): 0.75,
+            (None, "test", "rouge"): 41.256,
+            (None, "test", "exact_match"): 0.25,
+        }
+        self.assertEqual(found, expected)
+        self.assertEqual(metadata(self.folder)["datasets"], ["nyu-mll/glue"])
+        self.assertContainsSubset(["depth", "glue", "natural_instructions"], metadata(self.folder)["tags"])
+        text = card_text(self.folder)
+        self.assertIn("| majority |", text)
+        self.assertIn("Its accuracy on glue/rte (validation), 0.6667, is not above", text)
+        self.assertIn("0.1361 (accuracy, glue/rte, validation, 12 examples)", text)
+
+    def test_examples_from_files_do_not_pass_for_those_of_the_hub(self):
+        (index,) = self.card()["model-index"]
+        source = index["results"][0]["dataset"]
+        self.assertEqual((source["type"], source.get("config")), ("glue/rte", None))
+
+    def test_results_that_are_missing_or_no_numbers_are_left_out(self):
+        first, *_ = task_results()
+        for metrics in ({}, {"accuracy": float("nan")}):
+            self.assertNotIn("model-index", self.card([type(first)(first.spec, "test", metrics)]))
+            self.assertIn("It was not evaluated on labeled examples.", card_text(self.folder))
+
+    def test_of_several_tasks_the_code_names_one(self):
+        made = task_trainer(self.folder, *FINE_TUNED["classifier"])
+        made.task_config = made.task_config.replace(tasks=(*made.task_config.tasks, QUESTIONS))
+        made.create_model_card()
+        self.assertIn("task='glue/rte')", python_blocks(self.folder)[0])
+        self.assertIn("tests/questions: `answer the question: {question}`", card_text(self.folder))
+
+    def test_scores_of_other_weights_are_left_out(self):
+        made = task_trainer(self.folder, *FINE_TUNED["classifier"])
+        made.evaluate()
+        made.evaluated_steps = dict.fromkeys(made.evaluated_steps, 7)
+        made.create_model_card()
+        self.assertNotIn("model-index", metadata(self.folder))
+
+
+class CommandTest(parameterized.TestCase):
+    def test_the_command_tells_neither_folders_nor_secrets(self):
+        values = ["--train_file", "/data/my novels.txt", "--hub_token", "hf_" + "a" * 30, "--api_key=abc", "x=1"]
+        url = "https://me:secret@example.org/private/texts.jsonl?token=1"
+        self.assertEqual(
+            told_command(["/data/train.py", *values, url, "[/data/a.txt,/data/b.txt]"]),
+            "python train.py --train_file 'my novels.txt' --hub_token *** --api_key=*** x=1 texts.jsonl 'b.txt]'",
+        )
+
+    @parameterized.parameters("", "-c", "/lib/site-packages/pytest/__main__.py", "/bin/pytest")
+    def test_what_is_no_script_has_no_command(self, program):
+        self.assertIsNone(told_command([program, "--flag"]))
 
     @parameterized.parameters(
         ("google/t5-v1_1-base", True),
@@ -258,125 +523,3 @@ class SectionTest(parameterized.TestCase):
     )
     def test_names_of_the_hub_are_told_from_paths(self, name, expected):
         self.assertEqual(is_hub_name(name), expected)
-
-
-class CreateModelCardTest(TrainingTestCase):
-    """`Trainer.create_model_card` and `push_to_hub` are heeded as those of transformers are."""
-
-    def card(self, trainer_, **arguments) -> dict:
-        trainer_.create_model_card(**arguments)
-        return metadata(ModelCard.load(Path(self.folder, "README.md")))
-
-    def test_arguments_win_over_the_content_and_stay(self):
-        made = trainer("t5", self.folder, number_of_rows=8)
-        made.card = CardContent({"Data": {"source": "novels"}}, language="en", tags=["first"])
-        given = {"language": ["de", "fr"], "license": "mit", "tags": "second", "finetuned_from": "google/t5-v1_1-base"}
-        for arguments in (given | {"dataset_tags": "me/texts", "dataset": "My texts"}, {}):
-            data = self.card(made, model_name="Named", **arguments)
-            self.assertEqual((data["language"], data["license"]), (["de", "fr"], "mit"))
-            self.assertEqual((data["base_model"], data["datasets"]), ("google/t5-v1_1-base", ["me/texts"]))
-            self.assertContainsSubset(["first", "second"], data["tags"])
-            text = Path(self.folder, "README.md").read_text()
-            self.assertIn("\n# Named\n", text)
-            self.assertIn("| source | My texts |", text)
-        for name in (data["base_model"], *data["datasets"]):
-            validate_repo_id(name)
-
-    def trained(self, **arguments):
-        steps = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-        made = trainer("t5", self.folder, number_of_rows=8, **steps | arguments)
-        made.card = CardContent({"Settings": dict(SETTINGS)})
-        made.train()
-        return made
-
-    def test_scores_and_steps_are_those_of_the_best_weights(self):
-        made = self.trained(load_best_model_at_end=True, metric_for_best_model="loss", greater_is_better=True)
-        first, *_ = [log for log in made.state.log_history if "eval_loss" in log]
-        for _ in range(2):  # without an evaluation of what was loaded, and with one
-            card = self.card(made)
-            (results,) = card["model-index"][0]["results"]
-            self.assertAlmostEqual(results["metrics"][0]["value"], first["eval_loss"], delta=1e-5)
-            text = Path(self.folder, "README.md").read_text()
-            self.assertIn("was trained for 1 steps of", text)
-            self.assertIn("| weights of step | 1 of 4, the best one |", text)
-            made.evaluate()
-
-    def test_scores_of_other_weights_are_left_out(self):
-        made = self.trained(eval_strategy="no", eval_on_start=True)
-        self.assertNotIn("model-index", self.card(made))
-        self.assertIn("It was not evaluated.", Path(self.folder, "README.md").read_text())
-        made.evaluate()
-        self.assertIn("model-index", self.card(made))
-
-    def test_the_batch_size_is_the_one_that_was_found(self):
-        made = self.trained(eval_strategy="no")
-        made._train_batch_size = 2  # as `auto_find_batch_size` leaves it
-        self.card(made)
-        self.assertIn("| global batch size | 2 |", Path(self.folder, "README.md").read_text())
-
-    def test_the_batch_size_that_was_found_is_that_of_a_finished_run_too(self):
-        made = self.trained(eval_strategy="no")
-        made.state.train_batch_size = 2
-        made.state.save_to_json(str(Path(self.folder, "trainer_state.json")))
-        again = trainer("t5", self.folder, number_of_rows=8, auto_find_batch_size=True)
-        again.card = CardContent({"Settings": dict(SETTINGS)})
-        again.load_state(self.folder)
-        self.card(again)
-        self.assertIn("| global batch size | 2 |", Path(self.folder, "README.md").read_text())
-
-    def test_a_trainer_that_trained_nothing_tells_of_no_training(self):
-        made = trainer("t5", self.folder, number_of_rows=8)
-        made.card = CardContent({"Settings": dict(SETTINGS)})
-        self.card(made)
-        self.assertIn("It has 1.2 million parameters. A model", Path(self.folder, "README.md").read_text())
-
-    @parameterized.parameters(
-        (ValueError("'license' must be one of\n[mit]"), r"refuse the model card: 'license' must be one of \[mit\]"),
-        (ConnectionError("offline"), None),
-    )
-    def test_the_hub_is_asked_before_training_whether_it_takes_the_card(self, error, message):
-        asked = []
-
-        def validate(card):
-            asked.append(metadata(card))
-            raise error
-
-        made = trainer("t5", self.folder, number_of_rows=8)
-        made.args.push_to_hub = True
-        arguments = {"model": made.model, "data_collator": made.data_collator, "card": CardContent(license="Apache-2")}
-        with mock.patch.object(Trainer, "init_hf_repo"), mock.patch.object(ModelCard, "validate", validate):
-            with self.assertRaisesRegex(ValueError, message) if message else self.assertLogs(level="WARNING"):
-                DepthTrainer(args=made.args, **arguments)
-        self.assertEqual(asked[0]["license"], "Apache-2")
-
-    def test_an_argument_that_a_card_cannot_heed_is_named(self):
-        made = trainer("t5", self.folder, number_of_rows=8)
-        made.card = CardContent()
-        with self.assertRaisesRegex(TypeError, "`tasks` is no argument of this model card. There are: language"):
-            made.create_model_card(tasks="translation")
-
-    @parameterized.named_parameters(
-        ("subclass", type("Reversed", (DataCollatorForT5SpanCorruption,), {"_corrupt": lambda self, *batch: batch})),
-        ("collator_of_another_kind", lambda tokenizer, **_: lambda examples: {}),
-    )
-    def test_of_noise_of_ones_own_the_card_says_nothing(self, kind):
-        made = trainer("t5", self.folder, number_of_rows=8)
-        made.card, made.processing_class = CardContent(), tiny_tokenizer(sentence_tokens=True)
-        made.data_collator = kind(made.processing_class, max_source_length=32)
-        self.card(made)
-        text = Path(self.folder, "README.md").read_text()
-        self.assertIn("It is pre-trained only", text)
-        for other in ("```python", "## Input format", "mask"):
-            self.assertNotIn(other, text)
-
-    def test_without_a_tokenizer_the_card_has_no_code(self):
-        made = trainer("t5", self.folder, number_of_rows=8)
-        made.card = CardContent()
-        self.card(made)
-        self.assertNotIn("```python", Path(self.folder, "README.md").read_text())
-        made.processing_class = tiny_tokenizer(sentence_tokens=True)
-        self.card(made)
-        self.assertIn("```python", Path(self.folder, "README.md").read_text())
-        made.model.peft_config = {}  # an adapter is not loaded by that code
-        self.card(made)
-        self.assertNotIn("```python", Path(self.folder, "README.md").read_text())

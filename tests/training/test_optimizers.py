@@ -3,17 +3,17 @@
 import copy
 import math
 import re
-from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
+from accelerate.utils import DummyOptim
 from transformers import Adafactor as HFAdafactor
 
 from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.model_card import run_settings
-from hf_depth.training.optimizers import Adafactor, AdamWScale, MuonWithAdamW
+from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW, optimizer_settings, restore_settings
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 SHAPES = ((7, 5), (3, 1), (11,), (2, 3, 4), ())
@@ -188,7 +188,6 @@ class LoadedStepsTest(parameterized.TestCase):
 class ClosureTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("adamw_scale", AdamWScale),
-        ("adafactor", Adafactor),
         ("muon", lambda params: MuonWithAdamW([{"params": params, "use_muon": False}], lr=0.1)),
     )
     def test_the_closure_is_called_with_gradients(self, make):
@@ -362,16 +361,6 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
         for step, rate in enumerate(logged, 1):
             self.assertAlmostEqual(rate, dict(rates)[step], places=12)
 
-    def test_under_deepspeed_it_is_told_of_its_partitions(self):
-        made = trainer("depth", self.folder, optim="adamw_scale")
-        flat, partition = torch.zeros(2), object()
-        base = made.create_optimizer()
-        made.deepspeed = SimpleNamespace(optimizer=SimpleNamespace(optimizer=base))
-        with mock.patch("hf_depth.training.trainer.deepspeed_partitions", return_value={flat: partition}) as made_of:
-            made._divide_optimizer()
-        made_of.assert_called_once_with(made.deepspeed.optimizer)
-        self.assertIs(base.partitions[flat], partition)
-
     def test_the_card_states_its_options(self):
         args = DepthTrainingArguments(
             "unused",
@@ -405,3 +394,52 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
                 exempt = any(part in name for part in ("layer_norm", "relative_attention_bias"))
                 self.assertEqual(group["weight_decay"], 0.0 if exempt else 0.1, name)
         self.assertCountEqual(seen, names.values())
+
+
+class RestoredSettingsTest(parameterized.TestCase):
+    """As a callback does at the beginning of a training, whose checkpoint was loaded before."""
+
+    @staticmethod
+    def made(rate, steps=0, **options):
+        optimizer = AdamWScale([torch.nn.Parameter(torch.ones(2))], lr=rate, **options)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+        settings = optimizer_settings(optimizer)
+        for step in range(steps):
+            set_gradients(optimizer.param_groups[0]["params"], step)
+            optimizer.step()
+            scheduler.step()
+        return optimizer, scheduler, settings
+
+    def test_arguments_win_over_those_that_were_loaded_and_state_does_not(self):
+        saved, saved_scheduler, _ = self.made(0.1, steps=3, weight_decay=0.5, betas=(0.5, 0.5))
+        optimizer, scheduler, settings = self.made(0.2)
+        optimizer.load_state_dict(saved.state_dict())
+        scheduler.load_state_dict(saved_scheduler.state_dict())
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.1 / 4)
+        restore_settings(optimizer, scheduler, settings)
+        (group,) = optimizer.param_groups
+        expected = {"lr": 0.05, "initial_lr": 0.2, "weight_decay": 0.0, "betas": (0.9, 0.999)}
+        self.assertEqual({name: group[name] for name in expected}, expected)
+        self.assertEqual(scheduler.get_last_lr(), [0.05])
+        self.assertEqual(optimizer.state[group["params"][0]]["step"].item(), 3)
+        scheduler.step()
+        self.assertAlmostEqual(group["lr"], 0.2 / 5)
+
+    def test_where_nothing_was_loaded_nothing_changes(self):
+        optimizer, scheduler, settings = self.made(0.1, steps=2)
+        before = copy.deepcopy((optimizer.state_dict(), scheduler.get_last_lr()))
+        restore_settings(optimizer, scheduler, settings)
+        self.assertEqual(str((optimizer.state_dict(), scheduler.get_last_lr())), str(before))
+
+    def test_a_schedule_that_has_begun_has_the_rate_of_its_peak(self):
+        optimizer, _, settings = self.made(0.1, steps=2)
+        self.assertEqual(optimizer_settings(optimizer), settings)
+
+    def test_a_dummy_of_deepspeed_and_a_schedule_with_a_state_are_left_as_they_are(self):
+        self.assertEqual(optimizer_settings(DummyOptim([])), [])
+        optimizer, scheduler, settings = self.made(0.1)
+        restore_settings(None, scheduler, [])
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        optimizer.param_groups[0]["lr"] = 0.01
+        restore_settings(optimizer, plateau, settings)
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.01)

@@ -36,7 +36,7 @@ class SeparateRows:
         self.collator = collator
 
     def __call__(self, rows):
-        return self.collator(unpack_rows(rows)[0])
+        return self.collator(unpack_rows(rows))
 
     def set_epoch(self, epoch):
         self.collator.set_epoch(epoch)
@@ -136,6 +136,6 @@ class PackedTrainingTest(TrainingTestCase):
     def test_a_preview_shows_single_examples(self):
         _, rows = packed(DepthObjective)
         first = first_examples(rows)
-        expected = unpack_rows([rows[0]])[0]
+        expected = unpack_rows([rows[0]])
         self.assertLen(first, 2)
         self.assertEqual(first[0]["input_ids"].tolist(), expected[0]["input_ids"].tolist())

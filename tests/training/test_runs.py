@@ -7,14 +7,16 @@ from unittest import TestCase, mock
 
 import torch
 from absl.testing import parameterized
+from filelock import FileLock
 from matplotlib.image import imread
 from transformers import AutoModelForSeq2SeqLM
 
 import tiny_tasks
 from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth import DepthTrainingArguments
-from hf_depth.training import locks
+from hf_depth.training import runs
 from hf_depth.training.callbacks import EarlyStopping
+from hf_depth.training.checkpoints import lock
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
 from tiny_training import RunTestCase, parameters, tiny_model, trainer
@@ -54,9 +56,10 @@ def run_on_two_disks(folder: str):
 class SharedFolderTest(RunTestCase):
     def test_a_run_does_not_choose_its_checkpoint_beside_one_that_is_ending(self):
         args = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS).args
-        with mock.patch.object(locks, "_try_to_acquire", return_value=None):
-            with mock.patch.object(locks, "LOCK_TIMEOUT", 0), self.assertRaisesRegex(ValueError, "Another run"):
-                Run.find(args, {})
+        Path(self.folder).mkdir(exist_ok=True)
+        other = FileLock(Path(self.folder, lock.LOCK_FILE))
+        with other, mock.patch.object(lock, "LOCK_TIMEOUT", 0), self.assertRaisesRegex(ValueError, "Another run"):
+            Run.find(args, {})
 
     def test_a_run_does_not_train_after_another_one_has_trained_in_its_folder(self):
         first, second = (trainer("t5", self.folder, number_of_rows=8, max_steps=1, **ARGUMENTS) for _ in range(2))
@@ -210,7 +213,8 @@ class RunTest(RunTestCase):
     @parameterized.parameters("save_metrics", "save_state", "create_model_card")
     def test_a_disk_that_is_full_when_results_are_written_is_one_line(self, method):
         run, run_trainer = self.run_once(execute=False)
-        with mock.patch.object(run_trainer, method, side_effect=OSError(errno.ENOSPC, "No space left on device")):
+        owner = runs if method == "save_metrics" else run_trainer
+        with mock.patch.object(owner, method, side_effect=OSError(errno.ENOSPC, "No space left on device")):
             with self.assertRaisesRegex(OSError, f"^The disk of {self.folder} is full .*the same command again.*$"):
                 run.execute(run_trainer)
         run, run_trainer = self.run_once()

@@ -13,8 +13,7 @@ import tiny_training
 from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth import DataCollatorForDepth, load_corpus
 from hf_depth.training.model_card import CardContent
-from hf_depth.training.source_counts import SourceCounts
-from hf_depth.training.trainer import COUNTED_OF_SOURCES
+from hf_depth.training.source_counts import COUNTED, SourceCounts
 from tiny_training import TrainingTestCase, mixture, parameters, poison, rows, run_on_two_ranks, tiny_model, trainer
 
 ARGUMENTS = {"per_device_train_batch_size": 2, "learning_rate": 0.1, "logging_steps": 2}
@@ -32,7 +31,8 @@ def counts_of(examples) -> dict[str, int]:
 
 
 def source_logs(log_history) -> list[dict[str, float]]:
-    return [{name: value for name, value in log.items() if "/" in name or name == "loss"} for log in log_history]
+    counts = [{name: value for name, value in log.items() if "/" in name} for log in log_history]
+    return [log for log in counts if log]
 
 
 def drawn(num_consumers: int, number: int):
@@ -55,7 +55,7 @@ class SourceCountsTest(TrainingTestCase):
         run.train()
         consumers = max(1, workers)
         examples = drawn(consumers, 80 // consumers)
-        seen = run.source_counts.latest
+        seen = run.running.sources.latest
         self.assert_contains(counts_of(chain(*examples)), seen)
         for source, name in enumerate("ab"):
             last = [max(e["stream_epoch"] for e in part if e["source"] == source) for part in examples]
@@ -75,17 +75,17 @@ class SourceCountsTest(TrainingTestCase):
         expected = counts_of(examples)
         for name, size in data.source_sizes.items():
             expected[f"{name}/passes"] = round(expected[f"{name}/examples"] / size, 4)
-        self.assertEqual(run.source_counts.latest, expected)
+        self.assertEqual(run.running.sources.latest, expected)
 
     @parameterized.parameters(1, 2)
     def test_a_batch_that_is_skipped_does_not_count(self, accumulation):
         run = self.run_of(4, streaming=True, gradient_accumulation_steps=accumulation, skip_bad_batches=1)
         poison(run, 2, math.nan)
-        with self.assertLogs("hf_depth.training.health", "WARNING"):
+        with self.assertLogs("hf_depth.training.spikes", "WARNING"):
             run.train()
         (examples,) = drawn(1, 8 * accumulation)
         trained = [example for place, example in enumerate(examples) if place // (2 * accumulation) != 1]
-        self.assert_contains(counts_of(trained), run.source_counts.latest)
+        self.assert_contains(counts_of(trained), run.running.sources.latest)
 
     def test_each_example_of_a_packed_row_is_counted(self):
         data = mixture("depth", streaming=False, packing=True, packed_source_length=400, packed_target_length=400)
@@ -94,7 +94,7 @@ class SourceCountsTest(TrainingTestCase):
             tiny_tokenizer(sentence_tokens=True), packed_source_length=400, packed_target_length=400
         )
         counts, batch = SourceCounts(data, torch.device("cpu")), collator(drawn)
-        counts.add(**{name: batch[name] for name in COUNTED_OF_SOURCES})
+        counts.add(**{name: batch[name] for name in COUNTED})
         seen = counts.metrics(Accelerator(cpu=True))
         self.assert_contains(counts_of(drawn), seen)
         self.assertGreater(seen["a/examples"], len([row for row in drawn if row["source"] == 0]))
@@ -122,9 +122,8 @@ class SourceCountsTest(TrainingTestCase):
         logs = source_logs(json.loads(Path(self.folder, "logs.json").read_text())["all"])
         alone = self.run_of(6, streaming=True, dataloader_num_workers=2, gradient_accumulation_steps=2)
         alone.train()
-        self.assert_contains(counts_of(chain(*drawn(2, 12))), alone.source_counts.latest)
+        self.assert_contains(counts_of(chain(*drawn(2, 12))), alone.running.sources.latest)
         for log in source_logs(alone.state.log_history):
-            log.pop("loss", None)
             self.assertTrue(any(log.items() <= other.items() for other in logs), log)
 
     @parameterized.parameters((1, 2), (2, 1))
@@ -137,7 +136,7 @@ class SourceCountsTest(TrainingTestCase):
             else:
                 run_on_two_ranks("depth", self.folder, arguments | ({"interrupted_at": 0} if resumes else {}))
             state = json.loads(Path(self.folder, f"checkpoint-{steps}", "trainer_state.json").read_text())
-            return [log for log in source_logs(state["log_history"]) if "loss" in log]
+            return source_logs(log for log in state["log_history"] if "loss" in log)
 
         expected = train(1, 6, resumes=False)
         shutil.rmtree(self.folder)
@@ -153,11 +152,14 @@ class SourceCountsTest(TrainingTestCase):
     def test_counts_are_restored_by_the_names_of_the_sources(self, names):
         run = self.run_of(3, save_strategy="steps")
         run.train()
-        expected = dict(zip("ab", run.source_counts.state(), strict=True))
-        state = run._log_state()
-        run.source_counts.names = tuple(names)
-        run._restore_log_state(state)
-        self.assertEqual(run.source_counts.state(), [expected.get(name, [0.0] * 4) for name in names])
+        saved = json.loads(Path(self.folder, "checkpoint-3", "trainer_state.json").read_text())
+        saved = saved["stateful_callbacks"]["RunTotals"]["attributes"]["sources"]
+        self.assertEqual(saved, run.running.sources.gathered)
+        self.assertGreater(max(map(max, saved.values())), 0)
+        counts = SourceCounts(run.train_dataset, torch.device("cpu"))
+        counts.names, counts.sums = tuple(names), torch.zeros(len(names), 4, dtype=torch.float64)
+        counts.restore(saved)
+        self.assertEqual(counts.sums.tolist(), [saved.get(name, [0.0] * 4) for name in names])
 
     def test_the_card_states_what_was_seen(self):
         run = self.run_of(2, streaming=True)
@@ -165,14 +167,14 @@ class SourceCountsTest(TrainingTestCase):
         run.train()
         run.create_model_card()
         card = Path(self.folder, "README.md").read_text()
-        seen = run.source_counts.latest
+        seen = run.running.sources.latest
         row = f"| a, seen in training | {seen['a/documents']} | {seen['a/examples']} | {seen['a/tokens']} |"
         self.assertIn(row, card)
 
     def test_data_that_are_not_mixed_have_no_counts(self):
         run = trainer("depth", self.folder)
         run.train()
-        self.assertIsNone(run.source_counts)
+        self.assertIsNone(run.running.sources)
         self.assertNotIn("/", "".join(chain(*run.state.log_history)))
 
 

@@ -27,14 +27,15 @@ from hf_depth import (
     TaskTrainingArguments,
     get_task,
 )
-from hf_depth.evaluation.metrics import METRICS, Accuracy, register_metric
+from hf_depth.evaluation.metrics import METRICS, accuracy, register_metric
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.checks import METRIC_KINDS
 from hf_depth.tasks.config import find_task_config
 from hf_depth.tasks.dataset import name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
 from hf_depth.training import task_trainer
-from hf_depth.training.checkpoints import best_checkpoint, is_finished, last_complete_checkpoint
+from hf_depth.training.checkpoints.resuming import best_checkpoint, is_finished, last_complete_checkpoint
+from hf_depth.training.compatibility import check_direction_of_metric
 from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
 from tiny_training import parameters, tiny_model
@@ -260,7 +261,7 @@ class EvaluationTest(TestCase):
         self.assertContainsSubset(["loss", "runtime", "model_preparation_time", "mem_cpu_alloc_delta"], others)
         for key in sorted(others):
             with self.subTest(key), self.assertRaisesRegex(ValueError, "choose another `key`"):
-                register_metric(type("Mine", (Accuracy,), {"key": key}))
+                register_metric(accuracy, key, kind="ids")
 
     def test_no_accuracy_of_teacher_forcing_is_reported(self):
         metrics = self.trainer("depth").evaluate()
@@ -399,7 +400,9 @@ class ArgumentsTest(TestCase):
             self.build(**{name: lambda *_: {}})
 
     def test_a_probe_is_not_for_a_trainer(self):
-        arguments = TaskTrainingArguments(self.folder, use_cpu=True, prediction_mode="probe")
+        arguments = TaskTrainingArguments(
+            self.folder, use_cpu=True, prediction_mode="probe", do_train=True, do_eval=True
+        )
         with self.assertRaisesRegex(ValueError, "must be one of generate, score_labels, got 'probe'"):
             self.build(args=arguments)
 
@@ -540,7 +543,7 @@ class TrainingTest(TestCase):
             with self.assertRaisesRegex(ValueError, f"`greater_is_better` {message}. Give `greater_is_better="):
                 trained.train()
             trained.args.greater_is_better = not trained.args.greater_is_better
-            trained._check_metric_for_best_model(trained.args.metric_for_best_model.removeprefix("eval_"))
+            check_direction_of_metric(trained)
 
     @parameterized.parameters((RTE, "score_labels"), (QUESTIONS, "generate"))
     def test_the_best_model_is_not_that_of_a_metric_that_there_is_not(self, spec, mode):

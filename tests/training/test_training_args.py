@@ -10,7 +10,7 @@ from absl.testing import parameterized
 
 from helpers import call_in_another_process, run_in_two_processes
 from hf_depth import DepthTrainingArguments, TaskTrainingArguments
-from hf_depth.training.identity import describe_training
+from hf_depth.training.checkpoints.run_description import describe_training
 
 SCHEDULE = ("learning_rate", "lr_scheduler_type", "warmup_steps")
 
@@ -80,11 +80,6 @@ class DefaultScheduleTest(parameterized.TestCase):
         self.assertEqual(schedule(args), (2e-2, given.get("lr_scheduler_type", "cosine"), warmup_steps))
 
     def test_what_is_set_later_stays(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True).set_optimizer("adamw_scale", learning_rate=3e-2)
-        args.set_lr_scheduler("t5_inverse_sqrt", max_steps=100, warmup_steps=10)
-        self.assertFalse(args.use_scratch_learning_rate())
-        self.assertEqual(schedule(args), (3e-2, "t5_inverse_sqrt", 10))
-        self.assertEqual(args.to_dict()["optim"], "adamw_scale")
         args = DepthTrainingArguments("runs/x", use_cpu=True).set_training(learning_rate=3e-4)
         self.assertFalse(args.use_scratch_learning_rate())
 
@@ -99,20 +94,6 @@ class DefaultScheduleTest(parameterized.TestCase):
         args = DepthTrainingArguments("runs/x", use_cpu=True, learning_rate=3e-4)
         self.assertTrue(args.use_adapter_optimizer())
         self.assertEqual(args.learning_rate, 3e-4)
-
-    def test_names_and_options_that_are_set_later_are_checked(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True)
-        with self.assertRaisesRegex(ValueError, "no `optim` 'adamw_scle'. Did you mean 'adamw_scale'"):
-            args.set_optimizer("adamw_scle")
-        with self.assertRaisesRegex(ValueError, "'minrms' is no option of adamw_scale. Did you mean 'min_rms'"):
-            args.set_optimizer("adamw_scale", args="minrms=1")
-        with self.assertRaisesRegex(ValueError, "no `lr_scheduler_type` 't5_inverse'. Did you mean 't5_inverse_sqrt'"):
-            args.set_lr_scheduler("t5_inverse")
-        with self.assertRaisesRegex(ValueError, "min_lr_rate"):
-            args.set_lr_scheduler("cosine_with_min_lr")
-        args = DepthTrainingArguments("runs/x", use_cpu=True)
-        args.set_optimizer("adafactor", args="scale_parameter=True,relative_step=True")
-        self.assertEqual(schedule(args), (1e-2, "relative_step", 0))
 
     @parameterized.parameters(({"residual_dtype": "bfloat16"},), ({"residual_dtype": "float16", "bf16": True},))
     def test_a_residual_stream_in_another_dtype_needs_autocast_to_it(self, arguments):
@@ -138,6 +119,69 @@ class DefaultScheduleTest(parameterized.TestCase):
         args.use_scratch_learning_rate()
         description = describe_training(args)
         self.assertEqual(tuple(description[name] for name in SCHEDULE), (2e-2, "cosine", 0.05))
+
+
+class DividedParametersTest(parameterized.TestCase):
+    """The default optimizer needs whole matrices; that is no mistake of who has given none."""
+
+    def made(self, engine, **arguments):
+        with mock.patch("hf_depth.training.training_args.dividing_engine", return_value=engine):
+            return DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
+
+    @parameterized.parameters("DeepSpeed", "FSDP")
+    def test_the_default_is_adamw_with_its_learning_rates(self, engine):
+        with self.assertLogs("hf_depth.training.training_args", "WARNING") as logs:
+            args = self.made(engine)
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], f"`optim` is adamw_torch, with .*: adamw_scale needs whole .* under {engine}")
+        self.assertEqual((args.optim, args.learning_rate, args.adam_epsilon), ("adamw_torch", 1e-4, 1e-8))
+        self.assertTrue(args.use_scratch_learning_rate())
+        self.assertEqual(args.learning_rate, 1e-3)
+
+    @parameterized.product(engine=("DeepSpeed", "FSDP"), optim=("adamw_scale", "adafactor", "muon"))
+    def test_an_optimizer_that_is_given_is_refused(self, engine, optim):
+        with self.assertRaisesRegex(ValueError, f"`optim` {optim} needs whole matrices.* under {engine}.*adamw_torch"):
+            self.made(engine, optim=optim)
+
+    def test_a_learning_rate_without_an_optimizer_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "`learning_rate` 0.01 without `optim`: under FSDP .*adamw_torch"):
+            self.made("FSDP", learning_rate=1e-2)
+        with self.assertNoLogs("hf_depth.training.training_args", "WARNING"):
+            self.assertEqual(self.made("FSDP", optim="adamw_torch", learning_rate=2e-4).learning_rate, 2e-4)
+
+    def test_accelerate_may_say_so_in_the_environment(self):
+        with (
+            mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": "true"}),
+            self.assertLogs("hf_depth.training.training_args", "WARNING"),
+        ):
+            self.assertEqual(DepthTrainingArguments("runs/x", use_cpu=True).optim, "adamw_torch")
+
+
+class PrecisionOfLauncherTest(parameterized.TestCase):
+    def made(self, precision, **arguments):
+        with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": precision}):
+            return DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
+
+    def test_it_is_that_of_the_arguments(self):
+        with self.assertLogs("hf_depth.training.training_args", "INFO") as logs:
+            args = self.made("bf16")
+        self.assertIn("`bf16` is true, as ACCELERATE_MIXED_PRECISION says", logs.output[0])
+        self.assertEqual((args.bf16, args.mixed_precision), (True, "bf16"))
+        self.assertTrue(describe_training(args)["bf16"])
+        with self.assertNoLogs("hf_depth.training.training_args", "INFO"):
+            self.assertTrue(self.made("bf16", bf16=True).bf16)
+            self.assertTrue(self.made("no", bf16=True).bf16)
+            self.assertFalse(self.made("no").bf16)
+
+    @parameterized.parameters(
+        ("fp16", {"bf16": True}, "`bf16` contradicts ACCELERATE_MIXED_PRECISION=fp16"),
+        ("bf16", {"fp16": True}, "`fp16` contradicts ACCELERATE_MIXED_PRECISION=bf16"),
+        ("fp16", {}, "`fp16` has no effect on a CPU"),
+        ("fp8", {}, "ACCELERATE_MIXED_PRECISION must be no, bf16 or fp16, got fp8"),
+    )
+    def test_another_one_is_refused(self, precision, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            self.made(precision, **arguments)
 
 
 class DevicesTest(parameterized.TestCase):

@@ -1,0 +1,214 @@
+"""Checks of training arguments when they are made: what transformers, torch and datasets would find late or never."""
+
+import json
+import logging
+from typing import Any
+
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers import TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
+from ..suggestions import listed, suggestion
+
+logger = logging.getLogger(__name__)
+
+GENERATION_CACHES = ("dynamic", "static")
+NOT_ALWAYS_LISTED = ("azure_ml", "flyte", "kubeflow")  # among transformers' available trackers, although they may be
+# Of the numbers whose ranges transformers, torch and datasets do not check, or only once data and model are ready.
+RANGES = {
+    "learning_rate": NOT_NEGATIVE,
+    "weight_decay": NOT_NEGATIVE,
+    "adam_epsilon": Range(above=0),  # by which a gradient of 0 is divided
+    "max_grad_norm": NOT_NEGATIVE,
+    "num_train_epochs": Range(above=0),
+    "per_device_train_batch_size": AT_LEAST_ONE,
+    "per_device_eval_batch_size": AT_LEAST_ONE,
+    "gradient_accumulation_steps": AT_LEAST_ONE,
+    "eval_steps": Range(above=0),  # 0 would be `logging_steps`
+    "save_steps": NOT_NEGATIVE,
+    "save_total_limit": AT_LEAST_ONE,
+    "seed": Range(least=0, most=2**32 - 1),  # of numpy
+    "dataloader_num_workers": WORKERS,
+    "generation_max_length": Range(least=2),  # with the start token
+    "generation_num_beams": AT_LEAST_ONE,
+    "sentence_loss_coefficient": NOT_NEGATIVE,
+    "skip_bad_batches": NOT_NEGATIVE,
+    "early_stopping_patience": AT_LEAST_ONE,
+    "early_stopping_threshold": NOT_NEGATIVE,
+    "probe_layer": NOT_NEGATIVE,
+}
+# Arguments of transformers that would be without effect, or with a wrong one: what they may be, and why.
+UNSUPPORTED = {
+    "label_smoothing_factor": ((0.0,), "the trainers weight one cross-entropy for each label"),
+    "neftune_noise_alpha": (
+        (None, 0.0),
+        "it adds noise to the output of the model's embedding, but encoder and decoder of a T5 have modules of their "
+        "own",
+    ),
+    "label_names": ((None, [], ["labels"]), "the labels of all collators are 'labels'"),
+    "eval_do_concat_batches": ((True,), "predictions are kept by example, not by batch"),
+    "enable_jit_checkpoint": (
+        (False,),
+        "it saves in the middle of a step, and the run that continues is another one. On SIGTERM and SIGUSR1 a `Run` "
+        "saves a checkpoint at the end of the step",
+    ),
+}
+UNSUPPORTED_IN_FINE_TUNING = {
+    "predict_with_generate": (
+        (True,),
+        "scores of fine-tuning never come from teacher forcing. For scores without generating, use `prediction_mode` "
+        "score_labels",
+    ),
+    "constrain_sentence_order": ((False,), "it is for pre-training: predictions of tasks name no sentences"),
+    "batch_eval_metrics": ((False,), "the metrics are those of the task"),
+    "include_for_metrics": ((None, []), "the metrics are those of the task"),
+}
+
+
+def check_json(args: TrainingArguments) -> None:
+    """
+    Check the mappings that are given as flags, before transformers reads them.
+
+    Raises:
+        `ValueError`: naming the one that cannot be read, which transformers would not say.
+    """
+    for name in args._VALID_DICT_FIELDS:
+        value = getattr(args, name)
+        if isinstance(value, str) and value.startswith("{"):  # otherwise it is a file
+            try:
+                json.loads(value)
+            except ValueError as error:
+                raise ValueError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
+
+
+def check_arguments(args: TrainingArguments) -> None:
+    """
+    Check arguments that transformers has converted, but for their optimizer and schedule.
+
+    Raises:
+        `ValueError`: naming the argument, and what to do instead.
+    """
+    check_supported(args, UNSUPPORTED)
+    check_bad_batches(args)
+    _check_precision(args)
+    _check_evaluation(args)
+    _check_saving(args)
+    _check_trackers(args)
+
+
+def check_supported(args: TrainingArguments, unsupported: dict[str, tuple[tuple[Any, ...], str]]) -> None:
+    """
+    Check that arguments which have no effect, or a wrong one, are left as they are.
+
+    Args:
+        args (`TrainingArguments`): the arguments.
+        unsupported (`dict`): by name, the values that an argument may have, and why no others.
+
+    Raises:
+        `ValueError`: naming the argument.
+    """
+    for name, (allowed, reason) in unsupported.items():
+        if (value := getattr(args, name)) not in allowed:
+            raise ValueError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
+
+
+def check_bad_batches(args: TrainingArguments) -> None:
+    """
+    Check that bad batches can be skipped, if they may be.
+
+    Raises:
+        `ValueError`: with float16 or DeepSpeed.
+    """
+    if args.skip_bad_batches and args.fp16:
+        raise ValueError(
+            "`skip_bad_batches` is not for `fp16`, whose loss scaling skips steps that overflow by itself, as many as "
+            "it takes to find a scale. Use `bf16`, or leave it out."
+        )
+    if args.skip_bad_batches and args.deepspeed_plugin is not None:
+        raise ValueError(
+            "`skip_bad_batches` is not for DeepSpeed, whose optimizer has made its step before the gradient can be "
+            "looked at. Train by data parallelism (`examples/accelerate/multi_gpu.yaml`), or leave it out."
+        )
+
+
+def _check_precision(args: TrainingArguments) -> None:
+    """Stop on a precision that the device or the residual stream does not have."""
+    for name in ("fp16", "fp16_full_eval"):
+        if getattr(args, name) and args.device.type == "cpu":
+            raise ValueError(f"`{name}` has no effect on a CPU. Leave it out, or use `bf16`.")
+    if args.residual_dtype != "float32" and not (args.residual_dtype == "bfloat16" and args.bf16):
+        raise ValueError(
+            f"`residual_dtype` {args.residual_dtype!r} with `bf16`={args.bf16} is not supported: give "
+            '`residual_dtype="bfloat16"` with `bf16=True`, or leave it at "float32".'
+        )
+
+
+def _check_evaluation(args: TrainingArguments) -> None:
+    """Stop on settings of evaluation that would be without effect."""
+    if args.eval_steps is not None and args.eval_strategy != IntervalStrategy.STEPS:
+        logger.warning(
+            f"`eval_steps` {args.eval_steps} has no effect with `eval_strategy` {args.eval_strategy.value}: add "
+            "`--eval_strategy steps`, or leave it out."
+        )
+    if args.prediction_loss_only and args.predict_with_generate:
+        raise ValueError(
+            "`prediction_loss_only` contradicts `predict_with_generate`, without which there is no fine-tuning: "
+            "leave one of them out."
+        )
+    if args.generation_cache_implementation not in (None, *GENERATION_CACHES):
+        raise ValueError(
+            f"`generation_cache_implementation` must be one of {listed(GENERATION_CACHES)}, got "
+            f"{args.generation_cache_implementation!r}."
+        )
+    for name in ("constrain_sentence_order", "generation_cache_implementation"):
+        if getattr(args, name) and not args.predict_with_generate:
+            raise ValueError(
+                f"`{name}` is for evaluations that generate: add `--predict_with_generate`, or leave it out."
+            )
+
+
+def _check_saving(args: TrainingArguments) -> None:
+    """Stop on a length that trains nothing, and on settings that save nothing, or nowhere."""
+    if args.max_steps < 1 and args.max_steps != -1:
+        raise ValueError(
+            f"`max_steps` must be at least 1, got {args.max_steps}. Leave it out (-1) to train for "
+            "`num_train_epochs`. To evaluate without training, leave out `--do_train`."
+        )
+    if not args.output_dir.strip():
+        raise ValueError(f"`output_dir` must name a folder, got {args.output_dir!r}.")
+    if args.save_strategy == SaveStrategy.STEPS and args.save_steps == 0:
+        raise ValueError("`save_steps` must be above 0, or `save_strategy` be no, got 0.")
+    keeps_best = args.save_strategy == SaveStrategy.BEST
+    if (keeps_best or args.load_best_model_at_end) and args.eval_strategy == IntervalStrategy.NO:
+        name = "save_strategy` best" if keeps_best else "load_best_model_at_end`"
+        raise ValueError(
+            f"`{name} compares evaluations while training: ask for some by `eval_strategy`, or leave it out."
+        )
+    if keeps_best and args.metric_for_best_model is None:
+        raise ValueError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+    if args.hub_model_id is not None:
+        try:
+            validate_repo_id(args.hub_model_id)
+        except HFValidationError as error:
+            raise ValueError(f"`hub_model_id` {args.hub_model_id!r} is no name of a repository: {error}") from error
+
+
+def _check_trackers(args: TrainingArguments) -> None:
+    """Stop on trackers that `Trainer` would not find once data and model are ready."""
+    if not args.report_to:
+        return
+    # Takes seconds to import, for which `--help` does not wait.
+    from transformers.integrations.integration_utils import (
+        INTEGRATION_TO_CALLBACK,
+        get_available_reporting_integrations,
+    )
+
+    installed = get_available_reporting_integrations()
+    for name in args.report_to:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise ValueError(
+                f"There is no `report_to` {name!r}.{suggestion(name, INTEGRATION_TO_CALLBACK, 'trackers')}"
+            )
+        if name not in installed and name not in NOT_ALWAYS_LISTED:
+            raise ValueError(f"`report_to` {name} needs a package that is not installed: `pip install {name}`.")

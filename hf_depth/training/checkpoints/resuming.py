@@ -1,0 +1,211 @@
+"""Resuming: which checkpoint a run continues, whether its model fits, and whether anything is left to train."""
+
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from accelerate.utils import gather_object
+from transformers import AutoConfig, PreTrainedModel, Trainer, TrainerState, TrainingArguments
+
+from ...disk import read_manifest
+from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
+from ..callbacks import evaluations_without_improvement
+from .manifest import STATE_FILE, damage
+
+logger = logging.getLogger(__name__)
+
+MAX_NAMED = 3  # checkpoints, in a message
+
+
+def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
+    """
+    The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew.
+
+    Raises:
+        `ValueError`: if the checkpoint asked for is missing or damaged, or if all of those in `output_dir` are, on all
+            processes. (A run that started anew there would replace them, and the model.)
+    """
+    asked = training_args.resume_from_checkpoint
+    if not training_args.do_train or str(asked).lower() == "false":
+        return None
+    if asked is None or str(asked).lower() in ("true", "last", "auto"):
+        last = last_complete_checkpoint(training_args.output_dir, training_args)
+        if asked is not None and last is None:
+            raise ValueError(
+                f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
+                "Name a checkpoint folder, or leave the argument out to start anew."
+            )
+        if last is not None:
+            logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
+        return last
+    problem = damage_on_any_node(asked, training_args)
+    if problem is not None:
+        raise ValueError(
+            f"{asked} is no complete checkpoint: {problem}. Name another one by `--resume_from_checkpoint`, or leave "
+            "the argument out to go on from the last complete one in `--output_dir`."
+        )
+    _warn_of_a_model_alone(asked)
+    return asked
+
+
+def last_complete_checkpoint(
+    output_dir: str | os.PathLike, training_args: TrainingArguments | None = None
+) -> str | None:
+    """
+    The newest checkpoint whose files are those that were written, see [`damage`]; `None` if there is none.
+
+    Args:
+        output_dir: of the run.
+        training_args: of the run; with several processes, all of them call this and get the same answer.
+
+    Raises:
+        `ValueError`: if there are checkpoints, but none is complete. (A run that is killed leaves no such folder.)
+    """
+    passed_over = []
+    for name in checkpoint_names(output_dir):
+        folder = Path(output_dir, name)
+        problem = damage_on_any_node(folder, training_args)
+        if problem is None:
+            _warn_of_a_model_alone(folder)
+            return str(folder)
+        logger.warning(f"Passing over {folder}: {problem}.")
+        passed_over.append(f"{name} ({problem})")
+    if passed_over:
+        more = f" and {len(passed_over) - MAX_NAMED} more" * (len(passed_over) > MAX_NAMED)
+        raise ValueError(
+            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over[:MAX_NAMED])}{more}. A run that "
+            "starts anew there would replace them. Put back what has changed, name a complete checkpoint by "
+            "`--resume_from_checkpoint`, choose another `--output_dir`, or give `--resume_from_checkpoint false` to "
+            "start anew there all the same."
+        )
+    return None
+
+
+def checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
+    """The checkpoints that any process sees, the newest one first: a node that was replaced has none."""
+    names = [path.name for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
+    steps = {name: name.removeprefix("checkpoint-") for found in gather_object([names]) for name in found}
+    return sorted((name for name in steps if steps[name].isdigit()), key=lambda name: int(steps[name]), reverse=True)
+
+
+def damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None = None) -> str | None:
+    """
+    What is wrong with a checkpoint, see [`damage`]: one process per disk looks, and all get the same answer.
+
+    Args:
+        folder: of the checkpoint.
+        training_args: of the run; by default this is its only process.
+    """
+    if training_args is None:
+        return damage(folder)
+    found = damage(folder) if training_args.should_save else None
+    if found is not None and training_args.save_on_each_node and training_args.world_size > 1:
+        found += f" on {socket.gethostname()}"
+    return next((problem for problem in gather_object([found]) if problem is not None), None)
+
+
+def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
+    if not any(name.startswith(("optimizer", "global_step")) for name in os.listdir(folder)):
+        logger.warning(
+            f"{folder} has the model only (`--save_only_model`): training goes on with a new optimizer and schedule, "
+            "and not as without the interruption."
+        )
+
+
+def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
+    """Whether `output_dir` has all that a run writes at its end, and the run ended with this checkpoint."""
+    is_complete = True
+    if training_args.should_save:
+        step = TrainerState.load_from_json(Path(checkpoint, STATE_FILE)).global_step
+        try:
+            manifest = read_manifest(training_args.output_dir)
+        except ValueError:
+            manifest = None
+        is_complete = manifest is not None and manifest.get("step") == step
+        is_complete = is_complete and damage(training_args.output_dir) is None
+    return all(gather_object([is_complete]))
+
+
+def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
+    """
+    Check that a checkpoint is of a model of the same kind, size and masks.
+
+    Raises:
+        `ValueError`: naming the fields that differ.
+    """
+    saved = config_values(AutoConfig.from_pretrained(checkpoint))
+    asked = config_values(model.config)
+    different = [
+        name for name in ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS) if saved.get(name) != asked.get(name)
+    ]
+    if different:
+        differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
+        raise ValueError(
+            f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
+            "`--output_dir`, or go back to the arguments of that run."
+        )
+
+
+def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
+    """Whether training is over at this checkpoint. (`Trainer.train` would take one more step.)"""
+    state = TrainerState.load_from_json(Path(checkpoint, STATE_FILE))
+    patience = getattr(training_args, "early_stopping_patience", None)
+    if patience is not None and evaluations_without_improvement(state) >= patience:
+        return True
+    if training_args.max_steps > 0:
+        return state.global_step >= training_args.max_steps
+    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
+
+
+def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
+    """
+    The checkpoint with the best score of the run, with `load_best_model_at_end`; otherwise `checkpoint` itself.
+
+    Raises:
+        `ValueError`: if it does not exist any more, or is damaged. (`Trainer` would silently go on without it.)
+    """
+    recorded = TrainerState.load_from_json(Path(checkpoint, STATE_FILE)).best_model_checkpoint
+    if recorded is None or not training_args.load_best_model_at_end:
+        return str(checkpoint)
+    # First beside the checkpoint: where the folder of this run was, there may be another run by now.
+    for folder in (Path(checkpoint).parent / Path(recorded).name, Path(recorded)):
+        if folder.is_dir():
+            recorded, problem = str(folder), damage_on_any_node(folder, training_args)
+            if problem is None:
+                return recorded
+            break
+    else:
+        problem = "is gone"
+    raise ValueError(
+        f"{recorded}, the best checkpoint of the run of {checkpoint}, {problem}. Put it back beside {checkpoint}, or "
+        "go on without it by `--load_best_model_at_end false` (and without `--early_stopping_patience`)."
+    )
+
+
+@contextlib.contextmanager
+def without_messages_of_resuming(trainer: Trainer) -> Iterator[None]:
+    """
+    While a trainer goes on from a checkpoint, leave out two warnings of transformers that say nothing: of intervals
+    that are a share of all steps, and of second names of weights that the checkpoint holds once.
+    """
+
+    def says_something(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        tied = getattr(trainer.model, "all_tied_weights_keys", None) or {}
+        is_of_tied = "missing keys in the checkpoint" in message and all(
+            name in tied for name in re.findall(r"'([^']+)'", message)
+        )
+        return not is_of_tied and "do not match the ones in the `trainer_state.json`" not in message
+
+    loggers = [logging.getLogger(name) for name in ("transformers.trainer", "transformers.trainer_utils")]
+    for one in loggers:
+        one.addFilter(says_something)
+    try:
+        yield
+    finally:
+        for one in loggers:
+            one.removeFilter(says_something)

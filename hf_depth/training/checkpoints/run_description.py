@@ -1,0 +1,348 @@
+"""
+What a run is, as `run.json` of each checkpoint states it, and whether a checkpoint is of the run that goes on from it.
+
+All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer; and the
+evaluations, where these choose the weights. How long the run trains, how it is logged, saved and otherwise evaluated,
+on how many workers, by which attention kernels and with what padding does not. Files are known by what they hold.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from transformers import TrainingArguments
+
+from ...arguments.data_args import MIXTURE_FLAGS, TEXT_FLAGS, CorpusArguments, ObjectiveArguments
+from ...arguments.model_args import ModelArguments
+from ...arguments.task_args import TaskArguments
+from ...data.files import describe_file
+from ...data.mixture import Mixing, MixtureDataset
+from ...data.objectives import OBJECTIVES
+from ...data.shards import ShardFolder
+from ...data.streams import ResumableStream
+from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS
+from ...tasks.registry import training_tasks
+from ...tasks.spec import TaskSpec
+from ..evaluation import by_name
+
+logger = logging.getLogger(__name__)
+
+RUN_FILE = "run.json"  # in each checkpoint
+
+TRAINING_SETTINGS = (
+    *("seed", "data_seed", "gradient_accumulation_steps", "dataloader_drop_last", "train_sampling_strategy"),
+    *("sentence_loss_coefficient", "average_tokens_across_devices", "max_grad_norm"),
+    *("bf16", "fp16", "residual_dtype", "optim", "optim_args"),
+)
+# Fields of `accelerator_config` that decide which examples are in a batch.
+BATCH_SETTINGS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
+# A loaded optimizer or schedule brings its own; [`DepthTrainer`] sets these again.
+OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+SCHEDULE_SETTINGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
+SCHEDULES_WITH_STATE = ("reduce_lr_on_plateau", "greedy")  # the others are functions of the step
+LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule changes with them
+EVALUATION_DATA = ("eval_examples", "eval_examples_hash")
+# What scores are comparable by. It matters where the best model is chosen by them, or the schedule follows them.
+EVALUATION_SETTINGS = (
+    *("metric_for_best_model", "greater_is_better", "prediction_mode", "length_normalize_scores"),
+    *("generation_max_length", "generation_num_beams", *EVALUATION_DATA),
+)
+# What is compared once the data are prepared, and only if any training is left.
+DATA_SETTINGS = ("train_examples", "train_examples_hash", "stream_versions", *EVALUATION_SETTINGS)
+
+# What stands behind a name: if that is the same, the name may be another one, as after a folder was moved.
+CONTENTS = {
+    "model_name_or_path": "base_weights",
+    "config_name": "config_content",
+    "tokenizer_name": "tokenizer_content",
+    "dataset_name": "dataset_content",
+}
+# What is not always known, as without a connection to the Hub.
+PARTLY_KNOWN = ("documents_held_out", *CONTENTS.values())
+# What says of which text and which base that is.
+NAMED_SOURCES = (
+    *("dataset_name", "dataset_config_name", "split", "validation_split_percentage"),
+    *("mixture_sources", "model_name_or_path"),
+)
+# Weights, tokenizer and state of the optimizer come from the checkpoint, whatever these say.
+FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "optim")
+FIXED += ("tokenizer_name", "tokenizer_content")
+# Flags of the scripts that do not concern the training, or that something else stands for.
+FREE_FLAGS = frozenset(
+    ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
+    + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
+    + ("preprocessing_only", "shard_megabytes", "check_shard_hashes", "pad_to_max_length")
+    # The model has them: `check_same_model`.
+    + (*SIZE_FIELDS, *SENTENCE_SETTINGS)
+    # The tasks and the data stand for them.
+    + ("dataset_revision", "task_file", "benchmark", "excluded_datasets", "dataset_dir")
+)
+OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given: without the default of the objective
+NUM_SAMPLES = 64  # of the training examples
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # `training_args.bin` is none
+
+
+# ---- Describing -----------------------------------------------------------------------------------------------------
+
+
+def describe_run(
+    model_args: ModelArguments,
+    tasks: Sequence[TaskSpec] | None = None,
+    data_args: Sequence[CorpusArguments | ObjectiveArguments | TaskArguments] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    """
+    What identifies a run of a script, by the names of its flags: the base model, the text or the tasks with their
+    versions, noise, lengths. [`Run`] adds what is in the arguments of the trainer and in the training data.
+
+    Training files are known by their sizes and a hash of some of their bytes, so that they may be renamed and moved.
+    What is made of them is compared later, see [`describe_data`].
+
+    Args:
+        model_args: the base model.
+        tasks: those that the run trains on and evaluates.
+        data_args: the other flags but for those of the trainer.
+        more: what else identifies it.
+    """
+    run = {}
+    for arguments in (model_args, *data_args):
+        is_objective = isinstance(arguments, ObjectiveArguments)
+        described = arguments.describe(model_args.model_type) if is_objective else asdict(arguments)
+        run |= {name: value for name, value in described.items() if name not in FREE_FLAGS}
+    if run.get("pmi_vocab_file"):
+        run["pmi_vocab_file"] = describe_file(run["pmi_vocab_file"])
+    base = model_args.model_name_or_path
+    run["model_name_or_path"] = base and Path(base).as_posix()
+    run |= _describe_contents(model_args)
+    if tasks is not None:
+        run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
+        trained = training_tasks(tasks)
+        run["tasks"] = sorted(f"{task.full_name} version {task.version}" for task in trained)
+    elif run.get("tokenized_dataset_dir"):
+        mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing"))
+        run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
+        run |= _describe_shards(run["tokenized_dataset_dir"], mixing)
+    elif "dataset_mixture" in run:
+        corpus = next(arguments for arguments in data_args if hasattr(arguments, "mixture"))
+        del run["dataset_mixture"]
+        run |= {"mixture_sources": []} | corpus.describe_documents(model_args.cache_dir)
+    return run | more
+
+
+def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
+    """What the folders of the base model, of a configuration and of the tokenizer hold; `None` of those on the Hub."""
+    base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
+    config = config if config.is_file() else config / "config.json"
+    return {
+        "base_weights": base and describe_weights(base),
+        "config_content": describe_file(config) if model_args.config_name and config.is_file() else None,
+        "tokenizer_content": _describe_tokenizer(Path(model_args.tokenizer_name or base or "")),
+    }
+
+
+def describe_weights(name_or_path: str | os.PathLike) -> list[str] | None:
+    """
+    [`describe_file`] of the weights in a folder, by which one is told from another that was trained in its place.
+
+    Args:
+        name_or_path: of a model; of one of the Hub nothing is known, `None`.
+    """
+    files = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(name_or_path).glob(pattern))]
+    return [describe_file(file) for file in files] or None
+
+
+def _describe_tokenizer(folder: Path) -> str | None:
+    """A hash of the tokenizer in a folder: of all its rules, which stand in one file, or of its vocabulary."""
+    files = [folder / "tokenizer.json"]
+    if not files[0].is_file():
+        files = sorted([*folder.glob("*.model"), *folder.glob("added_tokens.json")])
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files))
+    return digest.hexdigest()[:12] if files else None
+
+
+def _describe_shards(folder: str, mixing: Mixing | None) -> dict[str, Any]:
+    """The shards stand for the text, wherever they are; how their sources are mixed may be said by the run."""
+    shards = ShardFolder.open(folder)
+    mixing = mixing or shards.mixing
+    return {"tokenized_dataset_dir": f"shards {shards.digest}", "mixing": mixing and asdict(mixing)}
+
+
+def describe_training(args: TrainingArguments) -> dict[str, Any]:
+    """What identifies a run among the arguments of its trainer."""
+    names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
+    settings = {name: getattr(args, name, None) for name in names}
+    settings |= {name: getattr(args.accelerator_config, name) for name in BATCH_SETTINGS}
+    optimizer = getattr(args.optim, "value", args.optim)
+    return settings | {
+        "optim": optimizer.removesuffix("_fused"),  # the same optimizer with the same state
+        "lr_scheduler_type": getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type),
+        "per_device_train_batch_size": args.train_batch_size,
+        "num_processes": args.world_size,
+    }
+
+
+def describe_data(examples: Any) -> dict[str, Any]:
+    """
+    What identifies prepared training examples: how many there are, and a hash of some of them at equal distances.
+
+    So the text, the tokenizer, the lengths and the split are compared, whatever the files are called and wherever they
+    are. The hash is that of stored columns; of a data set that computes its examples only the number is compared, and
+    of a stream, which has no number, the versions of what makes examples: its files stand for the rest.
+
+    >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
+    {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
+    """
+    if isinstance(examples, ResumableStream) and examples.versions:
+        return {"stream_versions": examples.versions}
+    if examples is None or not hasattr(examples, "__len__"):
+        return {}
+    described: dict[str, Any] = {"train_examples": len(examples)}
+    if isinstance(examples, MixtureDataset):
+        parts = json.dumps([describe_data(part) for part in examples.examples.values()])
+        return described | {"train_examples_hash": hashlib.sha256(parts.encode()).hexdigest()[:12]}
+    if isinstance(examples, Dataset):
+        examples = examples.with_format(None)
+    elif not isinstance(examples, list):
+        return described
+    digest = hashlib.sha256()
+    for index in np.unique(np.linspace(0, len(examples) - 1, NUM_SAMPLES).astype(int)) if len(examples) else ():
+        example = examples[int(index)]
+        digest.update(json.dumps(example, sort_keys=True, default=lambda value: np.asarray(value).tolist()).encode())
+    return described | {"train_examples_hash": digest.hexdigest()[:12]}
+
+
+def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any]:
+    """
+    What identifies the scores of a run: the metric, how predictions are made, and as of [`describe_data`] the data.
+
+    Args:
+        args: of the trainer.
+        examples: to evaluate on; one data set, or several by their names.
+    """
+    described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS if name not in EVALUATION_DATA}
+    found = {name: describe_data(getattr(part, "prepared", part)) for name, part in by_name(examples).items()}
+    if not any(found.values()):
+        return described
+    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    values = sum(one.get("train_examples", 0) for one in found.values()), digest[:12]
+    return described | dict(zip(EVALUATION_DATA, values, strict=True))
+
+
+# ---- Comparing ------------------------------------------------------------------------------------------------------
+
+
+def free_settings(args: TrainingArguments) -> Collection[str]:
+    """What may change while a run goes on: with `FREE_FLAGS` the evaluation, unless scores choose weights or rates."""
+    uses_scores = args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE
+    return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
+
+
+def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
+    """What a checkpoint states of its run: nothing if it was not written by a [`Run`], or if there is none."""
+    path = None if checkpoint is None else Path(checkpoint, RUN_FILE)
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+
+
+def keep_known(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    What identifies a run, to be written on: of what is not known now, as without a connection to the Hub, what the
+    checkpoint states, or the next one would be compared with nothing. Of another text or base nothing is taken.
+    """
+    saved = saved_description(checkpoint)
+    if any(saved.get(name) != run.get(name) for name in {*saved, *run} if _setting(name) in NAMED_SOURCES):
+        return dict(run)
+    unknown = [name for name in run if run[name] is None and _setting(name) in PARTLY_KNOWN]
+    return {**run, **{name: saved.get(name) for name in unknown}}
+
+
+def check_same_run(
+    checkpoint: str | os.PathLike,
+    run: Mapping[str, Any],
+    allow_changes: bool = False,
+    fixed: Collection[str] = FIXED,
+    free: Collection[str] = FREE_FLAGS,
+) -> None:
+    """
+    Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
+
+    What the checkpoint does not state is not compared: it may be older than the setting; nor are `free` settings that
+    it states, since an older release compared them. Without `run.json` it was not written by a [`Run`], and passes.
+
+    Args:
+        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`]
+            and [`describe_evaluation`].
+        allow_changes: go on with what differs, which is logged as a warning.
+        fixed: names that must not differ even so.
+        free: names that may differ, see [`free_settings`].
+
+    Raises:
+        `ValueError`: naming what differs.
+    """
+    saved = _with_defaults(saved_description(checkpoint))
+    run = _with_defaults(json.loads(json.dumps(dict(run), default=str)))  # as it is read back
+    is_data = not run.keys().isdisjoint(DATA_SETTINGS)
+    names = [name for name in saved if (name in DATA_SETTINGS) == is_data and name not in free]
+    names = [name for name in names if saved[name] != run.get(name) and not _is_alike(name, saved, run)]
+    changed = {name: f"{name} {saved[name]} (now {run.get(name)})" for name in names}
+    lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
+    if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
+        logger.warning(
+            f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate is that of the "
+            f"schedule `{run['lr_scheduler_type']}` over the new length."
+        )
+    if changed:
+        _refuse_or_warn(checkpoint, changed, allow_changes, [name for name in changed if name in fixed])
+
+
+def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The same description with the defaults of the objective, where it has none: to write one out changes nothing."""
+    objective = OBJECTIVES.get((run.get("model_type"), run.get("objective")))
+    missing = [name for name in OBJECTIVE_DEFAULTS if name in run and run[name] is None]
+    defaults = {name: getattr(objective, name, None) for name in missing}
+    defaults = json.loads(json.dumps(defaults, default=asdict))
+    return {**run, **defaults}
+
+
+def _is_alike(name: str, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Whether a setting with two values is not known of one of the runs, or means the same thing in both."""
+    setting, of, source = name.partition(" of ")
+    if setting in PARTLY_KNOWN and None in (saved[name], run.get(name)):
+        return True
+    content = CONTENTS.get(setting, "") + of + source
+    if None not in (saved.get(content), run.get(content)):
+        return saved[content] == run[content]
+    return setting in CONTENTS and _is_same_path(saved[name], run.get(name))
+
+
+def _is_same_path(one: str | None, other: str | None) -> bool:
+    return bool(one and other) and os.path.exists(one) and os.path.realpath(one) == os.path.realpath(other)
+
+
+def _setting(name: str) -> str:
+    """The name of a setting without that of the source of a mixture."""
+    return name.partition(" of ")[0]
+
+
+def _refuse_or_warn(
+    checkpoint: str | os.PathLike, changed: Mapping[str, str], allow_changes: bool, fixed: list[str]
+) -> None:
+    differences = ", ".join(changed.values())
+    if allow_changes and not fixed:
+        logger.warning(f"Going on with other arguments than those of {checkpoint}, which has {differences}.")
+        return
+    advice = "Choose another `--output_dir`, or go back to the arguments of that run"
+    if fixed:
+        refused = ", ".join(f"`{name}`" for name in fixed)
+        advice += f". No flag allows another {refused} when a run is continued."
+    else:
+        advice += ", or go on with these by `--allow_changed_arguments true`."
+    raise ValueError(
+        f"The arguments describe another run than that of {checkpoint}, which has {differences}. {advice}"
+    )

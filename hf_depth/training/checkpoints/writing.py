@@ -1,0 +1,284 @@
+"""
+Checkpoints and models that are whole or invisible: written aside by all processes, then renamed.
+
+Training waits until the files are written, and no longer: a thread has them written to the disk (`fsync`), adds their
+hashes to the manifest, and deletes surplus checkpoints. A run that is killed before has a whole checkpoint all the
+same, whose manifest has sizes only.
+"""
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from accelerate.utils import gather_object
+from transformers import Trainer
+
+from ...disk import (
+    UNFINISHED_FOLDER,
+    file_entries,
+    full_disk_error,
+    is_full_disk,
+    list_files,
+    sync_folder,
+    write_manifest,
+)
+from .manifest import add_hashes, write_sizes
+
+logger = logging.getLogger(__name__)
+
+_completions: list["_Completion"] = []  # that of the last checkpoint of this process, if nobody has waited for it
+
+
+# ---- Checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def written_aside(trainer: Trainer, folder: Path) -> Iterator[Path]:
+    """
+    A temporary folder to write to, which takes the place of `folder` when all processes have written theirs.
+
+    Surplus checkpoints beside it are deleted later, see [`rotate`] and [`wait_until_on_disk`]. All processes enter
+    this block. If one fails, all do, and none is left waiting for another.
+
+    Args:
+        trainer: that writes a checkpoint; its `args`, `state` and kind of parallelism count.
+        folder: of the checkpoint.
+
+    Raises:
+        `OSError`: in one line, if the disk is full. What is unfinished is removed.
+    """
+    aside = folder.parent / UNFINISHED_FOLDER / folder.name
+    on_all(trainer, lambda: _begin(trainer, aside))
+    failure = None
+    try:
+        yield aside
+    except Exception as error:
+        failure = error
+
+    def report() -> None:
+        if failure is not None:
+            raise failure
+
+    if failure is not None and (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+        # The others may wait for this process to gather weights with them: it ends, and the launcher ends them.
+        # What they write is removed at the next start.
+        output_dir = trainer.args.output_dir
+        raise _full_disk(trainer, str(failure)) if is_full_disk(failure, output_dir) else failure
+    on_all(trainer, report)
+    on_all(trainer, lambda: _publish(trainer, aside, folder))
+    if not trainer.args.should_save and aside.is_dir() and not folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # on a node whose disk is its own, once
+            os.replace(aside, folder)
+
+
+def _begin(trainer: Trainer, aside: Path) -> None:
+    _join(raises=True)
+    if trainer.args.should_save:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+
+
+def _publish(trainer: Trainer, aside: Path, folder: Path) -> None:
+    if not trainer.args.should_save:
+        return
+    write_sizes(aside, trainer.state.global_step)
+    publish_folder(aside, folder)
+    completion = _Completion(folder, trainer.save_total_limit, trainer.state.best_model_checkpoint)
+    _completions.append(completion)
+    completion.start()
+
+
+class _Completion(threading.Thread):
+    """Completes a checkpoint while training goes on; the interpreter does not end before."""
+
+    def __init__(self, folder: Path, save_total_limit: int | None, best: str | None):
+        super().__init__(name=f"completing {folder.name}", daemon=False)
+        self.folder, self.save_total_limit, self.best = folder, save_total_limit, best
+        self.failure: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            add_hashes(self.folder)
+        except OSError as error:
+            if self.folder.is_dir():  # otherwise somebody has deleted it meanwhile
+                self.failure = error
+                shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        rotate(self.folder, self.save_total_limit, self.best)
+
+
+def wait_until_on_disk(trainer: Trainer) -> None:
+    """
+    Wait until the last checkpoint is on the disk and surplus ones are deleted. All processes call this.
+
+    Raises:
+        `OSError`: on all processes, if it could not be written to the disk, as with some network file systems that are
+            full. It is removed, those before it are there.
+    """
+    on_all(trainer, lambda: _join(raises=True))
+
+
+@contextlib.contextmanager
+def completed_checkpoints(trainer: Trainer) -> Iterator[None]:
+    """Around training: its last checkpoint is on the disk at the end, however that comes."""
+    try:
+        yield
+    except BaseException:
+        _join()
+        raise
+    wait_until_on_disk(trainer)
+
+
+@atexit.register  # for a process that ends by `os._exit`, see `stopping`
+def _join(raises: bool = False) -> None:
+    while _completions:
+        _completions[0].join()
+        completion = _completions.pop(0)
+        if completion.failure is not None and raises:
+            raise completion.failure
+        if completion.failure is not None:
+            logger.error(f"{completion.folder} is lost: it could not be written to the disk ({completion.failure}).")
+
+
+def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
+    """
+    Delete surplus checkpoints: the ones of the smallest steps first, whatever their times; never `folder` nor `best`.
+
+    Those of larger steps than the newest one are of a run that was there before, and go first of all.
+
+    Args:
+        folder: the newest checkpoint, which has just been written.
+        save_total_limit: how many to keep; all, if it is `None` or not positive. (One more, if it is 1 and the best
+            checkpoint is another one than the newest.)
+        best: the checkpoint with the best score, if there is one.
+    """
+    if save_total_limit is None or save_total_limit <= 0:
+        return
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.parent.glob("checkpoint-*")}
+    steps = {path: int(step) for path, step in steps.items() if step.isdigit() and path.is_dir()}
+    newest = steps[folder]
+    kept = {folder.name} if best is None else {folder.name, Path(best).name}
+    surplus = [path for path in steps if path.name not in kept]
+    surplus.sort(key=lambda path: (steps[path] < newest, steps[path]))
+    for path in surplus[: max(0, len(steps) - max(save_total_limit, len(kept)))]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- The model at the end -------------------------------------------------------------------------------------------
+
+
+def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
+    """
+    Replace the model in `output_dir`, file by file, when all files of the new one are on the disk.
+
+    Sets `trainer.model_files`, for [`write_model_manifest`].
+
+    Args:
+        trainer: whose model it is.
+        write: writes it to the folder that it is given; all processes call it.
+
+    Raises:
+        `OSError`: in one line, if the disk is full. The model that was there stays.
+        `RuntimeError`: if no weights were written.
+    """
+    output_dir = Path(trainer.args.output_dir)
+    aside = output_dir / UNFINISHED_FOLDER / "model"
+    if trainer.args.should_save:
+        shutil.rmtree(aside, ignore_errors=True)
+    try:
+        write(str(aside))
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            trainer.accelerator.wait_for_everyone()  # all may write a part
+        if trainer.args.should_save:
+            files = list_files(aside)
+            if not any(name.endswith(".safetensors") for name in files):
+                raise RuntimeError(
+                    f"`Trainer` wrote no weights to {output_dir}, but {', '.join(files) or 'nothing'}. The last "
+                    "checkpoint has what was trained."
+                )
+            trainer.model_files = file_entries(aside, files, sync=True)
+            publish_files(aside, output_dir)
+    except Exception as error:
+        full = _full_disk(trainer, str(error)) if is_full_disk(error, output_dir) else None
+        remove_aside(aside)
+        if full is None:
+            raise
+        raise full from None
+
+
+def write_model_manifest(trainer: Trainer) -> None:
+    """Mark the folder of the run as complete, after everything else: see [`model_is_complete`]."""
+    if trainer.args.should_save:
+        write_manifest(trainer.args.output_dir, getattr(trainer, "model_files", {}), step=trainer.state.global_step)
+
+
+# ---- Folders --------------------------------------------------------------------------------------------------------
+
+
+def publish_folder(folder: Path, target: Path) -> None:
+    """Rename a folder that is complete. What stood in its place, such as a damaged checkpoint, is removed."""
+    replaced = folder.with_name(f"replaced-{target.name}")
+    if target.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        os.replace(target, replaced)
+    os.replace(folder, target)
+    remove_aside(replaced)
+
+
+def publish_files(folder: Path, target: Path) -> None:
+    """Move the files of a folder to another one, where each replaces the file of its name as a whole."""
+    for path in list_files(folder):
+        Path(target, path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(folder / path, target / path)
+    sync_folder(target)
+    remove_aside(folder)
+
+
+def remove_aside(folder: Path) -> None:
+    """Remove what was written aside, and the folder around it if nothing else is in there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty, or gone
+        folder.parent.rmdir()
+
+
+def remove_unfinished(trainer: Trainer) -> None:
+    """Remove what was not written to its end, by this run or by one that was killed."""
+    shutil.rmtree(Path(trainer.args.output_dir, UNFINISHED_FOLDER), ignore_errors=True)
+
+
+# ---- All processes --------------------------------------------------------------------------------------------------
+
+
+def on_all(trainer: Trainer, action: Callable[[], None]) -> None:
+    """
+    Do something on each process. If it fails on one, all stop: none is left waiting for another.
+
+    Raises:
+        `OSError`: in one line, if the disk is full. What is unfinished is removed.
+    """
+    failure, problem = None, None
+    try:
+        action()
+    except Exception as error:
+        failure, problem = error, (str(error), is_full_disk(error, trainer.args.output_dir))
+    problems = [one for one in gather_object([problem]) if one is not None]
+    if not problems:
+        return
+    full = next((_full_disk(trainer, message) for message, is_full in problems if is_full), None)
+    if trainer.args.should_save:  # a slower process would remove what others write next
+        remove_unfinished(trainer)
+    raise full or failure or RuntimeError(f"Another process could not save its part: {problems[0][0]}")
+
+
+def _full_disk(trainer: Trainer, message: str) -> OSError:
+    problem = f"step {trainer.state.global_step} could not be saved ({message.splitlines()[0]})"
+    advice = (
+        "Earlier checkpoints are intact: make room, or keep fewer by `--save_total_limit`, and run the same command "
+        "again."
+    )
+    return full_disk_error(trainer.args.output_dir, problem, advice)

@@ -1,0 +1,291 @@
+"""Whether the parts of a trainer fit each other: model, tokenizer, collator, data, arguments."""
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import is_compiled_module
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
+from ..data.tokenization import SENTENCE_TOKENS, check_sentence_tokens
+from ..evaluation.metrics import check_installed
+from ..models.modeling_depth import has_sentence_tokens
+from ..suggestions import listed
+from ..tasks.checks import check_prediction_mode
+from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset, TokenCounts, count_tokens
+from .collators import objective_collator, objective_collators
+from .evaluation import by_name
+from .sharding import check_sharding
+
+if TYPE_CHECKING:
+    from .trainer import DepthTrainer
+
+logger = logging.getLogger(__name__)
+
+EvaluationData = TaskDataset | Mapping[str, TaskDataset]
+NO_TOKEN = -1  # an id that no token has
+
+
+def check_trainer(trainer: "DepthTrainer") -> None:
+    """
+    Check the parts of a trainer before it trains.
+
+    Raises:
+        `ValueError`: for what would be without effect, or would train another model than was asked for.
+    """
+    args = trainer.args
+    if trainer.compute_loss_func is not None:
+        raise ValueError(
+            "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
+            f"Override `compute_loss` in a subclass of {type(trainer).__name__}."
+        )
+    if is_compiled_module(trainer.model):
+        raise ValueError(
+            "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
+            "is, and `torch_compile=True` to the training arguments."
+        )
+    if args.n_gpu > 1:
+        raise ValueError(
+            f"`args.n_gpu` is {args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "
+            f"`accelerate launch`, or make `args` a `{type(args).__name__}`, which uses one GPU."
+        )
+    _warn_of_lost_epochs(trainer.data_collator)
+    _warn_of_half_precision(trainer)
+    state = trainer.accelerator.state
+    deepspeed_config = state.deepspeed_plugin.deepspeed_config if trainer.is_deepspeed_enabled else None
+    check_sharding(args, deepspeed_config, state.fsdp_plugin if trainer.is_fsdp_enabled else None)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    check_parts(model, trainer.processing_class, trainer.data_collator, args.constrain_sentence_order)
+
+
+def _warn_of_lost_epochs(data_collator: Callable[..., Any]) -> None:
+    """Warn of a collator around that of an objective that does not pass epochs on."""
+    is_function = inspect.isroutine(data_collator) or isinstance(data_collator, functools.partial)
+    is_told = hasattr(data_collator, "set_epoch")
+    if is_function or (not is_told and hasattr(objective_collator(data_collator), "set_epoch")):
+        logger.warning(
+            f"`data_collator` is {'a function' if is_function else f'of {type(data_collator).__name__}'}, "
+            "which is not told of new epochs: if it calls a collator of an objective, every epoch has the same "
+            "noise. Make it a class with a method `set_epoch(epoch)`, which passes the epoch on."
+        )
+
+
+def _warn_of_half_precision(trainer: "DepthTrainer") -> None:
+    """Warn of weights in which updates are lost, and of float16."""
+    halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
+    if halves and not trainer.is_deepspeed_enabled:  # which casts parameters itself, and updates them in float32
+        logger.warning(
+            f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
+            "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
+        )
+    if trainer.args.fp16 or trainer.args.fp16_full_eval:
+        logger.warning(
+            "T5 and DEPTH can overflow in float16, of which 65,504 is the largest number: T5 was trained in "
+            "bfloat16, and its hidden states are larger. Use `bf16` where the device has it, else float32. See "
+            "https://github.com/huggingface/transformers/issues/5651."
+        )
+
+
+def check_parts(
+    model: PreTrainedModel, processing_class: Any, data_collator: Callable[..., Any], constrains_order: bool
+) -> None:
+    """
+    Stop on a model, a tokenizer and a collator that do not fit each other.
+
+    Args:
+        model (`PreTrainedModel`): out of what is wrapped around it.
+        processing_class: the tokenizer that is saved with the model, or `None`.
+        data_collator (`Callable`): that of an objective, with a tokenizer of its own, one around it, or any other.
+        constrains_order (`bool`): whether sentences are to be generated each once.
+
+    Raises:
+        `ValueError`: naming what does not fit.
+    """
+    is_depth = has_sentence_tokens(model.config)
+    collators = objective_collators(data_collator) or [data_collator]
+    tokenizers = (processing_class, *(getattr(collator, "tokenizer", None) for collator in collators))
+    tokenizers = [tokenizer for tokenizer in tokenizers if isinstance(tokenizer, PreTrainedTokenizerBase)]
+    for tokenizer in tokenizers:
+        check_sentence_tokens(model, tokenizer)
+    if constrains_order and not (is_depth and tokenizers):
+        missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
+        raise ValueError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
+    if any(tokenizer.get_vocab() != tokenizers[0].get_vocab() for tokenizer in tokenizers[1:]):
+        raise ValueError(
+            "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
+            "for the data, the collator, the model and the trainer."
+        )
+    for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
+        if isinstance(collators[0], collator) and is_depth != needs_depth:
+            objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
+            model_type = "depth" if needs_depth else "t5"
+            raise ValueError(
+                f"{collator.__name__} writes {'' if needs_depth else 'no '}sentence tokens, which does not fit a "
+                f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other "
+                f'kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
+            )
+
+
+def check_packed_rows(model: PreTrainedModel, data_collator: Callable[..., Any]) -> None:
+    """
+    Stop on a model that would let the examples of a packed row see each other, or start them otherwise.
+
+    Args:
+        model (`PreTrainedModel`): out of what is wrapped around it, PEFT included.
+        data_collator (`Callable`): that makes the rows.
+
+    Raises:
+        `ValueError`: naming what does not fit.
+    """
+    if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
+            "each other. Load the model by `load_model`, or prepare the data without `packing`."
+        )
+    start = getattr(objective_collator(data_collator), "decoder_start_token_id", model.config.decoder_start_token_id)
+    if start != model.config.decoder_start_token_id:
+        raise ValueError(
+            f"The collator starts the targets of packed rows with {start}, the model with "
+            f"{model.config.decoder_start_token_id}. Give the model to the collator: "
+            "`objective.collator(model=model)`."
+        )
+
+
+# ---- Data of tasks --------------------------------------------------------------------------------------------------
+
+
+def check_training_examples(trainer: "DepthTrainer", dataset: Any) -> None:
+    """
+    Check the examples that a [`TaskTrainer`] trains on.
+
+    Raises:
+        `TypeError`: for data of an evaluation.
+        `ValueError`: for examples that are not prepared as the model needs them.
+    """
+    if isinstance(dataset, TaskDataset):
+        raise TypeError(
+            "`train_dataset` is a TaskDataset, which is for evaluation. Train on its `prepared` examples, or on "
+            "`TaskSplits.train_dataset()`."
+        )
+    _check_examples(trainer, "train_dataset", dataset)
+
+
+def check_evaluation_data(
+    trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
+) -> None:
+    """
+    Check the data sets that a [`TaskTrainer`] evaluates on.
+
+    Args:
+        trainer (`TaskTrainer`): with tokenizer and model.
+        datasets (`TaskDataset` or `Mapping[str, TaskDataset]`): what it evaluates on.
+        name_of_all (`str`, *optional*): the argument that they were given by.
+
+    Raises:
+        `TypeError`: for data of another class.
+        `ValueError`: for two data sets of one name, and examples that are not prepared as the model needs them.
+    """
+    named = by_name(datasets)
+    names_by_key: dict[tuple[str, str, str], str] = {}
+    for name, dataset in named.items():
+        argument = f"{name_of_all}[{name!r}]" if name else name_of_all
+        if not isinstance(dataset, TaskDataset):
+            raise TypeError(
+                f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
+                "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it of "
+                "files, `TaskDataset(task, split, examples, prepared)` of data sets."
+            )
+        other = names_by_key.setdefault(dataset.key, name)
+        if other != name:  # what was predicted, files and card know a data set by its task and split
+            raise ValueError(
+                f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
+                f"({dataset.split}), and the predictions of one would replace those of the other. Give one of "
+                "them another `split`: `TaskDataset(task, 'other', …)`, or `dataclasses.replace(dataset, split="
+                "'other')`."
+            )
+        check_installed(dataset.spec.metric_names)
+        _check_examples(trainer, argument, dataset.prepared)
+        _check_targets(trainer, argument, dataset)
+    check_prediction_mode([dataset.spec for dataset in named.values()], trainer.args.prediction_mode)
+
+
+def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
+    """Stop if examples are not prepared as the model needs them."""
+    first = next(iter(dataset), None)
+    if first is None:
+        return
+    if "input_ids" not in first:
+        raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
+    counts = count_tokens(dataset, trainer.processing_class.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
+    if counts.greatest_id >= len(trainer.processing_class):
+        raise ValueError(
+            f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer "
+            f"{trainer.processing_class.name_or_path!r} has {len(trainer.processing_class)} tokens: the examples were "
+            "prepared with another one. Prepare them with the `processing_class` of the trainer."
+        )
+    without = counts.with_text - counts.with_token
+    if without and has_sentence_tokens(trainer.model.config):
+        raise ValueError(
+            f"`{argument}` was prepared without sentence tokens{_how_many(without, counts)}, but the model is a "
+            "DEPTH model, which reads them. Prepare it by `TaskSplits.prepare(tokenizer)` or "
+            "`TaskPreprocessor(tokenizer, task)` with the tokenizer of the model "
+            "(`add_sentence_tokens(tokenizer)` adds the tokens) and without `sentence_tokens=False`."
+        )
+    if counts.with_token and not has_sentence_tokens(trainer.model.config):
+        raise ValueError(
+            f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
+            "is a T5, which knows none. Prepare it with `sentence_tokens=False`, or train a DEPTH model."
+        )
+
+
+def _check_targets(trainer: "DepthTrainer", argument: str, dataset: TaskDataset) -> None:
+    """Stop if the tokenizer reads a target as another label than the example has."""
+    spec, index = dataset.spec, dataset.first_labeled
+    expected = spec.targets(dataset.rows[index]) if spec.labels is not None and index is not None else []
+    if not expected:
+        return
+    ids = [int(token_id) for token_id in dataset.prepared[index]["labels"] if token_id >= 0]
+    read = trainer.processing_class.decode(ids, skip_special_tokens=True)
+    if spec.parse(read) != spec.parse(expected[0]):
+        raise ValueError(
+            f"`{argument}`: the tokenizer {trainer.processing_class.name_or_path!r} reads the target of example "
+            f"{index} of {spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}: the "
+            "examples were prepared with another tokenizer. Prepare them with the `processing_class` of the "
+            "trainer."
+        )
+
+
+def _how_many(number: int, counts: TokenCounts) -> str:
+    return "" if number == counts.with_text else f" in {number:,} of {counts.with_text:,} examples"
+
+
+def check_direction_of_metric(trainer: "DepthTrainer") -> None:
+    """
+    Check that `greater_is_better` fits what is known of the metric. Else the worst model would be kept.
+
+    Args:
+        trainer (`TaskTrainer`): before a training.
+
+    Raises:
+        `ValueError`: saying what is better.
+    """
+    args = trainer.args
+    if args.metric_for_best_model is None or trainer.eval_dataset is None:
+        return
+    name = args.metric_for_best_model.removeprefix("eval_")
+    greater_is_better = {"score": True}
+    for key, dataset in by_name(trainer.eval_dataset).items():
+        known = {"loss": False, "unparsed_fraction": False}
+        known[dataset.spec.metric_to_optimize] = dataset.spec.greater_is_better
+        greater_is_better |= {f"{key}_{metric}" if key else metric: known[metric] for metric in known}
+    expected = greater_is_better.get(name, args.greater_is_better)
+    if args.greater_is_better not in (expected, None):
+        raise ValueError(
+            f"`greater_is_better` is {args.greater_is_better}, but of the `metric_for_best_model` {name!r} "
+            f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`, or leave both out: "
+            "the score, by which models then compare, is always the greater the better."
+        )

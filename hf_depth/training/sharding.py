@@ -1,0 +1,133 @@
+"""What training needs where DeepSpeed ZeRO or FSDP2 divides parameters among processes, and what it refuses there."""
+
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import FullyShardedDataParallelPlugin, parse_flag_from_env
+from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
+
+from .optimizers import OptimizerName
+from .schedules import ScheduleName
+
+if TYPE_CHECKING:  # the arguments import this module: `--help` does not wait for models
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel
+
+# Their updates are relative to the size of a matrix, have factors for its rows and columns, or make it orthogonal.
+NEED_WHOLE_MATRICES = (*OptimizerName, OptimizerNames.ADAFACTOR)
+
+
+def dividing_engine(args: TrainingArguments) -> str | None:
+    """
+    What will divide the parameters, by the arguments or by what `accelerate launch` has set in the environment.
+
+    Args:
+        args (`TrainingArguments`): with `deepspeed` and `fsdp`.
+
+    Returns:
+        `str`: `"DeepSpeed"` or `"FSDP"`; `None` if each process has whole parameters.
+    """
+    if args.deepspeed or parse_flag_from_env("ACCELERATE_USE_DEEPSPEED"):
+        return "DeepSpeed"
+    return "FSDP" if args.fsdp or parse_flag_from_env("ACCELERATE_USE_FSDP") else None
+
+
+def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
+    """
+    Check that an optimizer which needs whole matrices has them.
+
+    Args:
+        args (`TrainingArguments`): with `optim`.
+        engine (`str`, *optional*): what divides the parameters, as of [`dividing_engine`].
+
+    Raises:
+        `ValueError`: saying what to use instead.
+    """
+    if engine is not None and args.optim in NEED_WHOLE_MATRICES:
+        name = getattr(args.optim, "value", args.optim)
+        raise ValueError(
+            f"`optim` {name} needs whole matrices, of which each process has only a part under {engine}. Use `--optim "
+            "adamw_torch`, or data parallelism without sharding (`accelerate launch --multi_gpu`)."
+        )
+
+
+def check_sharding(
+    args: TrainingArguments,
+    deepspeed_config: dict[str, Any] | None,
+    fsdp_plugin: FullyShardedDataParallelPlugin | None,
+) -> None:
+    """
+    Check that the optimizer and the schedule of the arguments are those that will train, and that `Trainer` saves
+    whole weights: from the part of each process no model is loaded.
+
+    Args:
+        args (`TrainingArguments`): with `optim` and `lr_scheduler_type`.
+        deepspeed_config (`dict`, *optional*): the settings of DeepSpeed, under which parameters are divided.
+        fsdp_plugin (`FullyShardedDataParallelPlugin`, *optional*): those of FSDP, if that divides them.
+
+    Raises:
+        `ValueError`: naming the argument or the setting, and what to use instead.
+    """
+    engine = "DeepSpeed" if deepspeed_config is not None else None if fsdp_plugin is None else "FSDP"
+    check_whole_matrices(args, engine)
+    if fsdp_plugin is not None and fsdp_plugin.state_dict_type.name != "FULL_STATE_DICT":
+        raise ValueError(
+            f"`fsdp_state_dict_type` {fsdp_plugin.state_dict_type.name}: the Trainer would save no model. Set it to "
+            "FULL_STATE_DICT in the configuration of accelerate, as in `examples/accelerate/fsdp2.yaml`."
+        )
+    config = deepspeed_config or {}
+    if "scheduler" in config and args.lr_scheduler_type in list(ScheduleName):
+        name = ScheduleName(args.lr_scheduler_type).value
+        raise ValueError(
+            f"`lr_scheduler_type` {name} would have no effect: the settings of DeepSpeed have their own `scheduler`. "
+            "Remove it there, as in the files of examples/deepspeed."
+        )
+    zero = config.get("zero_optimization", {})
+    # accelerate takes "auto" for false.
+    if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
+        raise ValueError(
+            "ZeRO-3 without `stage3_gather_16bit_weights_on_model_save`: no model that can be loaded would be saved. "
+            "Set it to true (in a configuration of accelerate, `zero3_save_16bit_model`), as in the files of "
+            "`examples/deepspeed` and `examples/accelerate`."
+        )
+
+
+def share_embedding(model: "PreTrainedModel") -> None:
+    """
+    Put one embedding module in the places of the three of a T5 that share a weight; to be called before sharding.
+
+    Accelerate (1.15) makes the model's embedding a group of its own, and PyTorch (2.13) refuses a parameter that is in
+    two groups: that of the embedding, and that of the encoder's and the decoder's embeddings.
+    """
+    model.set_input_embeddings(model.get_input_embeddings())
+
+
+def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:
+    """
+    Let FSDP gather weights, and add gradients up, in float32; to be called before sharding.
+
+    For `bf16` accelerate (1.15) has FSDP2 cast weights, inputs, outputs and gradients, and autocasts nothing: the
+    residual stream, the sums of gradients and the loss would be bfloat16, unlike under plain data parallelism.
+    """
+    plugin.mixed_precision_policy = None
+
+
+def prepare_evaluation(accelerator: "Accelerator", model: "PreTrainedModel") -> None:
+    """
+    Bring a model that was not trained here to the device, as a whole: accelerate (1.15) shards none without its
+    optimizer under FSDP2, and raises an error. Without effect on a model that was prepared before, and elsewhere.
+    """
+    if accelerator.is_fsdp2 and not accelerator._models:
+        accelerator.prepare_model(model, device_placement=True, evaluation_mode=True)
+
+
+def gather_in_generation(model: "PreTrainedModel") -> None:
+    """
+    Let `model.generate()` gather sharded parameters as `model.forward()` does; other models are left as they are.
+
+    Generation calls the encoder by itself, whose last layer norm belongs to the group of the whole model.
+    """
+    from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+    if isinstance(model, FSDPModule) and "generate" not in vars(model):
+        register_fsdp_forward_method(model, "generate")

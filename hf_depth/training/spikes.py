@@ -1,0 +1,289 @@
+"""[`StepMonitor`]: the loss and the gradient norm of every step. Spikes are reported, bad batches can be skipped."""
+
+import json
+import logging
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import has_length
+
+from .data_loading import innermost_sampler, set_epoch_of_sampler
+
+logger = logging.getLogger(__name__)
+
+SPIKES_FILE = "spikes.jsonl"
+WINDOW = 128  # recent steps; a step is judged as soon as half of them are known
+# Spikes raise a mean and a standard deviation, but hardly the median and the median absolute deviation (MAD). 1.4826
+# MAD are one standard deviation of normal values: Leys et al. (2013), Detecting outliers, J. Exp. Soc. Psychol. 49(4).
+# Losses and norms vary by factors, so their logarithms are compared.
+FACTOR = 6.0
+MAD_TO_SIGMA = 1.4826
+LEAST_RATIO = {"loss": 1.5, "grad_norm": 3.0}  # to the median; the norm of healthy training doubles now and then
+QUIET_SHARE = 0.1  # of all steps, at the beginning, where loss and norm change quickly
+MOST_WRITTEN = 10  # spikes between two logs that are written to the file
+
+
+class SpikeDetector:
+    """
+    Tells values that are far above the recent ones, and those that are not finite.
+
+    Args:
+        least_ratio (`float`): a spike is at least so many times the median.
+        recent (`Iterable[float]`, *optional*): values that came before.
+
+    >>> detector = SpikeDetector(1.5, (2.0 + 0.01 * (step % 7) for step in range(100)))
+    >>> detector.limit_passed(2.5), round(detector.limit_passed(3.5), 2), detector.limit_passed(float("nan"))
+    (None, 3.05, inf)
+    """
+
+    def __init__(self, least_ratio: float, recent: Iterable[float] = ()):
+        self.least_ratio = least_ratio
+        self.recent = deque(recent, maxlen=WINDOW)
+
+    def limit_passed(self, value: float) -> float | None:
+        """The limit that a spike is above of, infinite for NaN; `None` for a usual value."""
+        if not math.isfinite(value):
+            return math.inf
+        limit = self._limit()
+        self.recent.append(value)
+        return limit if value > limit else None
+
+    def _limit(self) -> float:
+        if len(self.recent) < WINDOW // 2:
+            return math.inf
+        values = np.log(np.maximum(self.recent, 1e-30))
+        median = np.median(values)
+        sigma = MAD_TO_SIGMA * np.median(abs(values - median))
+        return float(np.exp(median + max(FACTOR * sigma, math.log(self.least_ratio))))
+
+
+@dataclass
+class Step:
+    """
+    A step of the optimizer. Its numbers stay on the device: to read them would make the CPU wait.
+
+    Args:
+        number (`int`): from 1.
+        undo (`Callable`, *optional*): puts back what the step has changed besides the model.
+        loss (`torch.Tensor` of shape `()`): the sum over the batches of this process.
+        grad_norm (`torch.Tensor` of shape `()` or `float`, *optional*): of all processes, before clipping.
+        positions (`list[Sequence[int]]`): of each batch, how far a stream was read for it.
+        sources (`list[torch.Tensor]`): of each batch, the numbers of the sources of its examples.
+    """
+
+    number: int
+    undo: Callable[[], None] | None = None
+    loss: torch.Tensor | float = 0.0
+    grad_norm: torch.Tensor | float | None = None
+    positions: list[Sequence[int]] = field(default_factory=list)
+    sources: list[torch.Tensor] = field(default_factory=list)
+
+    def values(self, device: torch.device) -> torch.Tensor:
+        """Loss and gradient norm, of shape `(2,)`, float32."""
+        norm = 0.0 if self.grad_norm is None else self.grad_norm
+        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of FSDP2
+        return torch.stack([torch.as_tensor(value, dtype=torch.float32, device=device) for value in (self.loss, norm)])
+
+
+class StepMonitor(TrainerCallback):
+    """
+    Looks at the loss and the gradient norm of every step of a trainer.
+
+    - A step far above the recent ones is a spike: one line of warning, and its examples in `spikes.jsonl`. Steps are
+      judged when something is logged or saved: the device is not waited for in between.
+    - With `skip_bad_batches`, a step whose loss or gradient is not finite on any process is undone before the
+      optimizer makes it. The run goes on as if its batches had not been read. For that the CPU waits for the device in
+      each step.
+
+    The trainer adds it as a callback, and calls `add_batch` and `end_step` in each step. All processes call every
+    method at the same time, because they judge a step together.
+
+    Args:
+        trainer (`Trainer`): with `args.skip_bad_batches`.
+        snapshot (`Callable`, *optional*): called before a step that may be skipped. Returns a function that puts back
+            what the trainer has added up by then.
+    """
+
+    def __init__(self, trainer: Trainer, snapshot: Callable[[], Callable[[], None]] | None = None):
+        self.trainer = trainer
+        self.snapshots = [self._snapshot] + ([] if snapshot is None else [snapshot])
+        self.restore({})
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON."""
+        recent = {name: list(detector.recent) for name, detector in self.detectors.items()}
+        return {"recent": recent, "skipped_batches": self.num_skipped}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Begin a training: with the [`~StepMonitor.state`] of a checkpoint, or anew with `{}`."""
+        self.step, self.waiting = Step(1), []
+        recent = state.get("recent", {})
+        self.detectors = {name: SpikeDetector(least, recent.get(name, ())) for name, least in LEAST_RATIO.items()}
+        self.num_skipped: int = state.get("skipped_batches", 0)
+
+    # ---- Steps ------------------------------------------------------------------------------------------------------
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # `Trainer` adds the loss of the step to this sum before it asks for the gradient norm. A copy: the memory of a
+        # loss may be that of a CUDA graph, which the next forward pass writes to.
+        self.step = Step(state.global_step + 1, loss=-self.trainer._tr_loss)
+        if args.skip_bad_batches:
+            self.trainer.optimizer._is_overflow = False
+            undos = [snapshot() for snapshot in self.snapshots]
+            self.step.undo = lambda: [undo() for undo in undos]
+
+    def add_batch(self, read: Mapping[str, Any]) -> None:
+        """
+        Note where a batch of the present step comes from.
+
+        Args:
+            read (`Mapping`): of a mixture with `source`, of a stream with `stream_position`.
+        """
+        self.step.sources += [read["source"]] if "source" in read else []
+        self.step.positions += [read["stream_position"]] if "stream_position" in read else []
+
+    def end_step(self, grad_norm: torch.Tensor | float | None) -> torch.Tensor | float | None:
+        """
+        End the present step between backward pass and optimizer.
+
+        Returns:
+            The norm that is given, or `None` if the step is skipped.
+
+        Raises:
+            `FloatingPointError`: if as many steps were skipped already as may be.
+        """
+        self.step.loss, self.step.grad_norm = self.step.loss + self.trainer._tr_loss, grad_norm
+        if self.trainer.args.skip_bad_batches and not self._is_finite():
+            self._skip()
+            return None
+        self.step.undo = None
+        self.waiting.append(self.step)
+        return grad_norm
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if control.should_log or control.should_save or control.should_training_stop:
+            self.judge()
+
+    on_epoch_end = on_step_end
+
+    # ---- Spikes -----------------------------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Report the spikes among the steps since the last call; nothing if there are no new steps."""
+        steps, self.waiting = self.waiting, []
+        if not steps:
+            return
+        accelerator = self.trainer.accelerator
+        values = accelerator.reduce(torch.stack([step.values(accelerator.device) for step in steps]), "mean").tolist()
+        spikes = [(step, found) for step, own in zip(steps, values, strict=True) if (found := self._found(step, own))]
+        if not spikes:
+            return
+        self._write(spikes[:MOST_WRITTEN])
+        step, found = spikes[0]
+        what = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
+        others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
+        self._warn(f"Spike at step {step.number}: {what}.{others}")
+
+    def _found(self, step: Step, values: Sequence[float]) -> dict[str, float]:
+        """What is too high in a step, with its limit."""
+        found = {}
+        for (name, detector), value in zip(self.detectors.items(), values, strict=True):
+            # float16 overflows now and then: the scaler of the loss leaves such a step out.
+            is_overflow = self.trainer.accelerator.scaler is not None and name == "grad_norm"
+            limit = None if is_overflow and not math.isfinite(value) else detector.limit_passed(value)
+            is_early = step.number <= QUIET_SHARE * self.trainer.state.max_steps
+            if limit is not None and not (is_early and math.isfinite(value)):
+                found |= {name: value} | ({f"{name}_limit": limit} if math.isfinite(limit) else {})
+        return found
+
+    def _warn(self, message: str) -> None:
+        if self.trainer.is_world_process_zero():
+            logger.warning(f"{message} Examples: {Path(self.trainer.args.output_dir, SPIKES_FILE)}")
+
+    # ---- Batches that are not finite --------------------------------------------------------------------------------
+
+    def _is_finite(self) -> bool:
+        """Whether loss and gradient of the step are finite on all processes; waits for the device."""
+        accelerator = self.trainer.accelerator
+        finite = self.step.values(accelerator.device).isfinite().all().float()
+        return accelerator.reduce(finite, "mean").item() == 1.0
+
+    def _skip(self) -> None:
+        accelerator, step, most = self.trainer.accelerator, self.step, self.trainer.args.skip_bad_batches
+        loss, norm = accelerator.reduce(step.values(accelerator.device), "mean").tolist()
+        self._write([(step, {"loss": loss, "grad_norm": norm, "skipped": self.num_skipped < most})])
+        what = f"Step {step.number}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
+        if self.num_skipped == most:
+            raise FloatingPointError(
+                f"{what}, after {most} skipped batches (`skip_bad_batches`). Lower `--learning_rate`, lengthen "
+                "`--warmup_steps` or clip by `--max_grad_norm`."
+            )
+        self.num_skipped += 1
+        self._warn(f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}.")
+        # As accelerate has it in the middle of an accumulation, where the optimizer makes no step, and after an
+        # overflow of float16, where the schedule makes none.
+        accelerator.gradient_state._set_sync_gradients(False)
+        self.trainer.optimizer._is_overflow = True
+        step.undo()
+
+    def _snapshot(self) -> Callable[[], None]:
+        """Random numbers of dropout, and the sum of the losses, to which `Trainer` adds the step before it ends."""
+        trainer, device = self.trainer, self.trainer.accelerator.device
+        modules = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
+        loss, states = trainer._tr_loss.clone(), [module.get_rng_state() for module in modules]
+
+        def undo() -> None:
+            trainer._tr_loss.copy_(loss)
+            for module, state in zip(modules, states, strict=True):
+                module.set_rng_state(state)
+            # The means of the loss, of this log and of the run, are over the steps that were made.
+            trainer._globalstep_last_logged += 1
+            trainer.totals.first_step += 1
+
+        return undo
+
+    # ---- Where examples come from -----------------------------------------------------------------------------------
+
+    def _write(self, found: Sequence[tuple[Step, dict[str, Any]]]) -> None:
+        """Add a line for each of the steps to `spikes.jsonl`, with what each process has read for it."""
+        of_processes = gather_object([[self._examples(step) for step, _ in found]])
+        if not self.trainer.is_world_process_zero():
+            return
+        path = Path(self.trainer.args.output_dir, SPIKES_FILE)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            for (step, what), examples in zip(found, zip(*of_processes, strict=True), strict=True):
+                file.write(json.dumps({"step": step.number, **what, "examples": examples}) + "\n")
+
+    def _examples(self, step: Step) -> dict[str, Any]:
+        """What this process has read for a step: positions in a stream, or indices of the data set."""
+        names = getattr(self.trainer.train_dataset, "source_names", ())  # of a mixture
+        counts = Counter(number for source in step.sources for number in source.tolist())
+        sources = {names[n] if n < len(names) else f"source {n}": count for n, count in counts.items()}
+        found: dict[str, Any] = {"sources": sources} if sources else {}
+        if step.positions:
+            return found | {"stream_positions": [[int(number) for number in position] for position in step.positions]}
+        accumulation = self.trainer.args.gradient_accumulation_steps
+        loader = self.trainer.callback_handler.train_dataloader
+        done = step.number - 1
+        steps_per_epoch = max(1, -(-len(loader) // accumulation)) if has_length(loader) else done + 1
+        epoch, first = done // steps_per_epoch, done % steps_per_epoch * accumulation
+        sampler = innermost_sampler(loader)
+        if isinstance(sampler, torch.utils.data.RandomSampler) and not hasattr(sampler, "set_epoch"):  # of no seed
+            return found | {"epoch": epoch, "batches": [first, first + accumulation]}
+        set_epoch_of_sampler(loader, epoch, self.trainer.args)  # as the trainer does before it reads an epoch
+        batches = islice(loader.batch_sampler, first, first + accumulation)
+        return found | {"indices": [index for batch in batches for index in batch]}

@@ -1,0 +1,103 @@
+import errno
+import resource
+import signal
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from safetensors.torch import save_file
+
+from hf_depth.disk import (
+    damaged_file,
+    file_entries,
+    is_full_disk,
+    list_files,
+    read_manifest,
+    replace_text,
+    write_manifest,
+)
+
+
+class DiskTestCase(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+
+class FilesTest(DiskTestCase):
+    def test_a_manifest_lists_files_of_folders(self):
+        (self.folder / "global_step3").mkdir()
+        for name in ("config.json", "global_step3/config.json"):
+            (self.folder / name).write_text("{}")
+        files = file_entries(self.folder, list_files(self.folder), sync=True)
+        self.assertEqual(files["global_step3/config.json"], files["config.json"])
+        write_manifest(self.folder, files, step=3)
+        self.assertEqual(read_manifest(self.folder), {"step": 3, "files": files})
+        self.assertIsNone(damaged_file(self.folder, files))
+        (self.folder / "config.json").write_text("[]")
+        self.assertIn("config.json has another content", damaged_file(self.folder, files))
+        self.assertIsNone(damaged_file(self.folder, files, check_hashes=False))
+
+    def test_a_text_is_there_as_a_whole_or_as_it_was(self):
+        path = self.folder / "all_results.json"
+        replace_text(path, "before")
+        with mock.patch("os.fsync", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            with self.assertRaises(OSError):
+                replace_text(path, "after")
+        self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "before")])
+        replace_text(path, "after")
+        self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "after")])
+
+    def test_two_processes_may_replace_a_text_at_the_same_time(self):
+        path = self.folder / "all_results.json"
+
+        def other_process(_):
+            with mock.patch("os.getpid", return_value=1), mock.patch("os.fsync"):
+                replace_text(path, "of the other one")
+
+        with mock.patch("os.fsync", side_effect=other_process):
+            replace_text(path, "of this one")
+        self.assertEqual([(one.name, one.read_text()) for one in path.parent.iterdir()], [(path.name, "of this one")])
+
+
+class FullDiskTest(DiskTestCase):
+    @parameterized.parameters("torch", "safetensors", "text")
+    def test_a_file_that_cannot_grow_is_told_from_other_errors(self, how):
+        path = self.folder / "large"
+        write = {
+            "torch": lambda: torch.save(torch.zeros(10_000), path),
+            "safetensors": lambda: save_file({"weight": torch.zeros(10_000)}, path),
+            "text": lambda: path.write_text("0" * 40_000),
+        }[how]
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(signal.signal, signal.SIGXFSZ, signal.signal(signal.SIGXFSZ, signal.SIG_IGN))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+        try:
+            with self.assertRaises(Exception) as caught:
+                write()
+            self.assertTrue(is_full_disk(caught.exception, self.folder), caught.exception)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    def test_other_errors_are_not_taken_for_a_full_disk(self):
+        torch.save(torch.zeros(1000), self.folder / "whole.pt")
+        (self.folder / "cut.pt").write_bytes((self.folder / "whole.pt").read_bytes()[:2000])
+        for fail in (
+            lambda: torch.load(self.folder / "cut.pt"),
+            lambda: torch.save(torch.zeros(1), self.folder / "gone" / "file.pt"),
+            lambda: Path(self.folder, "gone", "file").write_text("{}"),
+        ):
+            with self.assertRaises(Exception) as caught:
+                fail()
+            self.assertFalse(is_full_disk(caught.exception, self.folder), caught.exception)
+        # What torch says when a file system fails for another reason.
+        error = RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+        self.assertFalse(is_full_disk(error, self.folder))
+
+
+if __name__ == "__main__":
+    absltest.main()

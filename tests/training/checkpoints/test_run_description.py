@@ -1,0 +1,533 @@
+import functools
+import json
+import logging
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import torch
+from absl.testing import absltest, parameterized
+from datasets import Dataset
+
+from helpers import TESTS, tiny_tokenizer
+from hf_depth import DepthTrainingArguments, SpanCorruptionObjective, TaskDataset, TaskTrainingArguments, get_task
+from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
+from hf_depth.arguments.model_args import ModelArguments
+from hf_depth.data.mixture import Mixing, mix_examples
+from hf_depth.data.shard_preparation import prepare_shards
+from hf_depth.training.checkpoints.run_description import (
+    check_same_run,
+    describe_data,
+    describe_evaluation,
+    describe_run,
+    describe_training,
+    keep_known,
+)
+from hf_depth.training.runs import Run
+from tiny_training import TrainingTestCase, mixture, parameters, stream, tiny_model, trainer
+
+ARGUMENTS = {
+    "do_train": True,
+    "max_steps": 2,
+    "save_strategy": "steps",
+    "save_steps": 2,
+    "optim": "adamw_torch",
+    "learning_rate": 0.01,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+}
+
+BATCHES = {"dispatch_batches": False}
+# The scores choose the weights.
+CHOOSES = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+
+
+@functools.cache
+def first_run() -> tempfile.TemporaryDirectory:
+    """A folder with a run of two steps."""
+    folder = tempfile.TemporaryDirectory()
+    execute(folder.name, {"noise": 0.3})
+    return folder
+
+
+def execute(folder: str, describe: dict, number_of_rows: int = 8, evaluation_rows: int = 7, **changes):
+    run_trainer = trainer("depth", folder, number_of_rows=number_of_rows, **ARGUMENTS | changes)
+    run_trainer.eval_dataset = run_trainer.eval_dataset[:evaluation_rows]
+    run = Run.find(run_trainer.args, describe)
+    run_trainer.model = run.restore(run_trainer.model)
+    with mock.patch("hf_depth.training.runs.plot_losses"):  # takes longer than these runs
+        run.execute(run_trainer)
+    return run_trainer
+
+
+class ContinuedRunTest(TrainingTestCase):
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(first_run().name, self.folder, dirs_exist_ok=True)
+
+    def find(self, describe=None, **changes):
+        """What stands before the data are prepared, for one more step."""
+        arguments = {"disable_tqdm": True, "use_cpu": True, "max_grad_norm": 0.0} | ARGUMENTS | {"max_steps": 3}
+        return Run.find(DepthTrainingArguments(self.folder, **arguments | changes), {"noise": 0.3} | (describe or {}))
+
+    def continued(self, **changes):
+        return execute(self.folder, {"noise": 0.3}, **{"max_steps": 3} | changes)
+
+    def rates(self, run_trainer):
+        return [log["learning_rate"] for log in run_trainer.state.log_history if "learning_rate" in log]
+
+    @parameterized.parameters(
+        ({"seed": 1}, r"seed 42 \(now 1\)"),
+        ({"data_seed": 1}, r"data_seed None \(now 1\)"),
+        ({"dataloader_drop_last": True}, r"dataloader_drop_last False \(now True\)"),
+        ({"train_sampling_strategy": "sequential"}, r"train_sampling_strategy random \(now sequential\)"),
+        ({"average_tokens_across_devices": False}, r"average_tokens_across_devices True \(now False\)"),
+        ({"max_grad_norm": 1.0}, r"max_grad_norm 0.0 \(now 1.0\)"),
+        ({"bf16": True}, r"bf16 False \(now True\)"),
+        ({"bf16": True, "residual_dtype": "bfloat16"}, r"residual_dtype float32 \(now bfloat16\)"),
+        ({"sentence_loss_coefficient": 2.0}, r"sentence_loss_coefficient 1.0 \(now 2.0\)"),
+        ({"gradient_accumulation_steps": 2}, r"gradient_accumulation_steps 1 \(now 2\)"),
+        ({"per_device_train_batch_size": 4}, r"per_device_train_batch_size 8 \(now 4\)"),
+        ({"learning_rate": 0.5}, r"learning_rate 0.01 \(now 0.5\)"),
+        ({"weight_decay": 0.5}, r"weight_decay 0.0 \(now 0.5\)"),
+        ({"adam_beta1": 0.8}, r"adam_beta1 0.9 \(now 0.8\)"),
+        ({"adam_beta2": 0.99}, r"adam_beta2 0.999 \(now 0.99\)"),
+        ({"adam_epsilon": 1e-6}, r"adam_epsilon 1e-08 \(now 1e-06\)"),
+        ({"lr_scheduler_type": "cosine", "warmup_steps": 1}, r"lr_scheduler_type linear \(now cosine\).*warmup_steps"),
+        (
+            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 0.3}},
+            r"lr_scheduler_kwargs None \(now \{'num_cycles': 0.3\}\)",
+        ),
+        ({"describe": {"noise": 0.5}}, r"noise 0.3 \(now 0.5\)"),
+        ({"accelerator_config": BATCHES | {"split_batches": True}}, r"split_batches False \(now True\)"),
+        ({"accelerator_config": BATCHES | {"even_batches": False}}, r"even_batches True \(now False\)"),
+        ({"accelerator_config": BATCHES | {"dispatch_batches": True}}, r"dispatch_batches False \(now True\)"),
+        ({"accelerator_config": BATCHES | {"use_seedable_sampler": False}}, "use_seedable_sampler True"),
+    )
+    def test_what_would_make_other_weights_is_refused_unless_it_is_allowed(self, changes, message):
+        with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
+            self.find(**changes)
+        with self.assertLogs("hf_depth", logging.WARNING) as logs:
+            self.find(**changes, allow_changed_arguments=True)
+        self.assertRegex("".join(logs.output), message)
+
+    def test_other_data_are_refused_unless_they_are_allowed(self):
+        message = r"train_examples 8 \(now 9\), train_examples_hash"
+        with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
+            self.continued(number_of_rows=9)
+        with self.assertLogs("hf_depth", logging.WARNING) as logs:
+            continued = self.continued(number_of_rows=9, allow_changed_arguments=True)
+        self.assertRegex("".join(logs.output), message)
+        self.assertEqual(continued.state.global_step, 3)
+
+    def test_a_run_that_is_described_by_its_checkpoint_states_on_what_is_not_known_now(self):
+        path = max(Path(self.folder).glob("checkpoint-*")) / "run.json"
+        args = self.find().args
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset_content": ["a commit"]}))
+        with mock.patch("hf_depth.training.runs.checkpoint_to_resume", return_value=str(path.parent)):
+            run = Run.find(args, lambda saved: {"noise": saved["noise"], "dataset_content": None})
+        self.assertEqual(run.description, {"noise": 0.3, "dataset_content": ["a commit"]})
+
+    def test_another_optimizer_is_refused_before_anything_is_loaded(self):
+        for allow in (False, True):
+            with self.assertRaisesRegex(
+                ValueError, "optim adamw_torch .now adafactor.*No flag allows another `optim`"
+            ):
+                self.find(optim="adafactor", allow_changed_arguments=allow)
+        with self.assertRaisesRegex(ValueError, r"optim_args None \(now scale_parameter=True\)"):
+            self.find(optim="adafactor", optim_args="scale_parameter=True")
+        self.continued(optim="adamw_torch_fused")  # has the same state
+
+    @parameterized.parameters({"learning_rate": 0.1}, {"weight_decay": 0.1}, {"warmup_steps": 1})
+    def test_what_deepspeed_restores_is_refused_however_it_was_configured(self, **changes):
+        args = self.find(**changes, allow_changed_arguments=True).args
+        args.deepspeed_plugin = object()  # by `accelerate launch` there is no `args.deepspeed`
+        (name,) = changes
+        with self.assertRaisesRegex(ValueError, f"No flag allows another `{name}`"):
+            Run.find(args, {"noise": 0.3})
+
+    def test_a_schedule_with_a_state_of_its_own_is_refused(self):
+        changes = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1}
+        with self.assertRaisesRegex(ValueError, "No flag allows another `lr_scheduler_type`"):
+            self.find(**changes, allow_changed_arguments=True)
+
+    @parameterized.parameters(
+        {"logging_steps": 2, "save_steps": 1, "save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 1},
+        {"dataloader_num_workers": 1, "per_device_eval_batch_size": 2, "predict_with_generate": True},
+    )
+    def test_what_does_not_change_the_weights_may_change(self, **changes):
+        self.assertTrue(self.find(**changes).do_train)
+
+    def test_scores_that_choose_the_weights_are_of_one_evaluation(self):
+        self.folder = f"{self.folder}/chosen"
+        execute(self.folder, {"noise": 0.3}, **CHOOSES)
+        for changes, message in (
+            ({"evaluation_rows": 3}, r"eval_examples 7 \(now 3\), eval_examples_hash"),
+            ({"greater_is_better": True}, r"greater_is_better False \(now True\)"),
+            ({"metric_for_best_model": "eval_reconstruction_loss"}, "metric_for_best_model loss"),
+        ):
+            with self.assertRaisesRegex(ValueError, message + ".*--allow_changed_arguments true"):
+                self.continued(**CHOOSES | changes)
+        again = {"max_steps": 2, "generation_num_beams": 2, "evaluation_rows": 3}
+        self.continued(**CHOOSES | again)  # the run is finished, and is evaluated in another way
+        self.continued(**CHOOSES | {"load_best_model_at_end": False, "evaluation_rows": 3})
+
+    def test_an_older_checkpoint_that_does_not_state_its_evaluation_is_continued(self):
+        self.folder = f"{self.folder}/chosen"
+        execute(self.folder, {"noise": 0.3}, **CHOOSES)
+        run_file = Path(self.folder, "checkpoint-2", "run.json")
+        stated = {name: value for name, value in json.loads(run_file.read_text()).items() if "eval" not in name}
+        run_file.write_text(json.dumps(stated))
+        run_file.with_name("manifest.json").unlink()
+        self.assertEqual(self.continued(**CHOOSES, evaluation_rows=3).state.global_step, 3)
+
+    def test_a_run_whose_length_changes_says_so_and_follows_the_new_schedule(self):
+        with self.assertLogs("hf_depth", logging.WARNING) as logs:
+            continued = self.continued(max_steps=4)
+        self.assertRegex("".join(logs.output), r"max_steps 2 \(now 4\).*schedule `linear` over the new length")
+        # At 0.01 of 2 steps, then of 4.
+        self.assertEqual(self.rates(continued), [0.01, 0.005, 0.005, 0.0025])
+
+    def test_settings_of_the_optimizer_and_the_schedule_are_those_of_the_arguments(self):
+        settings = {"learning_rate": 0.5, "weight_decay": 0.25, "adam_beta1": 0.8, "lr_scheduler_type": "constant"}
+        continued = self.continued(**settings, allow_changed_arguments=True)
+        self.assertEqual(self.rates(continued)[-1], 0.5)
+        for group in continued.optimizer.param_groups:
+            self.assertEqual((group["lr"], group["betas"][0]), (0.5, 0.8))
+        self.assertEqual({group["weight_decay"] for group in continued.optimizer.param_groups}, {0.0, 0.25})
+
+    def test_the_first_step_takes_the_new_learning_rate(self):
+        before = parameters(tiny_model("depth").from_pretrained(self.folder))
+        continued = self.continued(learning_rate=0.0, allow_changed_arguments=True)
+        for name, value in parameters(continued.model).items():
+            self.assertTrue(torch.equal(value, before[name]), name)
+
+    def test_an_older_checkpoint_that_states_less_is_continued(self):
+        Path(self.folder, "checkpoint-2", "run.json").write_text('{"noise": 0.3}')
+        Path(self.folder, "checkpoint-2", "manifest.json").unlink()
+        self.assertTrue(self.find(describe={"lengths": 5}, seed=7).do_train)
+        with self.assertRaisesRegex(ValueError, "noise"):
+            self.find(describe={"noise": None})
+
+    def test_an_older_checkpoint_that_states_what_is_free_now_is_continued(self):
+        run_file = Path(self.folder, "checkpoint-2", "run.json")
+        run_file.write_text(json.dumps(json.loads(run_file.read_text()) | {"pad_to_max_length": False}))
+        Path(self.folder, "checkpoint-2", "manifest.json").unlink()
+        self.assertTrue(self.find(describe={"pad_to_max_length": None}).do_train)
+
+    def test_other_masks_are_another_model(self):
+        with self.assertRaisesRegex(ValueError, "hierarchical_encoder_mask True .now False"):
+            self.find().restore(tiny_model("depth", hierarchical_encoder_mask=False))
+
+
+class DescribeRunTest(TrainingTestCase):
+    def describe(self, **corpus):
+        arguments = (CorpusArguments(**corpus), ObjectiveArguments(mlm_probability=0.3))
+        return describe_run(ModelArguments(), data_args=arguments, script="pretrain_t5.py")
+
+    def test_it_holds_every_flag_that_concerns_training(self):
+        described = self.describe()
+        for name in ("mlm_probability", "max_source_length", "sentence_shuffling_probability", "max_train_samples"):
+            self.assertIn(name, described)
+        for name in ("max_eval_samples", "overwrite_cache", "d_model", "attn_implementation", "pad_to_max_length"):
+            self.assertNotIn(name, described)
+
+    def test_training_files_are_known_by_their_content_wherever_they_are(self):
+        one, other = Path(self.folder, "one.txt"), Path(self.folder, "moved", "other.txt")
+        one.write_text("It rains.")
+        other.parent.mkdir()
+        shutil.copy(one, other)
+        self.assertEqual(self.describe(train_file=[str(one)]), self.describe(train_file=[str(other)]))
+        for content in ("It rained.", "It snows."):
+            other.write_text(content)
+            self.assertNotEqual(self.describe(train_file=[str(one)]), self.describe(train_file=[str(other)]))
+
+    def check(self, saved: dict, now: dict):
+        """Whether a checkpoint of the one run is continued by the other."""
+        Path(self.folder, "run.json").write_text(json.dumps(saved))
+        check_same_run(self.folder, now)
+
+    def test_documents_that_are_held_out_belong_to_a_run(self):
+        for name in ("texts", "more", "even_more"):
+            Path(self.folder, f"{name}.txt").write_text(f"It rains on {name}.")
+        files = {name: [str(Path(self.folder, f"{name}.txt"))] for name in ("texts", "more", "even_more")}
+        saved = self.describe(train_file=files["texts"], streaming=True)
+        validated = self.describe(train_file=files["texts"], streaming=True, validation_file=files["more"])
+        with self.assertRaisesRegex(ValueError, r"documents_held_out 5% \(now 0%\).*--allow_changed_arguments"):
+            self.check(saved, validated)
+        with self.assertRaisesRegex(ValueError, r"documents_held_out 0% \(now 5%\)"):
+            self.check(validated, saved)
+        other = self.describe(train_file=files["texts"], streaming=True, validation_file=files["even_more"])
+        self.check(validated, other)
+        none = {"train_file": files["texts"], "streaming": True, "validation_split_percentage": 0}
+        self.check(self.describe(**none), self.describe(**none, validation_file=files["more"]))
+        del saved["documents_held_out"]  # of an earlier release
+        self.check(saved, validated)
+
+    @parameterized.parameters(False, True)
+    def test_a_folder_that_is_streamed_is_known_by_its_files(self, mixed):
+        data = Path(self.folder, "data")
+        data.mkdir()
+
+        def described():
+            if mixed:
+                return self.describe(dataset_mixture=[f"name=a,weight=1,dataset_name={data}"], streaming=True)
+            return self.describe(dataset_name=str(data), streaming=True)
+
+        name = "dataset_content of a" if mixed else "dataset_content"
+        (data / "train.jsonl").write_text('{"text": "It rains."}\n')
+        saved = described()
+        (data / "train.jsonl").touch()
+        self.check(saved, described())
+        (data / "train.jsonl").write_text('{"text": "It snows."}\n')
+        with self.assertRaisesRegex(ValueError, name + r" \['22 bytes .*\(now \['22 bytes"):
+            self.check(saved, described())
+        (data / "train.jsonl").write_text('{"text": "It rains."}\n')
+        (data / "validation.jsonl").write_text('{"text": "It snows."}\n')
+        with self.assertRaisesRegex(ValueError, r"documents_held_out.* 5% \(now 0%\)"):
+            self.check(saved, described())
+
+    def test_what_is_not_known_without_a_connection_is_not_compared(self):
+        known = {"dataset_name": "some/data", "dataset_content": ["hf://datasets/some/data@1"]}
+        unknown = self.describe(dataset_name="some/data", streaming=True)
+        self.assertIsNone(unknown["dataset_content"])
+        self.check(known, unknown)
+        self.check(unknown, unknown | known)
+        with self.assertRaisesRegex(ValueError, "dataset_content.*data@1.*data@2"):
+            self.check(known, known | {"dataset_content": ["hf://datasets/some/data@2"]})
+
+    @parameterized.parameters(False, True)
+    def test_a_stream_goes_on_with_the_commit_that_it_began_with(self, mixed):
+        hub = {None: "a" * 40, "v1": "a" * 40, "a" * 40: "a" * 40}
+
+        def builder(name, config, cache_dir, revision):
+            files = {"train": [f"hf://datasets/{name}@{hub[revision]}/train.jsonl"]}
+            return SimpleNamespace(config=SimpleNamespace(data_files=files))
+
+        def resumed(saved, **named):
+            source = {"name": "a", "weight": 1, "dataset_name": "some/data"} | named
+            given = {f"dataset_{name}": value for name, value in named.items()} | {"dataset_name": "some/data"}
+            given = {"dataset_mixture": [json.dumps(source)]} if mixed else given
+            corpus = CorpusArguments(**given, streaming=True)
+            corpus.keep_commits(saved)
+            self.check(saved, described := describe_run(ModelArguments(), data_args=(corpus,)))
+            corpus.keep_commits(described)
+            loaded = corpus.for_loading()
+            return loaded["dataset_mixture"][0].revision if mixed else loaded["revision"]
+
+        self.enter_context(mock.patch("hf_depth.data.corpus.load_dataset_builder", builder))
+        source = {"dataset_mixture": ["name=a,weight=1,dataset_name=some/data"]} if mixed else None
+        saved = self.describe(**source or {"dataset_name": "some/data"}, streaming=True)
+        saved = {name: value for name, value in saved.items() if name not in asdict(ObjectiveArguments())}
+        del saved["script"]
+        self.assertEqual(resumed({}), "a" * 40)  # a new run reads what it states
+        hub[None] = "b" * 40
+        self.assertEqual(resumed(saved), "a" * 40)
+        self.assertEqual(resumed({}), "b" * 40)
+        self.assertEqual(resumed(saved, revision="v1"), "v1")
+        hub["main"] = "b" * 40
+        with self.assertRaisesRegex(ValueError, r"dataset_content.*@aaa.*\(now .*@bbb.*--allow_changed_arguments"):
+            resumed(saved, revision="main")
+
+    @parameterized.parameters("", " of a")
+    def test_what_is_not_known_for_a_while_stays_known(self, source):
+        known = {f"dataset_content{source}": ["hf://datasets/some/data@1"], "base_weights": ["5 bytes"]}
+        named = {f"dataset_name{source}": "some/data", "model_name_or_path": "base", "noise": 0.3}
+        Path(self.folder, "run.json").write_text(json.dumps(named | known))
+        unknown = dict.fromkeys(known)
+        self.assertEqual(keep_known(self.folder, named | unknown), named | known)
+        self.assertEqual(keep_known(self.folder, named | unknown | {"noise": 0.5}), named | known | {"noise": 0.5})
+        for now in ({f"dataset_name{source}": "other/data"}, {f"dataset_content{source}": ["2"], "base_weights": []}):
+            self.assertEqual(keep_known(self.folder, named | unknown | now), named | unknown | now)
+        self.assertEqual(keep_known(self.folder, named), named)
+        Path(self.folder, "run.json").unlink()
+        self.assertEqual(keep_known(self.folder, unknown), unknown)
+
+    def test_other_weights_in_the_folder_of_the_base_model_are_another_base(self):
+        base, described = Path(self.folder, "base"), []
+        for seed in (0, 0, 1):
+            tiny_model("t5", seed).save_pretrained(base)
+            described.append(describe_run(ModelArguments(model_name_or_path=str(base))))
+        self.check(described[0], described[1])
+        with self.assertRaisesRegex(ValueError, "base_weights"):
+            self.check(described[0], described[2])
+
+    def base(self, name: str) -> Path:
+        """A folder with a base model and its tokenizer, always the same ones."""
+        folder = Path(self.folder, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model.safetensors").write_bytes(bytes(range(256)))
+        (folder / "tokenizer.json").write_text("{}")
+        (folder / "config.json").write_text("{}")
+        return folder
+
+    def test_what_is_in_a_folder_counts_not_how_it_is_named(self):
+        base = self.base("base")
+        saved = describe_run(ModelArguments(model_name_or_path=str(base), tokenizer_name=str(base)))
+        Path(self.folder, "link").symlink_to(base)
+        moved = shutil.copytree(base, Path(self.folder, "moved"))
+        for name in (f"{base}/", os.path.relpath(base), f"{self.folder}/link", str(moved)):
+            for arguments in ({"tokenizer_name": name}, {}):  # the tokenizer is that of the base model anyway
+                self.check(saved, describe_run(ModelArguments(model_name_or_path=name, **arguments)))
+        (moved / "tokenizer.json").write_text('{"version": "1.0"}')
+        other = describe_run(ModelArguments(model_name_or_path=str(base), tokenizer_name=str(moved)))
+        with self.assertRaisesRegex(ValueError, "tokenizer_name .*base .now .*moved.*No flag allows another `tokeni"):
+            self.check(saved, other)
+        saved = describe_run(ModelArguments(config_name=str(base)))
+        self.check(saved, describe_run(ModelArguments(config_name=f"{self.folder}/link/config.json")))
+        (moved / "config.json").write_text('{"d_model": 8}')
+        with self.assertRaisesRegex(ValueError, "config_name .*base .now .*moved.*No flag allows another `config"):
+            self.check(saved, describe_run(ModelArguments(config_name=str(moved))))
+
+    @parameterized.parameters(("depth", 0.3, 0.15), ("t5", 0.15, 0.3))
+    def test_a_default_that_is_written_out_is_the_default(self, model_type, default, other):
+        left_out, written, changed = (
+            describe_run(ModelArguments(model_type=model_type), data_args=(ObjectiveArguments(mlm_probability=value),))
+            for value in (None, default, other)
+        )
+        self.check(left_out, written)
+        self.check(written, left_out)
+        with self.assertRaisesRegex(ValueError, rf"mlm_probability {default} \(now {other}\)"):
+            self.check(left_out, changed)
+
+    def test_a_checkpoint_of_an_earlier_release_is_known(self):
+        text = Path(self.folder, "text.txt")
+        text.write_text("It rains.\n\nIt snows.\n")
+        base = self.base("base")
+        saved = json.loads((TESTS / "fixtures/old_run.json").read_text().replace("{folder}", self.folder))
+
+        def described(**objective):
+            names = ModelArguments(model_name_or_path=f"{base}/", tokenizer_name=f"{base}/.")
+            data_args = (CorpusArguments(train_file=[str(text)]), ObjectiveArguments(**objective))
+            return saved | describe_run(names, data_args=data_args, script="pretrain_t5.py")
+
+        self.check(saved, described())
+        self.check(saved, described(mlm_probability=0.3))
+        with self.assertRaisesRegex(ValueError, r"^[^,]*, which has max_source_length 512 \(now 256\)\. "):
+            self.check(saved, described(max_source_length=256))
+        text.write_text("It hails.\n\nIt snows.\n")
+        with self.assertRaisesRegex(ValueError, "has train_file .'21 bytes .*allow_changed_arguments"):
+            self.check(saved, described())
+
+    @parameterized.parameters(
+        ("hf_depth.data.sentences._version", lambda library: "99", "sentences"),
+        ("hf_depth.data.tokenization.tokenizers.__version__", "99", "tokenizers"),
+        ("hf_depth.data.streams.READING_VERSION", 99, "readers"),
+    )
+    def test_a_stream_is_known_by_what_makes_examples_of_it(self, changed, value, name):
+        for make in (stream, functools.partial(mixture, streaming=True, packing=True)):
+            saved = describe_data(make("depth"))
+            self.check(saved, describe_data(make("depth")))
+            with mock.patch(changed, value):
+                now = describe_data(make("depth"))
+            message = rf"stream_versions .*\(now .*'{name}': [^,]*99.*--allow_changed_arguments"
+            with self.assertRaisesRegex(ValueError, message):
+                self.check(saved, now)
+
+    def test_examples_of_a_task_to_evaluate_on_are_known_by_their_content(self):
+        args = TaskTrainingArguments(self.folder, use_cpu=True)
+
+        def described(*sentences):
+            rows = Dataset.from_dict({"sentence1": sentences, "sentence2": sentences, "label": [0] * len(sentences)})
+            ids = {"input_ids": [[len(text), 1] for text in sentences], "labels": [[8, 1]] * len(sentences)}
+            examples = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))
+            return describe_evaluation(args, {"rte": examples})
+
+        self.assertEqual(described("A.", "Bc."), described("A.", "Bc."))
+        self.assertContainsSubset({"eval_examples": 2, "prediction_mode": "generate"}, described("A.", "Bc."))
+        self.assertNotEqual(described("A.", "Bc."), described("A.", "Bcd."))
+        self.assertNotIn("eval_examples", describe_evaluation(args, None))
+
+    def test_shards_are_known_by_their_content_and_stand_for_the_text(self):
+        objective, described = SpanCorruptionObjective(tiny_tokenizer()), {}
+        for name, text in (("one", "It rains."), ("same", "It rains."), ("other", "It snows.")):
+            folder = str(Path(self.folder, name))
+            prepare_shards({"train": Dataset.from_dict({"text": [text]})}, objective, folder)
+            described[name] = self.describe(tokenized_dataset_dir=folder, shard_megabytes=len(name))
+        self.assertEqual(described["one"], described["same"])
+        self.assertNotEqual(described["one"], described["other"])
+        self.assertNotIn("validation_split_percentage", described["one"])
+        self.assertEqual(self.describe().get("tokenized_dataset_dir"), None)
+
+    def test_each_setting_of_a_mixture_is_compared_by_its_name(self):
+        first, second = Path(self.folder, "one.txt"), Path(self.folder, "two.txt")
+        first.write_text("It rains.")
+        second.write_text("It snows.")
+        sources = [f"name=a,weight=2,train_file={first}", f"name=b,weight=1,train_file={second}"]
+        saved = self.describe(dataset_mixture=sources)
+        checkpoint = Path(self.folder, "checkpoint-2")
+        checkpoint.mkdir()
+        (checkpoint / "run.json").write_text(json.dumps(saved))
+        check_same_run(checkpoint, self.describe(dataset_mixture=[*sources]))
+        shutil.copy(first, Path(self.folder, "moved.txt"))
+        for changes, difference in (
+            ({"dataset_mixture": [sources[0].replace("=2", "=3"), sources[1]]}, r"weight of a 2\.0 \(now 3\.0\)"),
+            (
+                {"dataset_mixture": [sources[0] + ",text_column=body", sources[1]]},
+                r"text_column of a None \(now body\)",
+            ),
+            ({"dataset_mixture": sources[:1]}, r"mixture_sources \['a', 'b'\] \(now \['a'\]\)"),
+            ({"dataset_mixture": sources[::-1]}, r"mixture_sources \['a', 'b'\] \(now \['b', 'a'\]\)"),
+            ({"dataset_mixture": sources, "mixture_temperature": 2.0}, r"mixture_temperature 1\.0 \(now 2\.0\)"),
+            ({"dataset_mixture": [sources[0], f"name=b,weight=1,train_file={first}"]}, "train_file of b"),
+            ({"train_file": [str(first)]}, r"train_file None \(now"),
+        ):
+            with self.assertRaisesRegex(ValueError, difference):
+                check_same_run(checkpoint, self.describe(**changes))
+        moved = [sources[0].replace("one", "moved"), sources[1]]
+        check_same_run(checkpoint, self.describe(dataset_mixture=moved))
+        with self.assertRaisesRegex(ValueError, r"documents_held_out of b 5% \(now 0%\)"):
+            check_same_run(
+                checkpoint, self.describe(dataset_mixture=[sources[0], sources[1] + ",validation_file=c.txt"])
+            )
+
+    def test_a_mixture_of_examples_is_known_by_all_its_sources(self):
+        def described(*sizes):
+            parts = {str(i): Dataset.from_dict({"input_ids": [[i, 1]] * size}) for i, size in enumerate(sizes)}
+            return describe_data(
+                mix_examples(parts, Mixing({"0": 1, "1": 1}, 1.0, "all_exhausted_without_replacement"))
+            )
+
+        self.assertEqual(described(3, 4), described(3, 4))
+        self.assertEqual(described(3, 4)["train_examples"], described(4, 3)["train_examples"])
+        self.assertNotEqual(described(3, 4)["train_examples_hash"], described(4, 3)["train_examples_hash"])
+
+    def test_the_number_of_processes_belongs_to_a_run(self):
+        args = DepthTrainingArguments(self.folder, use_cpu=True)
+        with mock.patch.object(DepthTrainingArguments, "world_size", 2):
+            self.assertEqual(describe_training(args)["num_processes"], 2)
+
+    def test_examples_are_known_by_their_content(self):
+        examples = [{"input_ids": [i, 1]} for i in range(100)]
+        dataset = Dataset.from_list(examples)
+        self.assertEqual(describe_data(dataset), describe_data(examples))
+        self.assertEqual(describe_data(dataset.with_format("numpy")), describe_data(examples))
+        arrays = [{"input_ids": np.array([i, 1])} for i in range(100)]
+        self.assertEqual(describe_data(arrays), describe_data(examples))
+        self.assertNotEqual(describe_data(examples[::-1]), describe_data(examples))
+        self.assertNotEqual(describe_data(examples[:-1]), describe_data(examples))
+        self.assertEqual(describe_data(Dataset.from_list([])), {"train_examples": 0} | describe_data([]))
+        self.assertEqual(describe_data(dataset.to_iterable_dataset()), {})
+
+
+class LengthTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"max_steps": 0}, "`max_steps` must be at least 1, got 0.*num_train_epochs.*do_train"),
+        ({"max_steps": -2}, "`max_steps` must be at least 1, got -2"),
+        ({"num_train_epochs": 0}, "`num_train_epochs` must be above 0, got 0"),
+        ({"num_train_epochs": -1.5}, "`num_train_epochs` must be above 0, got -1.5"),
+        ({"num_train_epochs": float("nan")}, "`num_train_epochs` must be above 0 and finite, got nan"),
+        ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint.*SIGTERM"),
+    )
+    def test_arguments_that_train_nothing_or_inexactly_are_refused(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            DepthTrainingArguments("unused", use_cpu=True, **arguments)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,309 @@
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+from transformers import TrainerCallback
+
+from helpers import process_environment
+from hf_depth.training.checkpoints import stopping
+from hf_depth.training.checkpoints.stopping import REQUEUE_STATUS, Interrupted, end_on_signals
+from hf_depth.training.runs import Run
+from tiny_training import RunTestCase, parameters, trainer
+
+ARGUMENTS = {
+    "do_train": True,
+    "num_train_epochs": 2,
+    "max_steps": -1,
+    "per_device_train_batch_size": 2,  # 2 steps in each of 2 epochs,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 0.1,
+    "save_strategy": "steps",
+    "save_steps": 100,
+}
+STRATEGIES = {
+    "steps": {"eval_strategy": "steps", "eval_steps": 3, "save_steps": 3},
+    "every_step": {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True},
+    "epochs": {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+    "evaluated_epochs": {"eval_strategy": "epoch", "logging_strategy": "epoch", "save_steps": 2},
+    "best": {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "metric_for_best_model": "loss"},
+    "worst": {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "save_total_limit": 1}  # the first one
+    | {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True},
+    "stream": {"streaming": True, "max_steps": 4, "logging_steps": 1, "dataloader_num_workers": 2},
+}
+
+
+class Kill(TrainerCallback):
+    """Sends a signal to its own process at an event of one step."""
+
+    def __init__(self, event, step=None, signum=signal.SIGTERM):
+        setattr(self, event, lambda args, state, *_, **__: self.kill(state, step, signum))
+        self.evaluations = 0
+
+    def kill(self, state, step, signum):
+        if step in (None, state.global_step):
+            os.kill(os.getpid(), signum)
+
+    def on_evaluate(self, *args, **kwargs):
+        self.evaluations += 1
+
+
+class SignalTestCase(RunTestCase):
+    def setUp(self):
+        super().setUp()
+        # A shell has SIGINT ignored by what it runs in the background, such as these tests.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
+    def execute(self, *callbacks, number_of_rows=8, **changes):
+        """Execute a run of a tiny model with callbacks added; returns its trainer, also after a signal."""
+        run_trainer = trainer("depth", self.folder, number_of_rows=number_of_rows, **ARGUMENTS | changes)
+        for callback in callbacks:
+            run_trainer.add_callback(callback)
+        run = Run.find(run_trainer.args, {})
+        run_trainer.model = run.restore(run_trainer.model)
+        run.execute(run_trainer)
+        return run_trainer
+
+    def checkpoints(self):
+        return sorted(path.name for path in Path(self.folder).glob("checkpoint-*"))
+
+    def assert_same(self, one, other):
+        """The same weights, the same losses in the logs, the same evaluations."""
+        for name, value in parameters(one.model).items():
+            self.assertTrue(torch.equal(value, parameters(other.model)[name]), name)
+        logs = [
+            [
+                (log["step"], log.get("loss"), log.get("eval_loss"))
+                for log in each.state.log_history
+                if "train_loss" not in log
+            ]
+            for each in (one, other)
+        ]
+        self.assertEqual(*logs)
+
+
+class StopOnSignalsTest(SignalTestCase):
+    @parameterized.parameters(
+        ("steps", 2, 3),
+        ("every_step", 3),
+        ("epochs", 1, 2),
+        ("evaluated_epochs", 2),
+        ("best", 2, 3),
+        ("worst", 3),
+        ("stream", 2),
+    )
+    def test_a_run_that_was_interrupted_equals_one_that_was_not(self, strategy, *steps):
+        whole, folder = self.execute(**STRATEGIES[strategy]), self.folder
+        for step in steps:
+            self.folder = f"{folder}/{step}"
+            kill = Kill("on_pre_optimizer_step", step - 1)
+            with self.assertRaises(Interrupted) as caught:
+                self.execute(kill, **STRATEGIES[strategy])
+            self.assertEqual(caught.exception.code, REQUEUE_STATUS)
+            message = f"SIGTERM at step {step}. .*continues from .*checkpoint-{step}"
+            self.assertRegex(caught.exception.message, message)
+            self.assertIn(f"checkpoint-{step}", self.checkpoints())
+            self.assertFalse(Path(self.folder, "model.safetensors").exists())
+            self.assert_same(self.execute(**STRATEGIES[strategy]), whole)
+
+    def test_it_is_not_evaluated_unless_that_is_due(self):
+        kill = Kill("on_pre_optimizer_step", 0)
+        with self.assertRaises(Interrupted):
+            self.execute(kill, **STRATEGIES["epochs"])
+        self.assertEqual(kill.evaluations, 0)
+
+    @parameterized.parameters(signal.SIGTERM, signal.SIGUSR1)
+    def test_a_signal_in_an_evaluation_takes_effect_at_the_next_step(self, signum):
+        with self.assertRaises(Interrupted):
+            self.execute(Kill("on_prediction_step", 2, signum), eval_strategy="steps", eval_steps=2)
+        self.assertEqual(self.checkpoints(), ["checkpoint-3"])
+
+    def test_a_signal_before_the_first_step_takes_effect_after_it(self):
+        with self.assertRaises(Interrupted):
+            self.execute(Kill("on_train_begin"))
+        self.assertEqual(self.checkpoints(), ["checkpoint-1"])
+
+    def test_a_trained_model_is_saved_before_a_run_ends(self):
+        kill = Kill("on_pre_optimizer_step", 3)
+        with self.assertRaisesRegex(Interrupted, "85") as caught:
+            self.execute(kill, do_eval=True)
+        self.assertIn("after the last step", caught.exception.message)
+        self.assertTrue(Path(self.folder, "model.safetensors").exists())
+        self.assertEqual(kill.evaluations, 0)
+
+    def test_signals_that_repeat_are_one_and_a_late_one_ends_at_once(self):
+        class Twice(Kill):
+            def kill(self, *args):
+                super().kill(*args)
+                super().kill(*args)
+
+        with self.assertRaises(Interrupted):
+            self.execute(Twice("on_step_begin", 1))
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+        with mock.patch.object(stopping, "REPEAT_SECONDS", -1.0), self.assertRaises(Interrupted) as caught:
+            self.execute(Twice("on_step_begin", 2))
+        self.assertRegex(caught.exception.message, "at once")
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+
+    def test_handlers_are_as_before_when_training_has_ended(self):
+        before = [signal.getsignal(signum) for signum in stopping.STOP_SIGNALS]
+        with self.assertRaises(Interrupted):
+            self.execute(Kill("on_step_begin"))
+        with mock.patch.object(Kill, "kill", side_effect=ZeroDivisionError), self.assertRaises(ZeroDivisionError):
+            self.execute(Kill("on_step_begin"))
+        self.execute()
+        self.assertEqual([signal.getsignal(signum) for signum in stopping.STOP_SIGNALS], before)
+
+    @parameterized.parameters(
+        ({}, "no checkpoint yet"),
+        ({"save_steps": 2}, "same command again.*checkpoint-2"),
+        ({"save_steps": 2, "resume_from_checkpoint": "false"}, "--resume_from_checkpoint .*checkpoint-2"),
+    )
+    def test_ctrl_c_saves_nothing_and_says_how_to_go_on(self, changes, advice):
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            self.execute(Kill("on_step_end", 3, signal.SIGINT), **changes)
+        self.assertRegex(" ".join(caught.exception.__notes__), advice)
+        self.assertNotIn("checkpoint-3", self.checkpoints())
+
+    @parameterized.parameters((signal.SIGINT, 1), (signal.SIGTERM, 2))
+    def test_the_advice_names_a_checkpoint_of_this_run_not_of_one_that_was_there_before(self, signum, step):
+        self.execute(save_steps=4)
+        with self.assertRaises((KeyboardInterrupt, Interrupted)) as caught:
+            self.execute(Kill("on_step_begin", 1, signum), save_steps=1, resume_from_checkpoint="false")
+        advice = getattr(caught.exception, "message", None) or caught.exception.__notes__[0]
+        self.assertRegex(advice, f"--resume_from_checkpoint .*checkpoint-{step}`")
+
+
+class EndOnSignalsTest(SignalTestCase):
+    def end(self, function):
+        """The exit status and the message of a script that does this."""
+        with contextlib.redirect_stderr(io.StringIO()) as errors, self.assertRaises(SystemExit) as caught:
+            with end_on_signals():
+                function()
+        return caught.exception.code, errors.getvalue()
+
+    @parameterized.parameters(
+        (signal.SIGTERM, REQUEUE_STATUS, "SIGTERM outside of training"),
+        (signal.SIGUSR1, REQUEUE_STATUS, "SIGUSR1 outside of training"),
+        (signal.SIGINT, 130, "Ctrl-C: nothing was saved. Run the same command again"),
+    )
+    def test_a_signal_ends_a_script_with_one_message_and_its_status(self, signum, status, message):
+        before = signal.getsignal(signal.SIGTERM)
+        code, errors = self.end(lambda: os.kill(os.getpid(), signum))
+        self.assertEqual(code, status)
+        self.assertIn(message, errors)
+        self.assertLen(errors.strip().splitlines(), 1)
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
+
+    def test_only_the_first_of_several_processes_speaks(self):
+        with mock.patch.dict(os.environ, {"RANK": "1"}):
+            self.assertEqual(self.end(lambda: os.kill(os.getpid(), signal.SIGINT)), (130, ""))
+
+    def test_an_interrupted_run_ends_a_script_with_what_it_says(self):
+        code, errors = self.end(lambda: self.execute(Kill("on_step_begin", 1)))
+        self.assertEqual(code, REQUEUE_STATUS)
+        self.assertRegex(errors, "SIGTERM at step 2. Run the same command again: it continues from .*checkpoint-2")
+
+    def test_errors_and_exits_stay_what_they_are(self):
+        with self.assertRaises(ZeroDivisionError), end_on_signals():
+            1 / 0  # noqa: B018
+        self.assertEqual(self.end(lambda: exit(2)), (2, ""))
+
+    def test_children_die_of_a_signal(self):
+        def child():
+            pid = os.fork()
+            if pid == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(3)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGTERM)
+            exit(0)
+
+        self.assertEqual(self.end(child), (0, ""))
+
+
+# What a launcher starts: while it "imports", the launcher is killed.
+IMPORTING = """\
+import os, sys, time
+from pathlib import Path
+from hf_depth.training.checkpoints.stopping import end_on_signals
+
+folder, rank = Path(sys.argv[1]), os.environ["RANK"]
+(folder / f"started-{rank}").touch()
+while not (folder / "imported").exists():
+    time.sleep(0.05)
+with end_on_signals():
+    (folder / f"alive-{rank}").touch()
+"""
+
+
+class LauncherTest(SignalTestCase):
+    def start(self) -> subprocess.Popen:
+        """A launcher of two processes which have begun to import."""
+        script = Path(self.folder, "script.py")
+        script.write_text(IMPORTING)
+        launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
+        command = [sys.executable, *launcher, str(script), self.folder]
+        process = subprocess.Popen(command, env=process_environment(), stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        while len(self.marks("started")) < 2 and process.poll() is None:
+            time.sleep(0.05)
+        return process
+
+    def marks(self, name: str) -> list[str]:
+        return sorted(path.name for path in Path(self.folder).glob(f"{name}-*"))
+
+    def test_processes_whose_launcher_was_killed_while_they_imported_end(self):
+        process = self.start()
+        process.kill()
+        process.wait()
+        Path(self.folder, "imported").touch()
+        errors = process.stderr.read()  # up to the end of all that write to it
+        self.assertEqual(errors.count("The launcher of this process was killed before training began"), 1)
+        self.assertEqual(self.marks("alive"), [])
+
+    def test_processes_whose_launcher_lives_go_on(self):
+        process = self.start()
+        Path(self.folder, "imported").touch()
+        self.assertEqual(process.wait(), 0)
+        self.assertEqual(self.marks("alive"), ["alive-0", "alive-1"])
+
+    @parameterized.parameters(
+        {},  # no launcher
+        {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+        {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "no host of that name", "MASTER_PORT": "1"},
+    )
+    def test_a_launcher_of_which_nothing_is_known_is_not_taken_for_a_dead_one(self, **environment):
+        with mock.patch.dict(os.environ, environment):
+            self.assertFalse(stopping._has_lost_its_launcher())
+
+
+class SeveralProcessesTest(SignalTestCase):
+    def test_one_process_that_gets_a_signal_stops_all_of_them(self):
+        launcher = "-m torch.distributed.run --nproc_per_node 2 --standalone".split()
+        command = [sys.executable, *launcher, __file__, self.folder]
+        result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=900)
+        self.assertEqual(result.returncode, 1)  # of the launcher
+        self.assertRegex(result.stderr, f"exitcode *: {REQUEUE_STATUS}")
+        self.assertEqual(result.stderr.count("SIGUSR1 at step 2. Run the same command again"), 1)
+        self.assertEqual(self.checkpoints(), ["checkpoint-2"])
+
+
+def main(folder: str):
+    """One of two processes, of which the second gets a signal."""
+    run_trainer = trainer("depth", folder, **ARGUMENTS)
+    if run_trainer.args.process_index == 1:
+        run_trainer.add_callback(Kill("on_step_begin", 1, signal.SIGUSR1))
+    Run.find(run_trainer.args, {}).execute(run_trainer)
+
+
+if __name__ == "__main__":
+    with end_on_signals():
+        main(sys.argv[1])

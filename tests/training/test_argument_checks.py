@@ -1,0 +1,182 @@
+"""Settings of training and evaluation that cannot work are refused when the arguments are made, or before training."""
+
+from absl.testing import parameterized
+from transformers import GenerationConfig
+
+from hf_depth import DepthTrainer, DepthTrainingArguments, TaskTrainer, TaskTrainingArguments
+from hf_depth.training.runs import Run
+from tiny_tasks import rte_rows, task_dataset
+from tiny_tasks import trainer as task_trainer
+from tiny_training import TrainingTestCase, trainer
+
+EVERY_TWO_STEPS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+
+
+class ArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"optim": "adamw_bnb_8bit"}, "`optim` adamw_bnb_8bit: .*bitsandbytes"),
+        ({"optim": "galore_adamw"}, "`optim` galore_adamw: .*galore_torch"),
+        ({"optim": "lomo"}, "`optim` lomo: .*lomo_optim"),
+        ({"learning_rate": -1.0}, "`learning_rate` must be at least 0, got -1.0"),
+        ({"adam_beta1": 1.0}, "`optim` adamw_scale: `betas` must be at least 0 and below 1"),
+        ({"optim": "adamw_torch", "optim_args": "foo"}, "`optim_args` must be NAME=VALUE.*'foo'"),
+        ({"optim_args": "foo=1"}, "'foo' is no option of adamw_scale"),
+        (
+            {"optim": "adafactor", "optim_args": "scale_parameters=True"},
+            "'scale_parameters' is no option .*Did you mean",
+        ),
+        ({"optim": "sgd", "optim_args": "momentum=0.9,lr=1"}, "'lr' is no option of `optim` sgd"),
+        ({"optim": "sgd", "optim_args": "momentum=-1"}, "`optim` sgd with `optim_args` 'momentum=-1'"),
+        ({"lr_scheduler_kwargs": {"foo": 1}}, "`lr_scheduler_type` cosine with `lr_scheduler_kwargs` .'foo': 1"),
+        ({"lr_scheduler_kwargs": "[1]"}, "`lr_scheduler_kwargs` must be a mapping"),
+        ({"lr_scheduler_type": "cosine_with_min_lr"}, "`lr_scheduler_type` cosine_with_min_lr .*min_lr"),
+        ({"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_end": 1}}, "polynomial .*lr_end"),
+        ({"lr_scheduler_type": "inverse_sqrt", "lr_scheduler_kwargs": {"timescale": 0}}, "inverse_sqrt .*zero"),
+        ({"lr_scheduler_kwargs": "{'min_lr': 1}"}, "`lr_scheduler_kwargs` must be JSON, got \"{'min_lr': 1}\""),
+        ({"dataloader_num_workers": 100_000}, "`dataloader_num_workers` must be between 0 and 1024, got 100000"),
+        ({"eval_strategy": "steps", "eval_steps": 0}, "`eval_steps` must be above 0, got 0"),
+        ({"load_best_model_at_end": True, "save_strategy": "no"}, "`load_best_model_at_end` .*`eval_strategy`"),
+        ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0, got 0.0"),
+        ({"fp16": True}, "`fp16` has no effect on a CPU"),
+        ({"fp16_full_eval": True}, "`fp16_full_eval` has no effect on a CPU"),
+        ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
+        ({"save_strategy": "steps", "save_steps": 0}, "`save_steps` must be above 0, or `save_strategy` be no"),
+        ({"save_strategy": "best"}, "`save_strategy` best compares evaluations.*`eval_strategy`"),
+        ({"report_to": "wanb"}, "There is no `report_to` 'wanb'. Did you mean 'wandb'"),
+        ({"report_to": ["wandb", "mlflow"]}, "`report_to` mlflow needs a package that is not installed"),
+        ({"hub_model_id": "a/b/c"}, "`hub_model_id` 'a/b/c' is no name of a repository: .*'namespace/repo_name'"),
+        ({"label_names": ["foo"]}, "`label_names` .'foo'. is not supported: the labels of all collators are 'labels'"),
+        ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` 0.1 is not supported: the trainers weight"),
+        ({"neftune_noise_alpha": 5.0}, "`neftune_noise_alpha` 5.0 is not supported: it adds noise to the output"),
+        ({"eval_do_concat_batches": False}, "`eval_do_concat_batches` False is not supported"),
+        ({"enable_jit_checkpoint": True}, "`enable_jit_checkpoint` True is not supported.*SIGTERM"),
+        ({"prediction_loss_only": True, "predict_with_generate": True}, "`prediction_loss_only` contradicts"),
+        (
+            {"constrain_sentence_order": True},
+            "`constrain_sentence_order` (is for evaluations that generate|True is not supported)",
+        ),
+    )
+    def test_what_cannot_work_is_refused_by_name(self, arguments, message):
+        for kind in (DepthTrainingArguments, TaskTrainingArguments):
+            with self.assertRaisesRegex(ValueError, message):
+                kind(**{"output_dir": "unused", "use_cpu": True} | arguments)
+
+    def test_a_best_checkpoint_needs_a_metric(self):
+        arguments = {"save_strategy": "best", "eval_strategy": "epoch", "use_cpu": True}
+        with self.assertRaisesRegex(ValueError, "`save_strategy` best needs a `metric_for_best_model`"):
+            DepthTrainingArguments("unused", **arguments)
+        self.assertIsNotNone(DepthTrainingArguments("unused", metric_for_best_model="loss", **arguments))
+        self.assertIsNotNone(TaskTrainingArguments("unused", **arguments))  # has the score
+
+    @parameterized.parameters(
+        ({"batch_eval_metrics": True}, "`batch_eval_metrics` True is not supported"),
+        ({"include_for_metrics": ["inputs"]}, "`include_for_metrics` .* is not supported"),
+        ({"predict_with_generate": False}, "`predict_with_generate` False is not supported.*score_labels"),
+        ({"prediction_loss_only": True}, "`prediction_loss_only` contradicts"),
+    )
+    def test_fine_tuning_refuses_what_its_evaluation_does_not_heed(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            TaskTrainingArguments("unused", use_cpu=True, **arguments)
+
+    @parameterized.parameters(
+        {},
+        {"optim": "adafactor"},
+        {"optim": "sgd", "optim_args": "momentum=0.9, nesterov=true"},
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}, "warmup_steps": 0.1},
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5}, "max_steps": 9},
+        {"save_strategy": "no", "save_steps": 0},
+        {"bf16": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+        {"accelerator_config": {"split_batches": True}},
+        {"torch_compile_backend": "inductor"},
+    )
+    def test_what_works_is_accepted(self, **arguments):
+        self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
+
+    @parameterized.parameters({}, {"eval_strategy": "epoch"})
+    def test_steps_without_the_strategy_that_counts_them_are_reported(self, **arguments):
+        strategy = arguments.get("eval_strategy", "no")
+        with self.assertLogs("hf_depth.training.argument_checks", "WARNING") as logs:
+            DepthTrainingArguments("unused", use_cpu=True, eval_steps=50, **arguments)
+        self.assertRegex(logs.output[0], f"`eval_steps` 50 has no effect with `eval_strategy` {strategy}: add .*steps")
+        with self.assertNoLogs("hf_depth.training.argument_checks", "WARNING"):
+            DepthTrainingArguments("unused", use_cpu=True, **arguments)
+            DepthTrainingArguments("unused", use_cpu=True, eval_steps=50, eval_strategy="steps")
+
+
+class TrainerTest(TrainingTestCase):
+    @parameterized.parameters("acuracy", "order_exact", "")  # no order without generating
+    def test_a_best_model_by_an_unknown_metric_is_refused_before_training(self, name):
+        pre_trained = trainer(
+            "depth", self.folder, metric_for_best_model=name, load_best_model_at_end=True, **EVERY_TWO_STEPS
+        )
+        dataset = task_dataset(rte_rows(4), "t5")
+        arguments = {"metric_for_best_model": name, "load_best_model_at_end": True} | EVERY_TWO_STEPS
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), dataset, **arguments)
+        for each in (pre_trained, fine_tuned):
+            with self.assertRaisesRegex(ValueError, f"`metric_for_best_model` '{name}' is no metric"):
+                each.train()
+            self.assertEqual(each.state.global_step, 0)
+
+    @parameterized.product(fine_tunes=(False, True), method=("evaluate", "evaluation_loop"), name=("mine", "my"))
+    def test_the_best_model_may_be_that_of_a_metric_of_ones_own_trainer(self, fine_tunes, method, name):
+        def evaluate(self, *args, **kwargs):
+            metrics = super(Own, self).evaluate(*args, **kwargs)
+            return metrics | {"eval_mine": float(self.state.global_step == 2)}
+
+        def evaluation_loop(self, *args, **kwargs):
+            output = super(Own, self).evaluation_loop(*args, **kwargs)
+            output.metrics["eval_mine"] = float(self.state.global_step == 2)
+            return output
+
+        Own = type("Own", (TaskTrainer if fine_tunes else DepthTrainer,), {method: locals()[method]})
+        arguments = EVERY_TWO_STEPS | {"max_steps": 4, "metric_for_best_model": name, "load_best_model_at_end": True}
+        if fine_tunes:
+            dataset = task_dataset(rte_rows(4), "t5")
+            run = task_trainer("t5", self.folder, rte_rows(4), dataset, trainer_class=Own, **arguments)
+        else:
+            run = trainer("t5", self.folder, trainer_class=Own, **arguments)
+        if name == "my":  # is told at the first evaluation
+            with self.assertRaisesRegex(KeyError, "eval_my.*not found in the evaluation metrics"):
+                run.train()
+            return
+        run.train()
+        self.assertEqual((run.state.best_metric, run.state.best_global_step), (1.0, 2))
+
+    @parameterized.parameters("score", "eval_accuracy", "loss", "majority_accuracy")
+    def test_metrics_of_the_evaluation_are_known(self, name):
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), task_dataset(rte_rows(4), "t5"))
+        self.assertIn(name.removeprefix("eval_"), fine_tuned.metric_names())
+        self.assertIn(f"eval_{name.removeprefix('eval_')}", fine_tuned.evaluate())
+
+    @parameterized.parameters(
+        ({"num_beams": 0}, "num_beams` must be at least 1, got 0"),
+        ({"num_beams": 2, "num_return_sequences": 2}, "num_return_sequences` must be .* 1, got 2"),
+        ({"max_length": 1}, "max_length` must be at least 2, got 1"),
+    )
+    def test_generation_that_cannot_work_is_refused_before_training(self, settings, message):
+        with self.assertRaisesRegex(ValueError, f"`generation_config.{message}"):
+            trainer("t5", self.folder, generation_config=GenerationConfig(**settings))
+
+    def test_a_generation_config_gets_the_ids_of_the_model(self):
+        dataset, generation = task_dataset(rte_rows(4), "t5"), GenerationConfig(num_beams=2)
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), dataset, generation_config=generation)
+        self.assertIn("eval_score", fine_tuned.evaluate())  # generates
+        self.assertEqual(fine_tuned.model.generation_config.num_beams, 2)
+
+    def test_every_example_is_evaluated_although_training_drops_the_last_batch(self):
+        arguments = {"dataloader_drop_last": True, "per_device_eval_batch_size": 4}
+        metrics = trainer("depth", self.folder, **arguments).evaluate()
+        expected = trainer("depth", self.folder, per_device_eval_batch_size=4).evaluate()
+        self.assertEqual(metrics["eval_loss"], expected["eval_loss"])
+        self.assertEqual(metrics["eval_tokens_cut"], expected["eval_tokens_cut"])
+        fine_tuned = task_trainer("t5", self.folder, rte_rows(4), task_dataset(rte_rows(7), "t5"), **arguments)
+        fine_tuned.evaluate()
+        (evaluation,) = fine_tuned.evaluations.values()
+        self.assertLen(evaluation.predictions.texts, 7)
+        self.assertTrue(fine_tuned.args.dataloader_drop_last)
+
+    def test_a_run_records_no_password(self):
+        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
+        run = Run(arguments, {"model_name_or_path": "https://me:secret@host/model"})
+        self.assertEqual(run.description, {"model_name_or_path": "https://***@host/model"})

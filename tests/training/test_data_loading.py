@@ -1,0 +1,67 @@
+from collections import Counter
+from pathlib import Path
+
+import torch
+from absl.testing import absltest, parameterized
+
+from hf_depth.training.data_loading import innermost_sampler, set_epoch_of_sampler
+from tiny_training import TrainingTestCase, parameters, run_on_two_ranks, trainer
+
+ADAM = {"optim": "adamw_torch", "learning_rate": 1e-3}
+
+
+def read_by(run) -> list[int]:
+    """Fills up, while a trainer trains, with the places of the examples that it reads."""
+    seen, collate = [], run.data_collator
+    places = {id(row): place for place, row in enumerate(run.train_dataset)}
+
+    class Noting(type(collate)):
+        def __call__(self, features):
+            seen.extend(places[id(feature)] for feature in features)
+            return super().__call__(features)
+
+    collate.__class__ = Noting
+    return seen
+
+
+class ResumedOrderTest(TrainingTestCase):
+    @parameterized.product(
+        strategy=("random", "sequential", "group_by_length", "batch_rebalance"), accumulation=(1, 2)
+    )
+    def test_a_run_resumed_within_a_later_epoch_reads_what_is_left_of_it(self, strategy, accumulation):
+        arguments = ADAM | {"train_sampling_strategy": strategy, "gradient_accumulation_steps": accumulation}
+        arguments |= {"per_device_train_batch_size": 4 // accumulation, "save_strategy": "steps", "save_steps": 6}
+        whole, resumed = (trainer("t5", self.folder, 16, max_steps=12, **arguments) for _ in range(2))
+        seen = read_by(whole)
+        whole.train()
+        for epoch in range(3):
+            self.assertCountEqual(seen[16 * epoch : 16 * (epoch + 1)], range(16))
+        self.assertEqual(seen[:16] == seen[16:32], strategy == "sequential")
+        again = read_by(resumed)
+        resumed.train(resume_from_checkpoint=str(Path(self.folder, "checkpoint-6")))
+        self.assertEqual(Counter(again), Counter(seen[24:]))
+        for name, value in parameters(whole.model).items():
+            self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
+
+    @parameterized.parameters("group_by_length", "batch_rebalance")
+    def test_two_processes_go_on_with_the_order_of_the_epoch(self, strategy):
+        shape = ADAM | {"train_sampling_strategy": strategy, "per_device_train_batch_size": 4, "max_steps": 8}
+        whole = run_on_two_ranks("t5", self.folder, shape)
+        resumed = run_on_two_ranks("t5", self.folder, shape | {"interrupted_at": 6})  # of 4 steps an epoch
+        self.assertEqual([log["loss"] for log in resumed["losses"]], [log["loss"] for log in whole["losses"]])
+
+    @parameterized.parameters(({"data_seed": 3}, {"data_seed": 4}), ({"seed": 3}, {"seed": 4}))
+    def test_the_order_by_length_is_that_of_the_seed_whatever_was_drawn_before(self, first, second):
+        orders = []
+        for draws, arguments in ((0, first), (5, first), (0, second)):
+            run = trainer("t5", self.folder, train_sampling_strategy="group_by_length", **arguments)
+            torch.rand(draws)
+            loader = run.get_train_dataloader()
+            set_epoch_of_sampler(loader, 0, run.args)
+            orders.append(list(innermost_sampler(loader)))
+        self.assertEqual(orders[0], orders[1])
+        self.assertNotEqual(orders[0], orders[2])
+
+
+if __name__ == "__main__":
+    absltest.main()

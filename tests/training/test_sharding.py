@@ -1,0 +1,219 @@
+"""A model that is sharded by FSDP2 computes what it does in one process; what needs whole matrices is refused."""
+
+import os
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from absl.testing import parameterized
+from accelerate import Accelerator
+from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import StateDictType
+from torch.distributed.tensor import DTensor
+
+from helpers import run_in_two_processes, tiny_tokenizer
+from hf_depth import DataCollatorForDepth, DepthTrainingArguments
+from hf_depth.training.generation import generate
+from hf_depth.training.sharding import (
+    check_sharding,
+    dividing_engine,
+    gather_in_generation,
+    leave_precision_to_autocast,
+    share_embedding,
+)
+from hf_depth.training.trainer import DepthTrainer
+from tiny_training import TrainingTestCase, rows, tiny_model, trainer
+
+
+class ShardingTest(parameterized.TestCase):
+    FSDP = SimpleNamespace(state_dict_type=StateDictType.FULL_STATE_DICT)
+
+    @parameterized.parameters(
+        ({}, {}, None),
+        ({"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "false"}, {}, None),
+        ({"ACCELERATE_USE_FSDP": "true"}, {}, "FSDP"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {}, "DeepSpeed"),
+        ({}, {"fsdp": "full_shard"}, "FSDP"),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 1}}}, "DeepSpeed"),
+    )
+    def test_what_divides_parameters_is_known_from_arguments_and_environment(self, environment, arguments, engine):
+        with mock.patch.dict(os.environ, environment):
+            self.assertEqual(dividing_engine(SimpleNamespace(**{"deepspeed": None, "fsdp": None} | arguments)), engine)
+
+    @parameterized.parameters("adamw_scale", "adafactor", "muon")
+    def test_an_optimizer_that_needs_whole_matrices_is_refused(self, optim):
+        args = DepthTrainingArguments("unused", use_cpu=True, optim=optim)
+        message = f"`optim` {optim} needs whole matrices.* under %s. Use `--optim adamw_torch`, or data parallelism"
+        with self.assertRaisesRegex(ValueError, message % "DeepSpeed"):
+            check_sharding(args, {}, None)
+        with self.assertRaisesRegex(ValueError, message % "FSDP"):
+            check_sharding(args, None, self.FSDP)
+        check_sharding(args, None, None)
+
+    def test_a_schedule_that_would_be_another_one_is_refused(self):
+        args = DepthTrainingArguments("unused", use_cpu=True, optim="sgd", lr_scheduler_type="t5_inverse_sqrt")
+        with self.assertRaisesRegex(ValueError, "`lr_scheduler_type` t5_inverse_sqrt would have no .*`scheduler`"):
+            check_sharding(args, {"scheduler": {}}, None)
+        check_sharding(args, {"optimizer": {}}, None)
+        check_sharding(args, None, self.FSDP)
+
+    @parameterized.parameters(
+        ({"state_dict_type": "sharded_state_dict"},),
+        ({"state_dict_type": None},),  # that of accelerate
+    )
+    def test_fsdp_that_saves_parts_of_weights_is_refused(self, settings):
+        args = DepthTrainingArguments("unused", use_cpu=True, optim="sgd")
+        with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT in the"):
+            check_sharding(args, None, FullyShardedDataParallelPlugin(fsdp_version=2, **settings))
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+        check_sharding(args, None, plugin)
+
+    @parameterized.parameters(None, False, "auto")
+    def test_zero_3_that_saves_parts_of_weights_is_refused(self, value):
+        args = DepthTrainingArguments("unused", use_cpu=True, optim="sgd")
+        name = "stage3_gather_16bit_weights_on_model_save"
+        with self.assertRaisesRegex(ValueError, f"{name}.*zero3_save_16bit_model"):
+            check_sharding(args, {"zero_optimization": {"stage": 3, name: value}}, None)
+        for accepted in ({"stage": 2}, {"stage": 3, name: True}):
+            check_sharding(args, {"zero_optimization": accepted}, None)
+
+
+class FSDPTest(parameterized.TestCase):
+    def test_two_processes_are_one(self):
+        with TemporaryDirectory() as folder:
+            run_in_two_processes(check_all, folder)
+            self.assertCountEqual(os.listdir(folder), ["untied", "tied"])
+
+
+class FSDPTrainerTest(TrainingTestCase):
+    """A trainer that is told of a plugin, as `Trainer` is under `fsdp2.yaml`. (On a CPU accelerate has none.)"""
+
+    def fsdp_trainer(self, **arguments):
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2, state_dict_type="FULL_STATE_DICT")
+        plugin.set_mixed_precision("bf16")
+        create = DepthTrainer.create_accelerator_and_postprocess
+
+        def with_plugin(self):
+            create(self)
+            self.accelerator.state = SimpleNamespace(
+                **vars(self.accelerator.state) | {"fsdp_plugin": plugin, "deepspeed_plugin": None}
+            )
+            self.is_fsdp_enabled = True
+
+        with mock.patch.object(DepthTrainer, "create_accelerator_and_postprocess", with_plugin):
+            return trainer("depth", self.folder, **arguments), plugin
+
+    def test_weights_are_gathered_and_gradients_added_up_in_float32_and_the_model_autocasts(self):
+        run, plugin = self.fsdp_trainer(bf16=True)
+        self.assertIsNone(plugin.mixed_precision_policy)
+        inputs = run.data_collator(rows(2))
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = trainer("depth", self.folder).compute_loss(run.model, inputs)
+        self.assertTrue(torch.equal(run.compute_loss(run.model, inputs), expected))
+        self.assertNotEqual(trainer("depth", self.folder).compute_loss(run.model, inputs), expected)
+        with run.autocast():
+            self.assertTrue(torch.is_autocast_enabled("cpu"))
+
+    def test_generation_autocasts_too(self):
+        run, _ = self.fsdp_trainer(bf16=True, predict_with_generate=True)
+        dtypes = set()
+        for part in (run.model.encoder, run.model.decoder):
+            layer = part.block[0].layer[0].SelfAttention.q
+            layer.register_forward_hook(lambda module, args, output: dtypes.add(output.dtype))
+        generate(run, run.model.eval(), run.data_collator(rows(2)), max_new_tokens=2)
+        self.assertEqual(dtypes, {torch.bfloat16})
+
+    @parameterized.parameters(False, True)
+    def test_a_model_that_was_not_trained_here_is_evaluated(self, bf16):
+        plain = trainer("depth", self.folder, bf16=bf16)
+        run, _ = self.fsdp_trainer(bf16=bf16)
+        with mock.patch.object(Accelerator, "is_fsdp2", True):
+            losses = [run.evaluate()["eval_loss"] for _ in range(2)]
+            predicted = run.predict(run.eval_dataset, metric_key_prefix="eval").metrics["eval_loss"]
+        self.assertEqual({*losses, predicted}, {plain.evaluate()["eval_loss"]})
+
+
+def sharded(model, mixed_precision="no"):
+    """The model as accelerate shards it. Its `Accelerator` would not on a CPU, but the function that it calls does."""
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        auto_wrap_policy="transformer_based_wrap",
+        reshard_after_forward=True,
+        cpu_ram_efficient_loading=False,
+    )
+    if mixed_precision != "no":
+        plugin.set_mixed_precision(mixed_precision)
+    leave_precision_to_autocast(plugin)
+    accelerator = SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin),
+        torch_device_mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("dp_shard",)),
+        parallelism_config=SimpleNamespace(fsdp_dim_names=("dp_shard",)),
+        mixed_precision=mixed_precision,
+        is_main_process=dist.get_rank() == 0,
+    )
+    share_embedding(model)
+    return fsdp2_prepare_model(accelerator, model)
+
+
+def check(folder, **changes):
+    """Loss, gradients, generated ids and saved weights of a sharded model are those of one process."""
+    batch = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))(rows(8))
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    own = {name: values[dist.get_rank() :: 2] for name, values in batch.items()}
+    reference, model = tiny_model("depth", **changes), sharded(tiny_model("depth", **changes))
+    assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+    expected = reference(**batch).loss
+    expected.backward()
+    loss = model(**own, num_items_in_batch=(batch["labels"] != -100).sum()).loss
+    (2 * loss).backward()  # gradients are averaged over the processes
+    dist.all_reduce(loss)
+    torch.testing.assert_close(loss, expected)
+    gradients = {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
+    torch.testing.assert_close(gradients, {name: p.grad for name, p in reference.named_parameters()})
+
+    prompt = {"input_ids": own["input_ids"], "attention_mask": own["attention_mask"], "max_new_tokens": 5}
+    for _ in range(2):
+        gather_in_generation(model)
+        assert torch.equal(model.eval().generate(**prompt), reference.eval().generate(**prompt))
+
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if dist.get_rank() == 0:
+        model.save_pretrained(folder, state_dict=weights)
+        reloaded = type(reference).from_pretrained(folder)
+        torch.testing.assert_close(dict(reloaded.state_dict()), dict(reference.state_dict()), rtol=0, atol=0)
+
+
+def check_bfloat16():
+    """Under autocast a sharded model is as under autocast in one process: only matrix products are in bfloat16."""
+    batch = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True))(rows(8))
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    own = {name: values[dist.get_rank() :: 2] for name, values in batch.items()}
+    reference, model = tiny_model("depth"), sharded(tiny_model("depth"), "bf16")
+    residuals = set()
+    model.encoder.block[0].register_forward_hook(lambda module, args, output: residuals.add(output[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = reference(**batch).loss
+        loss = model(**own, num_items_in_batch=(batch["labels"] != -100).sum()).loss
+    expected.backward()
+    (2 * loss).backward()
+    dist.all_reduce(loss)
+    torch.testing.assert_close(loss, expected)  # in float32, too
+    assert residuals == {torch.float32}, residuals
+    for (name, parameter), original in zip(model.named_parameters(), reference.parameters(), strict=True):
+        gradient = parameter.grad.full_tensor()
+        error = (gradient - original.grad).norm() / original.grad.norm()
+        assert error < 0.02, f"{name} {error}"  # of products in bfloat16, which round with the number of rows
+        assert not torch.equal(gradient, gradient.bfloat16().float()), f"{name} was added up in bfloat16"
+
+
+def check_all(folder):
+    check_bfloat16()
+    check(f"{folder}/untied")
+    check(f"{folder}/tied", tie_word_embeddings=True)
+    dist.destroy_process_group()

@@ -1,0 +1,342 @@
+import json
+import logging
+import math
+from pathlib import Path
+from unittest import mock
+
+import torch
+from absl.testing import absltest, parameterized
+from transformers import Trainer
+
+import tiny_training
+from helpers import run_in_two_processes
+from hf_depth import DepthTrainer
+from hf_depth.training import spikes
+from hf_depth.training.argument_checks import check_bad_batches
+from hf_depth.training.spikes import SpikeDetector, Step
+from tiny_training import TrainingTestCase, parameters, poison, rows, tiny_model, trainer
+
+LOGGER = "hf_depth.training.spikes"
+SCHEDULE = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 1, "learning_rate": 0.01, "optim": "adamw_torch"}
+
+
+class SpikeDetectorTest(parameterized.TestCase):
+    def test_nothing_is_told_before_half_of_the_window(self):
+        detector = SpikeDetector(1.5, [1.0] * 63)
+        self.assertIsNone(detector.limit_passed(1000.0))
+        self.assertAlmostEqual(detector.limit_passed(1000.0), 1.5)
+
+    def test_the_limit_is_six_robust_standard_deviations_of_the_logarithm_above_the_median(self):
+        recent = torch.randn(128, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        median = recent.sort().values[63:65].mean()
+        deviation = 1.4826 * (recent - median).abs().sort().values[63:65].mean()
+        limit = (median + 6 * deviation).exp().item()
+        values = recent.exp().tolist()
+        self.assertAlmostEqual(SpikeDetector(1.5, values).limit_passed(limit * 1.001), limit)
+        self.assertIsNone(SpikeDetector(1.5, values).limit_passed(limit * 0.999))
+
+    def test_earlier_spikes_hardly_raise_the_limit(self):
+        recent = [2.0 + 0.5 * math.sin(step) for step in range(128)]
+        with_spikes = [100.0 if step % 10 == 0 else value for step, value in enumerate(recent)]
+        plain, spiked = (SpikeDetector(1.5, values).limit_passed(1e6) for values in (recent, with_spikes))
+        self.assertLess(spiked, 1.5 * plain)
+
+    def test_a_level_that_lasts_becomes_the_new_one(self):
+        detector = SpikeDetector(1.5, [1.0 + 0.01 * (step % 5) for step in range(128)])
+        told = [detector.limit_passed(2.0) is not None for _ in range(128)]
+        self.assertTrue(told[0])
+        self.assertFalse(told[-1])
+
+    @parameterized.parameters(math.nan, math.inf)
+    def test_a_value_that_is_not_finite_is_told_and_not_kept(self, value):
+        detector = SpikeDetector(1.5)
+        self.assertEqual(detector.limit_passed(value), math.inf)
+        self.assertEmpty(detector.recent)
+
+    def test_a_value_of_zero_is_no_error(self):
+        self.assertGreater(SpikeDetector(1.5, [0.0] * 100).limit_passed(1.0), 0.0)
+
+
+class Examples(list):
+    source_names = ("novels", "digitalgov")
+
+
+class SpikeTest(TrainingTestCase):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.object(spikes, "WINDOW", 16))
+
+    def spiky(self, step=17, factor=40.0, **arguments):
+        """A trainer whose loss is that many times as high at one step."""
+        arguments = {"max_steps": 20, "per_device_train_batch_size": 2, "learning_rate": 1e-6} | arguments
+        run = trainer("t5", self.folder, number_of_rows=20, logging_steps=10, **arguments)
+        poison(run, step, factor)
+        return run
+
+    def written(self):
+        """The lines of `spikes.jsonl`."""
+        return [json.loads(line) for line in Path(self.folder, "spikes.jsonl").read_text().splitlines()]
+
+    @parameterized.parameters("random", "sequential", "group_by_length", "batch_rebalance", ("random", 1))
+    def test_a_spike_between_two_logs_is_named_with_its_step_and_examples(self, strategy, resumed=None):
+        run = self.spiky(train_sampling_strategy=strategy)
+        if resumed is not None:  # with other batches
+            self.spiky(max_steps=1, save_strategy="steps", save_steps=1, per_device_train_batch_size=4).train()
+        seen = {}
+        run.model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.update({run.state.global_step + 1: kwargs["labels"]}), with_kwargs=True
+        )
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            run.train(resumed and f"{self.folder}/checkpoint-{resumed}")
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], r"Spike at step 17: loss \d.*, loss limit .*, grad norm limit \S+ Examples: ")
+        self.assertLess(len(logs.output[0]), 300)
+        (line,) = self.written()
+        self.assertEqual(line["step"], 17)
+        self.assertGreater(line["loss"], line["loss_limit"])
+        (examples,) = line["examples"]
+        batch = [{**run.train_dataset[index], "num_cut_tokens": 0} for index in examples["indices"]]
+        run.data_collator.set_epoch(1)
+        self.assertEqual(run.data_collator(batch)["labels"].tolist(), seen[17].tolist())
+
+    @parameterized.parameters((17, 4, 3), (20, 4, 1))  # of 4 steps in an epoch of 10 batches, the last has one
+    def test_the_examples_of_a_step_of_several_batches_are_named(self, step, epoch, num_batches):
+        run = self.spiky(step, gradient_accumulation_steps=3)
+        seen = []
+        run.model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append((run.state.global_step + 1, kwargs["labels"].tolist())),
+            with_kwargs=True,
+        )
+        with self.assertLogs(LOGGER, "WARNING"):
+            run.train()
+        indices = self.written()[0]["examples"][0]["indices"]
+        self.assertLen(indices, 2 * num_batches)
+        run.data_collator.set_epoch(epoch)
+        examples = [{**run.train_dataset[index], "num_cut_tokens": 0} for index in indices]
+        batches = [
+            run.data_collator(examples[start : start + 2])["labels"].tolist() for start in range(0, len(examples), 2)
+        ]
+        self.assertEqual(batches, [labels for number, labels in seen if number == step])
+
+    @parameterized.parameters({"streaming": True}, {"streaming": True, "gradient_accumulation_steps": 2})
+    def test_a_spike_of_a_stream_is_named_with_the_position(self, **arguments):
+        run = self.spiky(**arguments)
+        with self.assertLogs(LOGGER, "WARNING"):
+            run.train()
+        accumulation = arguments.get("gradient_accumulation_steps", 1)
+        positions = self.written()[0]["examples"][0]["stream_positions"]
+        self.assertLen(positions, accumulation)
+        self.assertEqual(positions[-1][:2], [0, 17 * 2 * accumulation])  # consumer, examples
+
+    def test_the_sources_of_a_batch_are_counted_by_name(self):
+        run = self.spiky()
+        run.train_dataset = Examples(run.train_dataset)
+        collate = run.data_collator.__class__.__call__
+        sources = {"source": torch.tensor([1, 1])}
+        compute_loss = DepthTrainer.compute_loss
+        with (
+            mock.patch.object(run.data_collator.__class__, "__call__", lambda *args: collate(*args) | sources),
+            mock.patch.object(
+                DepthTrainer,
+                "compute_loss",
+                lambda self, model, inputs, **more: compute_loss(
+                    self, model, {name: inputs[name] for name in inputs if name != "source"}, **more
+                ),
+            ),
+            self.assertLogs(LOGGER, "WARNING"),
+        ):
+            poison(run, 17, 40.0)
+            run.train()
+        self.assertEqual(self.written()[0]["examples"][0]["sources"], {"digitalgov": 2})
+
+    def test_a_resumed_run_knows_the_values_of_before(self):
+        arguments = {"save_strategy": "steps", "save_steps": 12}
+        self.spiky(step=0, max_steps=12, **arguments).train()
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            self.spiky(**arguments).train(resume_from_checkpoint=True)
+        self.assertIn("Spike at step 17: ", logs.output[0])
+
+    def test_the_first_tenth_of_a_run_is_quiet_unless_a_loss_is_not_finite(self):
+        self.enter_context(mock.patch.object(spikes, "QUIET_SHARE", 0.9))
+        with self.assertNoLogs(LOGGER, "WARNING"):
+            self.spiky().train()
+        with self.assertLogs(LOGGER, "WARNING") as logs, self.assertRaises(FloatingPointError):
+            self.spiky(factor=math.nan).train()
+        self.assertIn("Spike at step 17: loss nan", logs.output[0])
+
+    def test_a_log_of_one_process_alone_judges_nothing(self):
+        run = self.spiky(step=0, max_steps=1)
+        run.train()
+        run.monitor.waiting = [object()]  # a step that all processes judge together
+        run.log({"loss": 1.0})
+        self.assertLen(run.monitor.waiting, 1)
+
+    @parameterized.parameters(0.0, 1.0)
+    def test_ordinary_training_has_no_spike_and_logs_the_gradient_norm(self, max_grad_norm):
+        run = self.spiky(step=0, max_grad_norm=max_grad_norm)
+        with self.assertNoLogs(LOGGER, "WARNING"):
+            run.train()
+        norms = [log["grad_norm"] for log in run.state.log_history if "loss" in log]
+        self.assertLen(norms, 2)
+        self.assertGreater(min(norms), 0.0)
+
+    @parameterized.parameters(1, 2)
+    def test_losses_outlive_the_memory_that_they_came_in(self, accumulation):
+        arguments = {"step": 0, "max_steps": 4, "gradient_accumulation_steps": accumulation}
+        plain, reusing = (self.spiky(**arguments) for _ in range(2))
+        plain.train()
+        memory, training_step = torch.zeros(()), Trainer.training_step
+        with mock.patch.object(
+            Trainer, "training_step", lambda *args, **kwargs: memory.copy_(training_step(*args, **kwargs))
+        ):
+            reusing.train()
+        losses = [list(run.monitor.detectors["loss"].recent) for run in (plain, reusing)]
+        self.assertLen(set(losses[0]), 4)
+        self.assertEqual(*losses)
+
+    def test_an_overflow_of_loss_scaling_is_no_spike_and_hides_none(self):
+        run = self.spiky(step=0)
+        run.callback_handler.train_dataloader = run.get_train_dataloader()
+        run.accelerator.scaler = object()
+        norms, losses = {9: math.inf, 30: math.nan}, {20: 50.0}
+        run.monitor.waiting = [
+            Step(number, None, torch.tensor(losses.get(number, 1.0)), torch.tensor(norms.get(number, 1.0)))
+            for number in range(1, 40)
+        ]
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            run.monitor.judge()
+        self.assertLen(logs.output, 1)
+        self.assertRegex(logs.output[0], r"Spike at step 20: loss 50, loss limit 1\.5\. Examples: ")
+        self.assertLen(self.written(), 1)
+
+    def test_the_device_is_looked_at_when_something_is_logged_and_not_before(self):
+        run = self.spiky(step=0)
+        looked_at, judge = [], run.monitor.judge
+        with (
+            mock.patch.object(run.monitor, "judge", lambda: (looked_at.append(len(run.monitor.waiting)), judge())),
+            mock.patch.object(run.accelerator, "reduce", wraps=run.accelerator.reduce) as reduce,
+        ):
+            run.train()
+        self.assertEqual([number for number in looked_at if number], [10, 10])
+        self.assertLess(reduce.call_count, 8)
+
+
+class SkippedBatchTest(TrainingTestCase):
+    def run_without(self, kind, batches, bad=(), accumulation=1, **arguments):
+        """A run over some batches of two rows, in order, of which the optimizer steps `bad` are not finite."""
+        data = rows(24)
+        chosen = [row for number in batches for row in data[2 * number : 2 * number + 2]]
+        arguments = {"gradient_accumulation_steps": accumulation, "train_sampling_strategy": "sequential"} | arguments
+        run = trainer(
+            kind,
+            self.folder,
+            model=tiny_model(kind, dropout_rate=0.1),
+            max_steps=len(batches) // accumulation,
+            per_device_train_batch_size=2,
+            skip_bad_batches=arguments.pop("skip_bad_batches", 5),
+            **SCHEDULE | arguments,
+        )
+        run.train_dataset = chosen
+        for step in bad:
+            poison(run, step, math.nan)
+        return run
+
+    @parameterized.product(kind=("depth", "t5"), accumulation=(1, 2))
+    def test_the_run_is_to_the_bit_the_one_that_never_saw_the_batch(self, kind, accumulation):
+        whole = self.run_without(kind, range(12), [2, 4], accumulation, logging_steps=3)
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            output = whole.train()
+        seen = [number for number in range(12) if number // accumulation + 1 not in (2, 4)]
+        clean = self.run_without(kind, seen, (), accumulation, logging_steps=3)
+        expected = clean.train()
+        self.assertLen(logs.output, 2)
+        self.assertRegex(logs.output[0], "Step 2: the loss is nan, .* Its batch is skipped, 1 of at most 5. Examples")
+        for name, value in parameters(whole.model).items():
+            self.assertTrue(torch.equal(value, parameters(clean.model)[name]), name)
+        states = [run.optimizer.state_dict()["state"] for run in (whole, clean)]
+        for index, state in states[1].items():
+            for name, value in state.items():
+                self.assertTrue(torch.equal(states[0][index][name], value), name)
+        self.assertEqual(whole.lr_scheduler.last_epoch, clean.lr_scheduler.last_epoch)
+        self.assertEqual(whole.state.global_step, clean.state.global_step + 2)
+        self.assertAlmostEqual(output.training_loss, expected.training_loss, delta=1e-6)
+        self.assertEqual(whole.state.log_history[-2]["skipped_batches"], 2)
+
+    def test_logged_losses_are_means_of_the_steps_that_were_made(self):
+        run = self.run_without("depth", range(4), [2], logging_steps=2, learning_rate=0.0)
+        run.train()
+        alone = self.run_without("depth", [0], logging_steps=1, learning_rate=0.0)
+        alone.train()
+        for name in ("loss", "reconstruction_loss", "sentence_loss"):
+            self.assertAlmostEqual(run.state.log_history[0][name], alone.state.log_history[0][name], delta=1e-6)
+        self.assertNotIn("grad_norm", run.state.log_history[0])  # of step 2, which was not made
+
+    def test_a_gradient_alone_that_is_not_finite_is_enough(self):
+        run = self.run_without("t5", range(3), skip_bad_batches=1)
+        weight = run.model.lm_head.weight
+        weight.register_hook(lambda grad: grad * math.inf if run.state.global_step == 1 else grad)
+        with self.assertLogs(LOGGER, "WARNING") as logs:
+            run.train()
+        self.assertRegex(logs.output[0], "Step 2: the loss is [0-9.]+, the gradient norm (nan|inf). Its batch")
+        self.assertTrue(weight.isfinite().all())
+
+    @parameterized.parameters(
+        (0, 2, "The training loss is nan at step 2"), (1, 3, "Step 3: .* after 1 skipped batches ")
+    )
+    def test_one_more_than_allowed_ends_the_run(self, allowed, step, message):
+        run = self.run_without("depth", range(4), [2, 3], skip_bad_batches=allowed)
+        with self.assertRaisesRegex(FloatingPointError, message):
+            run.train()
+        self.assertEqual(run.state.global_step, step - (allowed > 0))
+
+    def test_the_number_survives_a_checkpoint(self):
+        arguments = {"save_strategy": "steps", "save_steps": 2, "skip_bad_batches": 1}
+        self.run_without("t5", range(2), [2], **arguments).train()
+        resumed = self.run_without("t5", range(4), [4], **arguments)
+        with self.assertRaisesRegex(FloatingPointError, "after 1 skipped batches"):
+            resumed.train(resume_from_checkpoint=True)
+
+    def test_a_resumed_run_goes_on_with_the_schedule_of_the_steps_that_were_made(self):
+        arguments = {"save_strategy": "steps", "save_steps": 3}
+        whole = self.run_without("depth", range(6), [2], **arguments)
+        whole.train()
+        resumed = self.run_without("depth", range(6), [2], **arguments)
+        resumed.train(resume_from_checkpoint=f"{self.folder}/checkpoint-3")
+        for name, value in parameters(whole.model).items():
+            self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
+        rates = [[log["learning_rate"] for log in run.state.log_history if "loss" in log] for run in (whole, resumed)]
+        self.assertEqual(*rates)
+
+    def test_two_processes_skip_together_and_are_one(self):
+        shape = {**SCHEDULE, "max_steps": 4, "skip_bad_batches": 1, "train_sampling_strategy": "sequential"}
+        arguments = json.dumps(shape | {"per_device_train_batch_size": 4, "poisoned": [2, 1]})
+        run_in_two_processes(tiny_training.main, "depth", self.folder, arguments)
+        together = torch.load(Path(self.folder, "parameters.pt"))
+        alone = trainer("depth", self.folder, per_device_train_batch_size=8, **shape)
+        poison(alone, 2, math.nan)
+        alone.train()
+        self.assert_close(parameters(alone.model), together)
+
+    @parameterized.parameters(
+        ({"fp16": True}, "not for `fp16`"), ({"deepspeed_plugin": object()}, "not for DeepSpeed")
+    )
+    def test_engines_that_make_the_step_themselves_are_refused(self, changes, message):
+        args = mock.Mock(skip_bad_batches=1, fp16=False, deepspeed_plugin=None)
+        check_bad_batches(args)
+        args.configure_mock(**changes)
+        with self.assertRaisesRegex(ValueError, message):
+            check_bad_batches(args)
+
+
+class Float16Test(TrainingTestCase):
+    @parameterized.parameters("fp16", "fp16_full_eval")
+    def test_float16_warns(self, name):
+        made = trainer("t5", self.folder)
+        setattr(made.args, name, True)  # which is refused on a CPU
+        with self.assertLogs("hf_depth.training.compatibility", logging.WARNING) as logs:
+            DepthTrainer(made.model, made.args, made.data_collator)
+        self.assertIn("overflow in float16", logs.output[0])
+
+
+if __name__ == "__main__":
+    absltest.main()
