@@ -15,7 +15,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from datasets import Dataset
 from torch.distributed.fsdp import StateDictType
-from transformers import GenerationConfig, Seq2SeqTrainingArguments
+from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from helpers import ROOT, SENTENCES, tiny_tokenizer
 from hf_depth import (
@@ -26,11 +26,13 @@ from hf_depth import (
     DepthObjective,
     DepthTrainer,
     DepthTrainingArguments,
+    TaskTrainer,
     add_sentence_tokens,
     load_model,
     train_tokenizer,
 )
 from hf_depth.training.compatibility import check_trainer
+from hf_depth.training.trainer import OVERRIDDEN
 from tiny_training import (
     WRAPPERS,
     ForgetfulWrapper,
@@ -540,6 +542,17 @@ class LogsTest(TrainingTestCase):
             speeds.append([log["tokens_per_second"] for log in run.state.log_history if "tokens_per_second" in log])
         self.assertLen(speeds[0], 2)
         self.assertEqual(*speeds)
+
+
+class OverriddenTest(parameterized.TestCase):
+    def test_what_is_overridden_is_listed_with_its_reason_and_is_little(self):
+        found = set()
+        for kind in (DepthTrainer, TaskTrainer):
+            found |= {name for name in vars(kind) if not name.startswith("__") and hasattr(Seq2SeqTrainer, name)}
+        self.assertEqual(found - {"args"}, set(OVERRIDDEN))
+        self.assertLessEqual(len(OVERRIDDEN), 15)
+        self.assertLessEqual(sum(name.startswith("_") for name in OVERRIDDEN), 4)
+        self.assertEqual((DepthTrainer.__bases__, TaskTrainer.__bases__), ((Seq2SeqTrainer,), (DepthTrainer,)))
 
 
 class PartsTest(TrainingTestCase):
