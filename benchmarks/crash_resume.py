@@ -8,7 +8,8 @@ and from packed rows) and fine-tune a tiny model, in 1 and 2 processes, with 0 a
 gradient accumulation, over several epochs. Saves fall between logs, which fine-tuning writes at the end of each epoch.
 Runs are killed (SIGKILL to the whole process group) up to three times each, half of the kills inside a save, and
 started again by the same command until they end. A run is restored if it ends with exit status 0, and if its final
-parameters and all values in its logs but speeds equal those of an uninterrupted run, bit for bit.
+parameters, its evaluations and its counts of sources equal those of an uninterrupted run, bit for bit. (Losses between
+two logs are means since the last log or the last start, whichever came later.)
 
 Each start is a fork of one process that has imported everything, so that it costs a second, and calls `main()` of the
 script.
@@ -264,11 +265,25 @@ def difference(run: Path, expected: Path) -> str | None:
     return None if len(found) == len(wanted) else f"{len(found)} logs instead of {len(wanted)}"
 
 
+SINCE_LAST_LOG = (
+    "loss",
+    "sentence_loss",
+    "reconstruction_loss",
+    "eosen_loss",
+    "shuffled_fraction",
+    "padding_fraction",
+)
+
+
 def logs(run: Path) -> list[dict[str, float]]:
-    """What a run logged, without speeds."""
+    """What a run logged, without speeds and without means since the last log."""
     history = json.loads((run / "trainer_state.json").read_text())["log_history"]
     return [
-        {name: value for name, value in log.items() if "per_second" not in name and "runtime" not in name}
+        {
+            name: round(value, 6) if name == "train_loss" else value  # added up in another order
+            for name, value in log.items()
+            if "per_second" not in name and "runtime" not in name and name not in SINCE_LAST_LOG
+        }
         for log in history
     ]
 
