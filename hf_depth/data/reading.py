@@ -1,24 +1,4 @@
-"""
-[`load_files`]: files of documents or of examples, by the builders of `datasets`, for corpora and for tasks.
-
-The builders read some files otherwise than they are meant, without a word. What is done about it here:
-
-| trap | what a builder makes of it | what happens here |
-|---|---|---|
-| a byte order mark | a character of the first text; of JSON, an error in the second file | it is left out |
-| CRLF, lines of white space | they part no documents | lines end in "\\n", blank lines part documents |
-| a text file without blank lines | one document (`sample_by="paragraph"`) | each line is a document |
-| "NA", numbers, dates in a column of a CSV file | nothing, or no text | all cells are text |
-| a row of a CSV file that is longer than the header | all columns move by one, if it is the first row | an error |
-| an empty file among others, a table without rows | nothing | an error |
-| columns that differ between files | `None` in some rows, or an error about a cast | an error; `None` is reported |
-| text in some rows of JSON, other values in others | the text "5" is the number 5, and "null" is nothing | an error |
-| a row that is no text | documents of numbers, lists or times | an error ([`check_text_column`]) |
-| a file that is not UTF-8 | an error without the name of the file and the line | an error with both |
-| .parquet.gz | no Parquet file | it is unpacked |
-| a name with `[` or `*` | another file, or none | the file of that name |
-| an empty list of files | other data, or the default | an error ([`check_files_named`]) |
-"""
+"""[`load_files`]: files of documents or of examples, by the builders of `datasets`, for corpora and for tasks."""
 
 import codecs
 import csv
@@ -61,6 +41,24 @@ from .files import (
     open_file,
     separator_advice,
 )
+
+# The builders read some files otherwise than they are meant, without a word. What is done about it here:
+#
+# | trap | what a builder makes of it | what happens here |
+# |---|---|---|
+# | a byte order mark | a character of the first text; of JSON, an error in the second file | it is left out |
+# | CRLF, lines of white space | they part no documents | lines end in "\\n", blank lines part documents |
+# | a text file without blank lines | one document (`sample_by="paragraph"`) | each line is a document |
+# | "NA", numbers, dates in a column of a CSV file | nothing, or no text | all cells are text |
+# | a row of a CSV file that is longer than the header | all columns move by one, if it is the first row | an error |
+# | an empty file among others, a table without rows | nothing | an error |
+# | columns that differ between files | `None` in some rows, or an error about a cast | an error; `None` is reported |
+# | text in some rows of JSON, other values in others | the text "5" is the number 5, and "null" is nothing | an error |
+# | a row that is no text | documents of numbers, lists or times | an error ([`check_text_column`]) |
+# | a file that is not UTF-8 | an error without the name of the file and the line | an error with both |
+# | .parquet.gz | no Parquet file | it is unpacked |
+# | a name with `[` or `*` | another file, or none | the file of that name |
+# | an empty list of files | other data, or the default | an error ([`check_files_named`]) |
 
 READING_VERSION = 1  # raised when the same file gives other rows
 _START = 1 << 20  # bytes that show whether there is text in a file, and in what encoding
