@@ -47,13 +47,13 @@ from .files import (
 # | trap | what a builder makes of it | what happens here |
 # |---|---|---|
 # | a byte order mark | a character of the first text; of JSON, an error in the second file | it is left out |
-# | CRLF, lines of white space | they part no documents | lines end in "\\n", blank lines part documents |
+# | CRLF, lines of white space | they part no documents | lines end in "\n", blank lines part documents |
 # | a text file without blank lines | one document (`sample_by="paragraph"`) | each line is a document |
 # | "NA", numbers, dates in a column of a CSV file | nothing, or no text | all cells are text |
 # | a row of a CSV file that is longer than the header | all columns move by one, if it is the first row | an error |
 # | an empty file among others, a table without rows | nothing | an error |
 # | columns that differ between files | `None` in some rows, or an error about a cast | an error; `None` is reported |
-# | text in some rows of JSON, other values in others | the text "5" is the number 5, and "null" is nothing | an error |
+# | text in some rows of JSON, other values in others | the text "5" is a number, "null" nothing | an error |
 # | a row that is no text | documents of numbers, lists or times | an error ([`check_text_column`]) |
 # | a file that is not UTF-8 | an error without the name of the file and the line | an error with both |
 # | .parquet.gz | no Parquet file | it is unpacked |
