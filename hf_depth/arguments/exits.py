@@ -19,9 +19,9 @@ PATIENCE = 3.0  # seconds that other processes leave to the first one
 
 def run_script(main: Callable[[], Any]) -> None:
     """
-    Run a script. A mistake of the user, as `hf_depth.errors` tells it, ends it with one message and exit status 2; any
-    other error ends it with its traceback. With the environment variable HF_DEPTH_TRACEBACK=1 a mistake keeps its traceback as
-    well. What cannot be printed ends no script, see [`lasting_output`].
+    Run a script. A mistake of the user, as `hf_depth.errors` tells it, ends it with one message and exit status 2. Any
+    other error keeps its traceback, and so does a mistake with the environment variable HF_DEPTH_TRACEBACK=1. What
+    cannot be printed ends no script, see [`lasting_output`].
 
     Args:
         main: the script's main function.
