@@ -1,0 +1,103 @@
+"""README.md and docs/: the rules for words of CONTRIBUTING.md that a machine can measure."""
+
+import re
+from pathlib import Path
+
+from absl.testing import parameterized
+
+from helpers import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LONG = 25  # words in a sentence
+MOST_PAGES, MOST_WORDS = 46, 30_000
+BLOCK = re.compile(r"^(?P<fence> *`{3,})[^\n]*\n.*?^(?P=fence)$", re.DOTALL | re.MULTILINE)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+TABLE = re.compile(r"^\|.*$", re.MULTILINE)
+PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # its text is read, its address is not
+CODE = re.compile(r"`[^`]*`")  # a word of a sentence, whose own dots and parentheses do not count
+# Where a paragraph ends: an empty line, the next item of a list, a heading.
+PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=#)|(?<=\n)(?=#)")
+MARK = re.compile(r"^\s*(?:#+|[-*]|\d+\.|>) +")
+END_OF_SENTENCE = re.compile(r"[.!?:][)\"”*]*\s+(?=[\"“(*]*[A-Z])")
+
+
+def prose(markdown: str) -> str:
+    """The text that is read as sentences: without code blocks, comments, tables, pictures and addresses of links."""
+    for pattern in (BLOCK, COMMENT, TABLE, PICTURE):
+        markdown = pattern.sub("", markdown)
+    return CODE.sub("CODE", LINK.sub(r"\1", markdown))
+
+
+def sentences(markdown: str) -> list[str]:
+    """The sentences of a page. A heading and an item of a list are at least one; a colon before a capital ends one."""
+    found = []
+    for paragraph in PARAGRAPH.split(prose(markdown)):
+        text = " ".join(MARK.sub("", paragraph).split())
+        found += [sentence for sentence in END_OF_SENTENCE.split(text) if re.search(r"\w", sentence)]
+    return found
+
+
+def words(text: str) -> int:
+    return sum(re.search(r"\w", word) is not None for word in text.split())
+
+
+def measures(pages: dict[str, str]) -> dict[str, float]:
+    """What the rules say about pages, by their names."""
+    texts = [sentence for page in pages.values() for sentence in sentences(page)]
+    number = sum(map(words, texts))
+    return {
+        "pages": len(pages),
+        "words": number,
+        "sentences": len(texts),
+        f"share of sentences above {LONG} words": sum(words(text) > LONG for text in texts) / max(len(texts), 1),
+        "sentences that begin with Of": sum(begins_with_of(text) for text in texts),
+        "parentheses per thousand words": 1000 * sum(text.count("(") for text in texts) / max(number, 1),
+    }
+
+
+def begins_with_of(sentence: str) -> bool:
+    return re.match(r"[\"“(*]*Of\b", sentence) is not None
+
+
+def read(paths: list[Path]) -> dict[str, str]:
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+class WordsTest(parameterized.TestCase):
+    def test_the_pages_keep_the_rules(self):
+        pages = read(PAGES)
+        for name, value in measures(pages).items():
+            print(f"{name:40} {value:8.3g}" if isinstance(value, float) else f"{name:40} {value:8,}")
+        for name, page in sorted(pages.items(), key=lambda item: -measures({"": item[1]})["words"]):
+            found = measures({name: page})
+            print(f"{found['words']:6,} words, {found[f'share of sentences above {LONG} words']:4.0%} long  {name}")
+        found = measures(pages)
+        self.assertLessEqual(found["pages"], MOST_PAGES)
+        self.assertLessEqual(found["words"], MOST_WORDS)
+
+    @parameterized.named_parameters((name, page) for name, page in read(PAGES).items())
+    def test_no_sentence_begins_with_of(self, page):
+        self.assertEmpty([sentence for sentence in sentences(page) if begins_with_of(sentence)])
+
+    @parameterized.parameters(
+        ("One sentence. Another one.", ["One sentence", "Another one."]),
+        ("It is 0.3 of `a. B`. (Of three, one.)", ["It is 0.3 of CODE", "(Of three, one.)"]),
+        (
+            "# Title\n\nText over\ntwo lines.\n\n- an item\n- a second",
+            ["Title", "Text over two lines.", "an item", "a second"],
+        ),
+        ("Before:\n\n```python\nx = 1  # Of code. Not read.\n```\n\nafter.", ["Before:", "after."]),
+        ("See [the page](a.md#b). ![Of a picture.](a.svg)", ["See the page."]),
+        ("| a | table |\n|---|---|\n| Of it | nothing. Counts. |", []),
+    )
+    def test_sentences_are_found(self, markdown, expected):
+        self.assertEqual(sentences(markdown), expected)
+
+    def test_what_is_measured(self):
+        page = f"Of a kind (this one). W{'word ' * 26}."
+        found = measures({"page": page})
+        self.assertEqual([found["pages"], found["words"], found["sentences"]], [1, 31, 2])
+        self.assertEqual(found[f"share of sentences above {LONG} words"], 0.5)
+        self.assertEqual(found["sentences that begin with Of"], 1)
+        self.assertAlmostEqual(found["parentheses per thousand words"], 1000 / 31)
