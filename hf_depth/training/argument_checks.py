@@ -48,6 +48,10 @@ UNSUPPORTED = {
     ),
     "label_names": ((None, [], ["labels"]), "the labels of all collators are 'labels'"),
     "eval_do_concat_batches": ((True,), "predictions are kept by example, not by batch"),
+    "restore_callback_states_from_checkpoint": (
+        (False,),
+        "it puts new callbacks in the places of those that carry the run on, which have their states anyway",
+    ),
     "enable_jit_checkpoint": (
         (False,),
         "it saves in the middle of a step, and the run that continues is another one. On SIGTERM and SIGUSR1 a `Run` "

@@ -1,6 +1,7 @@
 """Callbacks of the trainers: when they log, evaluate and save; what a run carries on; early stopping."""
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,6 +120,7 @@ class TrainingFlow(TrainerCallback):
 
     - What is due at the end of an epoch is done at its last step, and the checkpoint of that step is written after all
       of it. `Trainer` would save first: a run that is killed then goes on with the next epoch, and lacks the rest.
+      (Which step is the last one of a pass over a stream is not known: there it is done after the pass.)
     - The last step of all is saved unless nothing is, also with `save_strategy="best"` and when training ends early:
       otherwise the same command would train again from an earlier checkpoint on.
     - With `load_best_model_at_end`, the best model is saved also between `save_steps`.
@@ -135,6 +137,7 @@ class TrainingFlow(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.handled_step = -1
         self.trainer.begin_training()
         # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
         # and calls it the end of an epoch when `max_steps` are over.
@@ -179,16 +182,17 @@ class TrainingFlow(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.handled_step == state.global_step or state.epoch % 1:  # or stopped amid the epoch
+        if self.handled_step == state.global_step:
             control.should_log = control.should_evaluate = control.should_save = False
-        is_saved = self.trainer.last_checkpoint is not None and self.trainer.last_checkpoint.endswith(
-            f"checkpoint-{state.global_step}"
-        )
-        is_end = control.should_training_stop and state.global_step > 0 and not is_saved
-        if is_end and args.save_strategy != SaveStrategy.NO:
-            control.should_save = True
-        if control.should_training_stop:
+        last = self.trainer.last_checkpoint
+        is_saved = last is not None and Path(last).name == f"checkpoint-{state.global_step}"
+        if control.should_training_stop and state.global_step > 0 and not is_saved:
+            control.should_save |= args.save_strategy != SaveStrategy.NO
+            # After an evaluation, `save_strategy` best would save a new best score only.
+            control.should_evaluate &= args.save_strategy != SaveStrategy.BEST
+        if control.should_log or control.should_training_stop:
             self.trainer.running.gather()
+        if control.should_training_stop:
             # `Trainer` adds the loss of this process to those of the logs, which are means over all.
             self.trainer._tr_loss.fill_(check_losses(self.trainer))
             check_parameters(self.trainer)

@@ -174,7 +174,7 @@ class StepMonitor(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if control.should_log or control.should_save or control.should_training_stop:
+        if control.should_log or control.should_training_stop:  # and in `save_checkpoint`
             self.judge()
 
     on_epoch_end = on_step_end

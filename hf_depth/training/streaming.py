@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets import IterableDataset
 from torch.utils.data import DataLoader
+from transformers.trainer_utils import IntervalStrategy
 
 from ..data.streams import ResumableStream, flatten_position, unflatten_position
 
@@ -37,6 +38,12 @@ class StreamReading:
                 "`train_dataset` is a plain stream: neither its order nor its division among workers is checked, its "
                 "noise repeats if the stream does, and resuming reads it anew. Make it by "
                 "`objective.prepare_splits(...)`: each example comes once per pass, and a run goes on where it was."
+            )
+        by_epochs = ("logging_strategy", "eval_strategy", "save_strategy")
+        by_epochs = [name for name in by_epochs if getattr(trainer.args, name) == IntervalStrategy.EPOCH]
+        if self.stream is not None and by_epochs:
+            logger.warning(
+                f"A stream has no epochs: `{by_epochs[0]}` epoch takes effect at the end of training only. Give steps."
             )
         accelerator = trainer.accelerator
         if self.stream is not None and (accelerator.dispatch_batches is not False or accelerator.split_batches):

@@ -61,7 +61,7 @@ from .model_card import CardContent, check_metadata, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings, restore_settings
 from .residual import set_residual_dtype
 from .schedules import make_schedule
-from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
+from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding, sharing_embedding
 from .source_counts import COUNTED, SourceCounts
 from .spikes import StepMonitor
 from .statistics import example_statistics, unshuffling_statistics
@@ -203,6 +203,7 @@ class DepthTrainer(Seq2SeqTrainer):
         check_trainer(self)
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
+            self.model_init = self.model_init and sharing_embedding(self.model_init)
         self._set_up(self.model)
         self.warn_of_unknown_length()
         if self.args.push_to_hub and self.is_world_process_zero():
@@ -313,10 +314,10 @@ class DepthTrainer(Seq2SeqTrainer):
         state = self.state
         self.last_checkpoint, self.last_good_step = self._resumed_from, state.global_step
         state.compute_steps(self.args, state.max_steps)  # the intervals of the arguments, not of the checkpoint
+        self.totals.restore(state, is_resumed=self._resumed_from is not None)
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
                 state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
-        self.totals.restore(state, is_resumed=self._resumed_from is not None)
         self._total_loss_scalar, self.current_flos = self.totals.loss, 0
         self._packing_is_checked, self.unshuffling = False, {}
         self._set_up(self.model)  # which may have been made for this training

@@ -48,6 +48,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"label_names": ["foo"]}, "`label_names` .'foo'. is not supported: the labels of all collators are 'labels'"),
         ({"label_smoothing_factor": 0.1}, "`label_smoothing_factor` 0.1 is not supported: the trainers weight"),
         ({"neftune_noise_alpha": 5.0}, "`neftune_noise_alpha` 5.0 is not supported: it adds noise to the output"),
+        ({"restore_callback_states_from_checkpoint": True}, "`restore_callback_states_from_checkpoint` True is not"),
         ({"eval_do_concat_batches": False}, "`eval_do_concat_batches` False is not supported"),
         ({"enable_jit_checkpoint": True}, "`enable_jit_checkpoint` True is not supported.*SIGTERM"),
         ({"prediction_loss_only": True, "predict_with_generate": True}, "`prediction_loss_only` contradicts"),

@@ -6,7 +6,7 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerState
 
 import tiny_training
 from helpers import run_in_two_processes
@@ -155,6 +155,18 @@ class SpikeTest(TrainingTestCase):
         with self.assertLogs(LOGGER, "WARNING") as logs:
             self.spiky(**arguments).train(resume_from_checkpoint=True)
         self.assertIn("Spike at step 17: ", logs.output[0])
+
+    def test_a_checkpoint_that_a_callback_asks_for_knows_the_values_since_the_last_log(self):
+        class Save(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                control.should_save |= state.global_step == 12
+
+        run = self.spiky(step=0, max_steps=13, save_strategy="steps", save_steps=100)
+        run.add_callback(Save())  # after those of the trainer, as that of signals
+        run.train()
+        state = TrainerState.load_from_json(f"{self.folder}/checkpoint-12/trainer_state.json")
+        recent = state.stateful_callbacks["RunTotals"]["attributes"]["monitor"]["recent"]
+        self.assertLen(recent["loss"], 12)
 
     def test_the_first_tenth_of_a_run_is_quiet_unless_a_loss_is_not_finite(self):
         self.enter_context(mock.patch.object(spikes, "QUIET_SHARE", 0.9))

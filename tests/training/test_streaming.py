@@ -115,6 +115,11 @@ class StreamTest(TrainingTestCase):
             DepthTrainer(tiny_model("depth"), arguments, collator, train_dataset=data)
         self.assertRegex(logs.output[0], "noise repeats.*prepare_splits")
 
+    def test_a_stream_that_should_be_saved_by_epochs_is_reported(self):
+        with self.assertLogs("hf_depth.training.streaming", "WARNING") as logs:
+            trainer("t5", self.folder, streaming=True, save_strategy="epoch")
+        self.assertRegex(logs.output[0], "no epochs: `save_strategy` epoch")
+
 
 if __name__ == "__main__":
     absltest.main()

@@ -33,6 +33,7 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
         `OSError`: in one line, if the disk is full. Earlier checkpoints stay.
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
+    trainer.monitor.judge()
     trainer.totals.monitor = trainer.monitor.state()
     trainer.running.gather_sources()
     args, state = trainer.args, trainer.state

@@ -241,7 +241,7 @@ class StopOnSignal(TrainerCallback):
         self.received_at = 0.0
         self.is_stopping = False  # from the step on at which it is saved
         self.is_agreed = False  # by all processes
-        self.is_due = (False, False)  # a log, an evaluation: at that step
+        self.is_saved = False
         self.group = None
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
@@ -280,13 +280,17 @@ class StopOnSignal(TrainerCallback):
         self.name, self.is_stopping = name, True
         logger.warning(f"{name}: saving a checkpoint at step {state.global_step} and ending.")
         control.should_training_stop = control.should_save = True
-        self.is_due = control.should_log, control.should_evaluate
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.is_saved = self.is_stopping
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.is_stopping and state.epoch % 1:  # the epoch is not at its end, and what is due there is not due yet
-            control.should_log, control.should_evaluate = self.is_due
+        if self.is_stopping:  # what was due at this step is done, and what is due at the end of the epoch is not yet
+            control.should_log = control.should_evaluate = False
+            # After an evaluation, `save_strategy` best has saved a new best score only.
+            control.should_save = not self.is_saved
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

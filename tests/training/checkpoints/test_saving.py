@@ -8,6 +8,7 @@ from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from datasets import Dataset
 from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback
 
@@ -39,6 +40,16 @@ class KillAfterSave(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             raise InterruptedError
+
+
+class StopAfter(TrainerCallback):
+    """Stops a run after a step, as a limit of time does."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop |= state.global_step == self.step
 
 
 class SavingTestCase(TrainingTestCase):
@@ -291,6 +302,39 @@ class ResumeTest(SavingTestCase):
         resumed.train(f"{self.folder}/checkpoint-{at}")
         self.assertEqual(logs(resumed), logs(whole))
 
+    def test_what_is_due_at_the_end_of_an_epoch_is_done_after_each_pass_over_a_stream(self):
+        changes = dict.fromkeys(("logging_strategy", "eval_strategy", "save_strategy"), "epoch")
+        run = self.trainer(max_steps=5, per_device_train_batch_size=4, **changes)
+        run.train_dataset = Dataset.from_list(run.train_dataset).to_iterable_dataset()  # of 8 rows
+        run.train()
+        self.assertEqual(self.names(), ["checkpoint-2", "checkpoint-4", "checkpoint-5"])
+        for name in ("loss", "reconstruction_loss", "eval_loss"):
+            self.assertEqual([log["step"] for log in logs(run) if name in log and "train_loss" not in log], [2, 4, 5])
+
+    @parameterized.parameters(0, None)
+    def test_a_run_that_a_callback_stops_amid_an_epoch_does_what_is_due_at_its_end(self, place):
+        changes = dict.fromkeys(("logging_strategy", "eval_strategy", "save_strategy"), "epoch")
+        run = self.trainer(max_steps=-1, num_train_epochs=2, per_device_train_batch_size=2, **changes)
+        callbacks = run.callback_handler.callbacks
+        callbacks.insert(len(callbacks) if place is None else place, StopAfter(3))
+        run.train()
+        self.assertEqual(self.names(), ["checkpoint-3"])
+        for name in ("loss", "reconstruction_loss", "eval_loss"):
+            self.assertEqual([log["step"] for log in logs(run) if name in log and "train_loss" not in log], [3])
+
+    def test_a_run_of_the_best_model_that_a_callback_stops_amid_an_epoch_saves_its_last_step(self):
+        best = {"save_strategy": "best", "metric_for_best_model": "loss", "eval_strategy": "epoch"}
+        best["greater_is_better"] = True  # the first one
+        run = self.trainer(max_steps=-1, num_train_epochs=2, per_device_train_batch_size=4, **best)
+        run.add_callback(StopAfter(3))
+        run.train()
+        self.assertEqual(self.names(), ["checkpoint-2", "checkpoint-3"])
+
+    def test_a_checkpoint_may_be_a_path(self):
+        self.trainer().train()
+        run = self.trainer(max_steps=3, save_strategy="no")
+        self.assertEqual(run.train(Path(self.folder, "checkpoint-2")).global_step, 3)
+
     @parameterized.parameters(
         ({"save_steps": 2, "logging_steps": 3, "eval_steps": 2}, [2, 4, 5], [3], [2, 4, 5]),
         ({"save_steps": 0.4, "logging_steps": 0.6, "eval_steps": 0.4}, [2, 4, 5], [3], [2, 4, 5]),  # of 5 steps
@@ -349,6 +393,18 @@ class ResumeTest(SavingTestCase):
         self.assertEqual((output.global_step, output.training_loss), (2, training_loss))
         for name, value in parameters(resumed.model).items():
             self.assertTrue(torch.equal(value, parameters(whole.model)[name]), name)
+
+    def test_the_mean_loss_from_a_checkpoint_of_an_earlier_release_on_is_that_of_the_steps_since(self):
+        self.trainer().train()
+        path = Path(self.folder, "checkpoint-2", "trainer_state.json")
+        state = json.loads(path.read_text())
+        del state["stateful_callbacks"]["RunTotals"]
+        path.write_text(json.dumps(state))
+        Path(self.folder, "checkpoint-2", "manifest.json").unlink()
+        resumed = self.trainer(max_steps=4)
+        loss = resumed.train(resume_from_checkpoint=True).training_loss
+        logged = [log["loss"] for log in resumed.state.log_history if "loss" in log and log["step"] > 2]
+        self.assertAlmostEqual(loss, sum(logged) / 2, delta=1e-5)
 
     def test_the_mean_loss_of_a_new_run_is_its_own(self):
         one_trainer = self.trainer(max_steps=3)

@@ -119,6 +119,15 @@ class StopOnSignalsTest(SignalTestCase):
             self.execute(kill, **STRATEGIES["epochs"])
         self.assertEqual(kill.evaluations, 0)
 
+    @parameterized.parameters("steps", "best")
+    def test_an_evaluation_that_is_due_is_made_once(self, save_strategy):
+        kill = Kill("on_pre_optimizer_step", 2)
+        best = {"save_strategy": save_strategy, "metric_for_best_model": "loss"}
+        with self.assertRaises(Interrupted):
+            self.execute(kill, eval_strategy="steps", eval_steps=3, **best)
+        self.assertEqual(kill.evaluations, 1)
+        self.assertEqual(self.checkpoints(), ["checkpoint-3"])
+
     @parameterized.parameters(signal.SIGTERM, signal.SIGUSR1)
     def test_a_signal_in_an_evaluation_takes_effect_at_the_next_step(self, signum):
         with self.assertRaises(Interrupted):
