@@ -525,6 +525,8 @@ class DepthTrainer(Seq2SeqTrainer):
         all have metadata, there are both once more with these.
         """
         datasets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(datasets, str):
+            datasets = self.eval_dataset[datasets]
         self._memory_tracker.start()
         metrics = self.evaluate_datasets(datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
         self.log(metrics)

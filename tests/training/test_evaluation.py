@@ -257,6 +257,12 @@ class EvaluationTest(TrainingTestCase):
         (log,) = (log for log in run.state.log_history if "eval_b_loss" in log)
         self.assertEqual(run.state.best_metric, log["eval_b_loss"])
 
+    def test_one_of_several_data_sets_is_evaluated_by_its_name(self):
+        run = trainer("t5", self.folder)
+        expected = run.evaluate(rows(3))["eval_loss"]
+        run.eval_dataset = {"a": rows(3), "b": rows(7)}
+        self.assertEqual(run.evaluate("a")["eval_loss"], expected)
+
     def test_datasets_rows_work_like_lists(self):
         data = Dataset.from_list(rows(7))
         run = trainer("depth", self.folder)
