@@ -3,11 +3,11 @@
 import copy
 import math
 import re
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from accelerate.utils import DummyOptim
 from transformers import Adafactor as HFAdafactor
 
 from hf_depth import DepthTrainingArguments
@@ -436,7 +436,7 @@ class RestoredSettingsTest(parameterized.TestCase):
         self.assertEqual(optimizer_settings(optimizer), settings)
 
     def test_a_dummy_of_deepspeed_and_a_schedule_with_a_state_are_left_as_they_are(self):
-        self.assertEqual(optimizer_settings(DummyOptim([])), [])
+        self.assertEqual(optimizer_settings(SimpleNamespace(params=[])), [])
         optimizer, scheduler, settings = self.made(0.1)
         restore_settings(None, scheduler, [])
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
