@@ -412,7 +412,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if not model.training:
             predictions = outputs.get("predictions")
             tensors["predictions"] = outputs["logits"].argmax(-1) if predictions is None else predictions
-        if self.sums_device != loss.device:
+        if self.sums_device.type != loss.device.type:  # accelerate's `cuda` is `cuda:0` of a tensor
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
         coefficient = self.args.sentence_loss_coefficient
         statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
@@ -679,7 +679,7 @@ class DepthTrainer(Seq2SeqTrainer):
     def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:
         """Add the scores of generated ids (B, G) to the sums of the evaluation."""
         tensors = (generated, inputs["input_ids"], inputs["labels"])
-        if self.sums_device != generated.device:
+        if self.sums_device.type != generated.device.type:
             tensors = tuple(tensor.cpu() for tensor in tensors)
         rows = self.accelerator.gather_for_metrics(unshuffling_statistics(*tensors, self.model.config))
         self._sums.add_order(decoding, rows)

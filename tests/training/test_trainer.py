@@ -32,6 +32,7 @@ from hf_depth import (
     train_tokenizer,
 )
 from hf_depth.training.compatibility import check_trainer
+from hf_depth.training.evaluation import EvaluationSums
 from hf_depth.training.trainer import OVERRIDDEN
 from tiny_training import (
     WRAPPERS,
@@ -474,6 +475,23 @@ class ResumeTest(TrainingTestCase):
         for collator in (one, another):
             self.assertEqual((collator.seed, collator.metadata_probability), (42, 0.0))
             self.assertTrue(torch.equal(collator(rows(3))["input_ids"], run.eval_data_collator(rows(3))["input_ids"]))
+
+
+class DeviceTest(TrainingTestCase):
+    def test_nothing_is_copied_from_a_device_whose_number_accelerate_does_not_say(self):
+        # As with one GPU: accelerate has `cuda`, a tensor `cuda:0`. Here it is the other way round.
+        run = trainer("depth", self.folder, max_steps=2, predict_with_generate=True, generation_max_length=16)
+        copied = mock.patch("torch.Tensor.cpu", side_effect=AssertionError("copied to the CPU"))
+        with mock.patch.object(DepthTrainer, "sums_device", torch.device("cpu", 0)):
+            inputs = run.data_collator(rows(2))
+            with copied:
+                run.compute_loss(run.model.train(), inputs)
+                run.compute_loss(run.model.eval(), inputs)
+            generated = inputs["labels"].clamp(min=0)
+            run._sums = EvaluationSums(run.sums_device)
+            with copied:
+                run._score_order("free", generated, inputs)
+        self.assertGreater(run._sums.orders["free"].sum(), 0)
 
 
 class LogsTest(TrainingTestCase):
