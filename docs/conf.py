@@ -22,14 +22,25 @@ metadata.read(ROOT / "setup.cfg", encoding="utf-8")
 
 project = "hf_depth"
 author = metadata["metadata"]["author"]
+copyright = f"{author}, Apache-2.0"
 version = release = hf_depth.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "markdown_docstrings", "directives", "links"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "markdown_docstrings",
+    "directives",
+    "links",
+]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "README.md", "extensions"]  # README.md is included by index.md
 smartquotes = False  # they make a dash of the two hyphens of a flag
 html_theme = "furo"
 html_title = f"hf_depth {version}"
+html_show_sphinx = False
+copybutton_exclude = ".linenos, .gp, .go"  # prompts of doctests and their output are not copied
 
 myst_heading_anchors = 4  # links to headings, as GitHub has them
 repository = metadata["metadata"].get("url")  # of links that lead out of this folder; without it they are plain text
