@@ -49,9 +49,8 @@ def make_row(run: Path, target_loss: float) -> dict[str, object]:
     reached = [log["step"] for log in evaluations if log["eval_loss"] <= target_loss]
     config = AutoConfig.from_pretrained(run)
     lengths = settings["max_source_length"], settings["max_target_length"]
-    batch = (
-        settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * settings["num_processes"]
-    )
+    processes = settings["num_processes"]
+    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * processes
     examples_per_second = state["global_step"] * batch / seconds
     flops = examples_per_second * training_flops(config, *lengths)
     precision = torch.bfloat16 if settings["bf16"] else torch.float32

@@ -174,7 +174,8 @@ class SpeedrunTest(parameterized.TestCase):
         T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2).save_pretrained(folder / "config")
         flags = (
             "--config_name config --tokenizer_name tokenizer --max_source_length 64 --max_target_length 20 "
-            "--max_steps 4 --eval_steps 2 --warmup_steps 1 --per_device_train_batch_size 4 --bf16 false --torch_compile false "
+            "--max_steps 4 --eval_steps 2 --warmup_steps 1 "
+            "--per_device_train_batch_size 4 --bf16 false --torch_compile false "
             "--use_cpu true --dataloader_num_workers 0 --save_steps 4 --report_to none"
         )
         script = str(ROOT / "benchmarks/speedrun.sh")
