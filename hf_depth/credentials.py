@@ -10,8 +10,8 @@ from huggingface_hub.utils import validate_repo_id
 
 # Of an address: what stands before the last `@` of the host, and the query (`?token=…`).
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/]+(?=@)")
-# The value of a flag such as `--api_key`, and tokens of the Hub.
-_SECRETS = re.compile(r"(--\w*(?:token|key|password|secret)[= ])\S+|\bhf_\w{20,}")
+_SECRET_FLAG = re.compile(r"--[\w-]*(?:token|key|password|secret)", re.IGNORECASE)
+_HUB_TOKEN = re.compile(r"\bhf_\w{20,}")
 _QUERY = re.compile(r"(://[^\s?'\"`]*\?)[^\s'\"`]+")
 
 
@@ -55,11 +55,18 @@ def told_command(arguments: Sequence[str]) -> str | None:
     script, *others = arguments
     if not script.endswith(".py") or "site-packages" in script:
         return None
-    parts = [re.fullmatch(r"(--\w+=)?(.*)", argument, re.DOTALL).groups("") for argument in others]
-    is_told = ["/" not in value or is_hub_name(value) for _, value in parts]
-    names = [value if told else _last_part(value) for (_, value), told in zip(parts, is_told, strict=True)]
-    told = [flag + name for (flag, _), name in zip(parts, names, strict=True)]
-    return _SECRETS.sub(r"\1***", shlex.join(["python", Path(script).name, *told]))
+    told, is_secret = ["python", shlex.quote(Path(script).name)], False
+    for argument in others:
+        flag, equals, value = re.fullmatch(r"(--[\w-]+)?(=?)(.*)", argument, re.DOTALL).groups("")
+        if flag:  # otherwise a value of the flag before
+            is_secret = _SECRET_FLAG.fullmatch(flag) is not None
+        if is_secret and value:
+            told.append(f"{flag}{equals}***")
+            is_secret = not equals
+        else:
+            name = value if "/" not in value or is_hub_name(value) else _last_part(value)
+            told.append(_HUB_TOKEN.sub("***", shlex.quote(flag + equals + name)))
+    return " ".join(told)
 
 
 def _last_part(path: str) -> str:

@@ -186,17 +186,15 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
         training_args ([`DepthTrainingArguments`]): what to do with it.
 
     Raises:
-        `ValueError`: if there is nothing to do or no model to do it with, or if a Hub token was given.
+        `ValueError`: if there is no model to evaluate, or if a Hub token was given.
     """
-    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
-        raise ValueError("Nothing to do: give `--do_train`, `--do_eval` or `--do_predict`.")
-    if not training_args.do_train and model_args.model_name_or_path is None:
+    training_args.do_eval |= training_args.eval_on_start
+    is_from_scratch = model_args.model_name_or_path is None
+    if is_from_scratch and not training_args.do_train and (training_args.do_eval or training_args.do_predict):
         raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
     if training_args.hub_token is not None:
         raise ValueError(
             "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
         )
-    training_args.do_eval |= training_args.eval_on_start
-    is_from_scratch = model_args.model_name_or_path is None
     if training_args.do_train and is_from_scratch and training_args.use_scratch_learning_rate():
         logger.info(f"The learning rate of a model from scratch is {training_args.learning_rate:g} by default.")

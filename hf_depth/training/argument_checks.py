@@ -46,8 +46,6 @@ UNSUPPORTED = {
         "it adds noise to the output of the model's embedding, but encoder and decoder of a T5 have modules of their "
         "own",
     ),
-    "label_names": ((None, [], ["labels"]), "the labels of all collators are 'labels'"),
-    "eval_do_concat_batches": ((True,), "predictions are kept by example, not by batch"),
     "restore_callback_states_from_checkpoint": (
         (False,),
         "it puts new callbacks in the places of those that carry the run on, which have their states anyway",
@@ -65,8 +63,6 @@ UNSUPPORTED_IN_FINE_TUNING = {
         "score_labels",
     ),
     "constrain_sentence_order": ((False,), "it is for pre-training: predictions of tasks name no sentences"),
-    "batch_eval_metrics": ((False,), "the metrics are those of the task"),
-    "include_for_metrics": ((None, []), "the metrics are those of the task"),
 }
 
 
@@ -154,11 +150,6 @@ def _check_evaluation(args: TrainingArguments) -> None:
         logger.warning(
             f"`eval_steps` {args.eval_steps} has no effect with `eval_strategy` {args.eval_strategy.value}: add "
             "`--eval_strategy steps`, or leave it out."
-        )
-    if args.prediction_loss_only and args.predict_with_generate:
-        raise ValueError(
-            "`prediction_loss_only` contradicts `predict_with_generate`, without which there is no fine-tuning: "
-            "leave one of them out."
         )
     if args.generation_cache_implementation not in (None, *GENERATION_CACHES):
         raise ValueError(

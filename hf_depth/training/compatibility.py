@@ -48,11 +48,6 @@ def check_trainer(trainer: "DepthTrainer") -> None:
             "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
             "is, and `torch_compile=True` to the training arguments."
         )
-    if args.n_gpu > 1:
-        raise ValueError(
-            f"`args.n_gpu` is {args.n_gpu}: `nn.DataParallel` is not supported. Start one process per GPU by "
-            f"`accelerate launch`, or make `args` a `{type(args).__name__}`, which uses one GPU."
-        )
     _warn_of_lost_epochs(trainer.data_collator)
     _warn_of_half_precision(trainer)
     state = trainer.accelerator.state

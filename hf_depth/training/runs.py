@@ -40,14 +40,11 @@ from .checkpoints.resuming import (
     model_is_complete,
 )
 from .checkpoints.run_description import (
-    FIXED,
-    OPTIMIZER_SETTINGS,
-    SCHEDULE_SETTINGS,
-    SCHEDULES_WITH_STATE,
     check_same_run,
     describe_data,
     describe_evaluation,
     describe_training,
+    fixed_settings,
     free_settings,
     keep_known,
     saved_description,
@@ -217,10 +214,8 @@ class Run:
         """Stop if the checkpoint to continue is of another run, see [`check_same_run`]."""
         if self.checkpoint is None:
             return
-        fixed = FIXED
-        if self.args.deepspeed_plugin is not None or self.args.lr_scheduler_type in SCHEDULES_WITH_STATE:
-            fixed = (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS)  # the loaded ones are used as they are
-        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed, free_settings(self.args))
+        fixed, free = fixed_settings(self.args), free_settings(self.args)
+        check_same_run(self.checkpoint, run, self.args.allow_changed_arguments, fixed, free)
 
     def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):
@@ -269,9 +264,16 @@ class Run:
 
     def final_metrics(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
         """The metrics of the final model, which are not computed again if training has ended with its evaluation."""
-        last = self._last_evaluation
-        is_known = last.is_of_final_model(trainer.args, trainer.state)
-        metrics = last.metrics if is_known else trainer.evaluate()
+        state, last = trainer.state, self._last_evaluation
+        if last.is_of_final_model(trainer.args, state):
+            metrics = last.metrics
+        else:
+            steps = [log["step"] for log in state.log_history if any(name.startswith("eval_") for name in log)]
+            # By a run that was killed after its last checkpoint; what it has predicted is not known.
+            is_logged = self.do_train and trainer.weights_step == state.global_step and state.global_step in steps
+            metrics = trainer.evaluate()
+            if is_logged:
+                state.log_history.pop()
         return metrics | {f"eval_{k}": v for k, v in statistics.items()}
 
     def predict(self, trainer: DepthTrainer, test_dataset: Any) -> None:
@@ -422,11 +424,6 @@ class FineTuningRun(Run):
         scored = [evaluation.result for evaluation in evaluations if evaluation.dataset.has_targets]
         if scored:
             print("\n" + results_table(scored), flush=True)
-        if not self.args.do_train and any(Path(self.args.output_dir).glob("predictions_*.jsonl")):
-            logger.warning(
-                f"{self.args.output_dir} has predictions already: those of the same names are replaced, but metrics, "
-                "figures and a card may stay those of the earlier data. Another `output_dir` keeps them apart."
-            )
         for path in write_outputs(self.args.output_dir, evaluations):
             logger.info(f"Predictions are in {path}")
 

@@ -171,7 +171,6 @@ class CheckRunArgumentsTest(parameterized.TestCase):
         return training_args
 
     @parameterized.parameters(
-        ({}, "Nothing to do"),
         ({"do_eval": True}, "Without `--do_train`, name the model to evaluate by `--model_name_or_path`"),
         ({"do_train": True, "hub_token": "secret"}, "`--hub_token` would stay in logs.*`hf auth login`"),
     )

@@ -210,6 +210,18 @@ class RunTest(RunTestCase):
         run, _ = self.run_once(max_steps=2, execute=False)
         self.assertFalse(run.steps["do_train"])
 
+    @parameterized.parameters(({}, [1, 2]), ({**BEST, "greater_is_better": True}, [1, 2, 2]))  # the first is best
+    def test_a_run_that_was_killed_after_its_last_checkpoint_logs_no_evaluation_twice(self, best, steps):
+        arguments = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 1, **best}
+        with mock.patch.object(Run, "train", side_effect=lambda one, _: one.train()):
+            with mock.patch.object(Run, "evaluate", side_effect=InterruptedError):
+                with self.assertRaises(InterruptedError):
+                    self.run_once(**arguments)
+        _, run_trainer = self.run_once(**arguments)
+        logs = [log for log in run_trainer.state.log_history if "eval_loss" in log]
+        self.assertEqual([log["step"] for log in logs], steps)
+        self.assertEqual(self.results()["eval_loss"], logs[-1]["eval_loss"])
+
     @parameterized.parameters("save_metrics", "save_state", "create_model_card")
     def test_a_disk_that_is_full_when_results_are_written_is_one_line(self, method):
         run, run_trainer = self.run_once(execute=False)
@@ -292,13 +304,6 @@ class RunTest(RunTestCase):
         FineTuningRun.find(task_trainer.args, {}).execute(task_trainer)
         self.assertIn("eval_accuracy", self.results())
         self.assertTrue(Path(self.folder, "predictions_rte_validation.jsonl").is_file())
-
-    def test_predictions_that_are_replaced_are_reported(self):
-        for check_logs in (self.assertNoLogs, self.assertLogs):
-            task_trainer = tiny_tasks.trainer("t5", self.folder, tiny_tasks.rte_rows(8), do_eval=True)
-            with check_logs("hf_depth.training.runs", "WARNING") as logs:
-                FineTuningRun.find(task_trainer.args, {}).execute(task_trainer)
-        self.assertIn(f"{self.folder} has predictions already: those of the same names are replaced", logs.output[0])
 
     def test_a_trainer_of_another_folder_is_refused(self):
         run_trainer = trainer("depth", self.folder, number_of_rows=8, **ARGUMENTS)

@@ -712,11 +712,6 @@ class PartsTest(TrainingTestCase):
         with self.assertRaisesRegex(TypeError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
             DepthTrainer(tiny_model("t5"), Seq2SeqTrainingArguments(self.folder, use_cpu=True))
 
-    def test_data_parallel_is_refused(self):
-        with mock.patch.object(DepthTrainingArguments, "n_gpu", 2):
-            with self.assertRaisesRegex(ValueError, "`args.n_gpu` is 2.*Start one process per GPU"):
-                self.trainer(tiny_model("depth"))
-
     def test_sentences_are_generated_in_order_by_the_tokenizer_of_a_wrapped_collator(self):
         arguments = {"constrain_sentence_order": True, "predict_with_generate": True, "generation_max_length": 30}
         scores = []

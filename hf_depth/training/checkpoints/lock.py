@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 
 LOCK_FILE = "_lock"  # in `output_dir`; uploads to the Hub leave out `_*`
 LOCK_TIMEOUT = 120.0  # seconds: a run that was told to end saves first, and a file server keeps locks of a dead node
-POLL_SECONDS = 0.5
 OWNER = "process "  # how the text of a lock begins
 
 
@@ -29,38 +28,25 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
     Raises:
         `ValueError`: on all processes, if another run does not leave it within `LOCK_TIMEOUT` seconds.
     """
+    folder, problem = Path(training_args.output_dir), None
     with contextlib.ExitStack() as locks:
-        problem = None
-        if training_args.should_save:
-            try:
-                locks.enter_context(_alone_in(Path(training_args.output_dir)))
-            except ValueError as error:
-                problem = str(error)
+        try:
+            if training_args.should_save:
+                folder.mkdir(parents=True, exist_ok=True)
+                # One for all blocks of this process. The system releases it when the process ends, in whatever way:
+                # workers of a data loader, which outlive a process that is killed, close what they inherit of it.
+                lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)
+                _acquire(lock)
+                locks.callback(_release, lock)
+        except ValueError as error:
+            problem = str(error)
+        except (OSError, NotImplementedError) as error:
+            logger.warning(f"{folder} cannot be locked ({error}): see that no other run uses it at the same time.")
         problem = next((one for one in gather_object([problem]) if one is not None), None)
         if problem is not None:
             hint = " Nodes that share a disk need no `--save_on_each_node`." * training_args.save_on_each_node
             raise ValueError(problem + hint)
         yield
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # One for all blocks of this process. The system releases it when the process ends, in whatever way: workers of
-        # a data loader, which outlive a process that is killed, close what they inherit of it.
-        lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)
-        _acquire(lock)
-    except (OSError, NotImplementedError) as error:
-        logger.warning(f"{folder} cannot be locked ({error}): see that no other run uses it at the same time.")
-        yield
-        return
-    try:
-        yield
-    finally:
-        if lock.lock_counter == 1:  # before the release: afterwards the file may be that of another run
-            Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
 
 
 def _acquire(lock: BaseFileLock) -> None:
@@ -72,7 +58,7 @@ def _acquire(lock: BaseFileLock) -> None:
         owner = _owner(path)
         logger.warning(f"Waiting for another run{owner} to leave {path.parent}.")
         try:
-            lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=POLL_SECONDS)
+            lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
         except Timeout:
             raise ValueError(
                 f"Another run{owner} trains in {path.parent}: the two would mix their checkpoints. Wait for its end, "
@@ -85,8 +71,13 @@ def _acquire(lock: BaseFileLock) -> None:
 
 def _owner(path: Path) -> str:
     """Which process holds the lock, in brackets; empty if it is not known."""
-    try:
-        owner = " ".join(path.read_text(encoding="utf-8").split())
-    except OSError:
-        owner = ""
-    return f" ({owner})" if owner else ""
+    with contextlib.suppress(OSError):
+        if text := " ".join(path.read_text(encoding="utf-8").split()):
+            return f" ({text})"
+    return ""
+
+
+def _release(lock: BaseFileLock) -> None:
+    if lock.lock_counter == 1:  # before the release: afterwards the file may be that of another run
+        Path(lock.lock_file).unlink(missing_ok=True)
+    lock.release()

@@ -14,15 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from ...disk import MANIFEST_FILE, damaged_file, file_entry, list_files, read_manifest, sync_folder, write_manifest
 
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "adapter_model.safetensors",  # of PEFT, perhaps in a folder with the name of the adapter
-)
-SHARDED = ("global_step", "pytorch_model_fsdp", "optimizer_0", "optimizer.bin")  # how files of DeepSpeed, FSDP begin
 STATE_FILE = "trainer_state.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors")  # the last of PEFT; or their index
+SHARDED = ("global_step", "pytorch_model_fsdp", "optimizer_0", "optimizer.bin")  # how files of DeepSpeed, FSDP begin
 
 
 def write_sizes(folder: Path, step: int) -> None:
@@ -61,12 +55,11 @@ def add_hashes(folder: Path) -> None:
     manifest = read_manifest(folder)
     if manifest is None:
         raise FileNotFoundError(f"{folder} has no {MANIFEST_FILE}")
-    sizes = manifest.pop("files")
-    files = {name: file_entry(folder / name, sync=True) for name in sizes}
-    changed = [name for name in files if files[name]["size"] != sizes[name]["size"]]
+    files = {name: file_entry(folder / name, sync=True) for name in manifest["files"]}
+    changed = [name for name, entry in files.items() if entry["size"] != manifest["files"][name]["size"]]
     if changed:
         raise OSError(f"{changed[0]} of {folder} has another size on the disk than when it was written")
-    write_manifest(folder, files, **manifest)
+    write_manifest(folder, **manifest | {"files": files})
     sync_folder(folder.parent)
 
 
@@ -76,7 +69,7 @@ def damage(folder: str | os.PathLike) -> str | None:
 
     Each file of its manifest must be there with its size and hash, and weights and optimizer among them. Files without
     a hash must be readable, as far as their formats tell: those of a run that was killed right after it had saved, and
-    all of a checkpoint without a manifest, which `Trainer` or an early version wrote.
+    all of a checkpoint without a manifest, which `Trainer` wrote.
 
     Args:
         folder: of the checkpoint.
@@ -97,7 +90,7 @@ def damage(folder: str | os.PathLike) -> str | None:
     problem = None if manifest is None else damaged_file(folder, files)
     if problem is not None:
         return problem
-    unhashed = [name for name, entry in files.items() if "sha256" not in entry]
+    unhashed = (name for name, entry in files.items() if "sha256" not in entry)
     problems = ((name, _unreadable(folder / name)) for name in unhashed)
     return next((f"{name} {problem}" for name, problem in problems if problem is not None), None)
 
@@ -110,17 +103,15 @@ def missing_part(names: Iterable[str]) -> str | None:
     Args:
         names: of its files, relative to its folder.
     """
-    names = list(names)
-    tops = {name.split("/")[0] for name in names}
+    paths = [Path(name) for name in names]
+    tops = [path.parts[0] for path in paths]
     if STATE_FILE not in tops or any(top.startswith(SHARDED) for top in tops):
         return None
-    if {name.rsplit("/", 1)[-1] for name in names}.isdisjoint(WEIGHTS):
+    if not any(path.name.removesuffix(".index.json") in WEIGHTS for path in paths):
         return WEIGHTS[0]
-    needed = ("optimizer.pt", "rng_state", "scheduler.pt")
-    found = [name for name in (*needed, "log_state") if any(top.startswith(name) for top in tops)]
-    if not found:  # of a run with `save_only_model`
-        return None
-    return next((name for name in needed if name not in found), None)
+    parts = ("optimizer.pt", "rng_state", "scheduler.pt")
+    found = [part for part in parts if any(top.startswith(part) for top in tops)]
+    return next((part for part in parts if found and part not in found), None)  # none with `save_only_model`
 
 
 def _unreadable(path: Path) -> str | None:

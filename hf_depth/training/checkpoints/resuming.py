@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 MAX_NAMED = 3  # checkpoints, in a message
 
 
+# ---- Which checkpoint -----------------------------------------------------------------------------------------------
+
+
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     """
     The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew.
@@ -42,7 +45,7 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
         if last is not None:
             logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
         return last
-    problem = damage_on_any_node(asked, training_args)
+    problem = _damage_on_any_node(asked, training_args)
     if problem is not None:
         raise ValueError(
             f"{asked} is no complete checkpoint: {problem}. Name another one by `--resume_from_checkpoint`, or leave "
@@ -68,7 +71,7 @@ def last_complete_checkpoint(
     passed_over = []
     for name in checkpoint_names(output_dir):
         folder = Path(output_dir, name)
-        problem = damage_on_any_node(folder, training_args)
+        problem = _damage_on_any_node(folder, training_args)
         if problem is None:
             _warn_of_a_model_alone(folder)
             return str(folder)
@@ -92,18 +95,10 @@ def checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
     return sorted((name for name in steps if steps[name].isdigit()), key=lambda name: int(steps[name]), reverse=True)
 
 
-def damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None = None) -> str | None:
-    """
-    What is wrong with a checkpoint, see [`damage`]: one process per disk looks, and all get the same answer.
-
-    Args:
-        folder: of the checkpoint.
-        training_args: of the run; by default this is its only process.
-    """
-    if training_args is None:
-        return damage(folder)
-    found = damage(folder) if training_args.should_save else None
-    if found is not None and training_args.save_on_each_node and training_args.world_size > 1:
+def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None) -> str | None:
+    """What is wrong with a checkpoint, see [`damage`]: one process per disk looks, and all get the same answer."""
+    found = damage(folder) if training_args is None or training_args.should_save else None
+    if found is not None and training_args is not None and training_args.save_on_each_node:
         found += f" on {socket.gethostname()}"
     return next((problem for problem in gather_object([found]) if problem is not None), None)
 
@@ -116,16 +111,52 @@ def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
         )
 
 
+def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
+    """
+    The checkpoint with the best score of the run, with `load_best_model_at_end`; otherwise `checkpoint` itself.
+
+    Raises:
+        `ValueError`: if it does not exist any more, or is damaged. (`Trainer` would silently go on without it.)
+    """
+    recorded = _state(checkpoint).best_model_checkpoint
+    if recorded is None or not training_args.load_best_model_at_end:
+        return str(checkpoint)
+    # First beside the checkpoint: where the folder of this run was, there may be another run by now.
+    beside = Path(checkpoint).parent / Path(recorded).name
+    best = str(beside) if beside.is_dir() else recorded
+    problem = _damage_on_any_node(best, training_args)
+    if problem is not None:
+        raise ValueError(
+            f"{best}, the best checkpoint of the run of {checkpoint}, cannot be used: {problem}. Put it back beside "
+            f"{checkpoint}, or go on without it by `--load_best_model_at_end false` (and without "
+            "`--early_stopping_patience`)."
+        )
+    return best
+
+
+# ---- What is left to do ---------------------------------------------------------------------------------------------
+
+
+def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
+    """Whether training is over at this checkpoint. (`Trainer.train` would take one more step.)"""
+    state = _state(checkpoint)
+    patience = getattr(training_args, "early_stopping_patience", None)
+    if patience is not None and evaluations_without_improvement(state) >= patience:
+        return True
+    if training_args.max_steps > 0:
+        return state.global_step >= training_args.max_steps
+    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
+
+
 def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
     """Whether `output_dir` has all that a run writes at its end, and the run ended with this checkpoint."""
     is_complete = True
     if training_args.should_save:
-        step = TrainerState.load_from_json(Path(checkpoint, STATE_FILE)).global_step
         try:
-            manifest = read_manifest(training_args.output_dir)
+            manifest = read_manifest(training_args.output_dir) or {}
         except ValueError:
-            manifest = None
-        is_complete = manifest is not None and manifest.get("step") == step
+            manifest = {}
+        is_complete = manifest.get("step") == _state(checkpoint).global_step
         is_complete = is_complete and damage(training_args.output_dir) is None
     return all(gather_object([is_complete]))
 
@@ -137,53 +168,20 @@ def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> N
     Raises:
         `ValueError`: naming the fields that differ.
     """
-    saved = config_values(AutoConfig.from_pretrained(checkpoint))
-    asked = config_values(model.config)
+    saved, asked = config_values(AutoConfig.from_pretrained(checkpoint)), config_values(model.config)
+    names = ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS)
     different = [
-        name for name in ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS) if saved.get(name) != asked.get(name)
+        f"{name} {saved.get(name)} (now {asked.get(name)})" for name in names if saved.get(name) != asked.get(name)
     ]
     if different:
-        differences = ", ".join(f"{name} {saved.get(name)} (now {asked.get(name)})" for name in different)
         raise ValueError(
-            f"The arguments describe another model than {checkpoint}, which has {differences}. Choose another "
-            "`--output_dir`, or go back to the arguments of that run."
+            f"The arguments describe another model than {checkpoint}, which has {', '.join(different)}. Choose "
+            "another `--output_dir`, or go back to the arguments of that run."
         )
 
 
-def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
-    """Whether training is over at this checkpoint. (`Trainer.train` would take one more step.)"""
-    state = TrainerState.load_from_json(Path(checkpoint, STATE_FILE))
-    patience = getattr(training_args, "early_stopping_patience", None)
-    if patience is not None and evaluations_without_improvement(state) >= patience:
-        return True
-    if training_args.max_steps > 0:
-        return state.global_step >= training_args.max_steps
-    return state.epoch is not None and state.epoch >= training_args.num_train_epochs
-
-
-def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
-    """
-    The checkpoint with the best score of the run, with `load_best_model_at_end`; otherwise `checkpoint` itself.
-
-    Raises:
-        `ValueError`: if it does not exist any more, or is damaged. (`Trainer` would silently go on without it.)
-    """
-    recorded = TrainerState.load_from_json(Path(checkpoint, STATE_FILE)).best_model_checkpoint
-    if recorded is None or not training_args.load_best_model_at_end:
-        return str(checkpoint)
-    # First beside the checkpoint: where the folder of this run was, there may be another run by now.
-    for folder in (Path(checkpoint).parent / Path(recorded).name, Path(recorded)):
-        if folder.is_dir():
-            recorded, problem = str(folder), damage_on_any_node(folder, training_args)
-            if problem is None:
-                return recorded
-            break
-    else:
-        problem = "is gone"
-    raise ValueError(
-        f"{recorded}, the best checkpoint of the run of {checkpoint}, {problem}. Put it back beside {checkpoint}, or "
-        "go on without it by `--load_best_model_at_end false` (and without `--early_stopping_patience`)."
-    )
+def _state(checkpoint: str | os.PathLike) -> TrainerState:
+    return TrainerState.load_from_json(Path(checkpoint, STATE_FILE))
 
 
 @contextlib.contextmanager
@@ -195,11 +193,10 @@ def without_messages_of_resuming(trainer: Trainer) -> Iterator[None]:
 
     def says_something(record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        tied = getattr(trainer.model, "all_tied_weights_keys", None) or {}
-        is_of_tied = "missing keys in the checkpoint" in message and all(
-            name in tied for name in re.findall(r"'([^']+)'", message)
-        )
-        return not is_of_tied and "do not match the ones in the `trainer_state.json`" not in message
+        if "missing keys in the checkpoint" in message:
+            tied = getattr(trainer.model, "all_tied_weights_keys", None) or {}
+            return not tied.keys() >= set(re.findall(r"'([^']+)'", message))
+        return "do not match the ones in the `trainer_state.json`" not in message
 
     loggers = [logging.getLogger(name) for name in ("transformers.trainer", "transformers.trainer_utils")]
     for one in loggers:

@@ -23,7 +23,7 @@ from ...arguments.data_args import MIXTURE_FLAGS, TEXT_FLAGS, CorpusArguments, O
 from ...arguments.model_args import ModelArguments
 from ...arguments.task_args import TaskArguments
 from ...data.files import describe_file
-from ...data.mixture import Mixing, MixtureDataset
+from ...data.mixture import MixtureDataset
 from ...data.objectives import OBJECTIVES
 from ...data.shards import ShardFolder
 from ...data.streams import ResumableStream
@@ -35,6 +35,8 @@ from ..evaluation import by_name
 logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"  # in each checkpoint
+NUM_SAMPLES = 64  # of the training examples
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # `training_args.bin` is none
 
 TRAINING_SETTINGS = (
     *("seed", "data_seed", "gradient_accumulation_steps", "dataloader_drop_last", "train_sampling_strategy"),
@@ -54,8 +56,7 @@ EVALUATION_SETTINGS = (
     *("metric_for_best_model", "greater_is_better", "prediction_mode", "length_normalize_scores"),
     *("generation_max_length", "generation_num_beams", *EVALUATION_DATA),
 )
-# What is compared once the data are prepared, and only if any training is left.
-DATA_SETTINGS = ("train_examples", "train_examples_hash", "stream_versions", *EVALUATION_SETTINGS)
+OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given: without the default of the objective
 
 # What stands behind a name: if that is the same, the name may be another one, as after a folder was moved.
 CONTENTS = {
@@ -64,13 +65,8 @@ CONTENTS = {
     "tokenizer_name": "tokenizer_content",
     "dataset_name": "dataset_content",
 }
-# What is not always known, as without a connection to the Hub.
-PARTLY_KNOWN = ("documents_held_out", *CONTENTS.values())
-# What says of which text and which base that is.
-NAMED_SOURCES = (
-    *("dataset_name", "dataset_config_name", "split", "validation_split_percentage"),
-    *("mixture_sources", "model_name_or_path"),
-)
+# What is not always known of a name, as without a connection to the Hub.
+PARTLY_KNOWN = {content: name for name, content in CONTENTS.items()} | {"documents_held_out": "dataset_name"}
 # Weights, tokenizer and state of the optimizer come from the checkpoint, whatever these say.
 FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "optim")
 FIXED += ("tokenizer_name", "tokenizer_content")
@@ -84,9 +80,6 @@ FREE_FLAGS = frozenset(
     # The tasks and the data stand for them.
     + ("dataset_revision", "task_file", "benchmark", "excluded_datasets", "dataset_dir")
 )
-OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given: without the default of the objective
-NUM_SAMPLES = 64  # of the training examples
-WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # `training_args.bin` is none
 
 
 # ---- Describing -----------------------------------------------------------------------------------------------------
@@ -118,17 +111,17 @@ def describe_run(
         run |= {name: value for name, value in described.items() if name not in FREE_FLAGS}
     if run.get("pmi_vocab_file"):
         run["pmi_vocab_file"] = describe_file(run["pmi_vocab_file"])
-    base = model_args.model_name_or_path
-    run["model_name_or_path"] = base and Path(base).as_posix()
     run |= _describe_contents(model_args)
     if tasks is not None:
         run = {name: value for name, value in run.items() if name not in ("train_file", "dataset_name")}
         trained = training_tasks(tasks)
         run["tasks"] = sorted(f"{task.full_name} version {task.version}" for task in trained)
     elif run.get("tokenized_dataset_dir"):
-        mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing"))
+        # The shards stand for the text, wherever they are; how their sources are mixed may be said by the run.
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
-        run |= _describe_shards(run["tokenized_dataset_dir"], mixing)
+        shards = ShardFolder.open(run["tokenized_dataset_dir"])
+        mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing")) or shards.mixing
+        run |= {"tokenized_dataset_dir": f"shards {shards.digest}", "mixing": mixing and asdict(mixing)}
     elif "dataset_mixture" in run:
         corpus = next(arguments for arguments in data_args if hasattr(arguments, "mixture"))
         del run["dataset_mixture"]
@@ -140,22 +133,12 @@ def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
     """What the folders of the base model, of a configuration and of the tokenizer hold; `None` of those on the Hub."""
     base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
     config = config if config.is_file() else config / "config.json"
+    weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
     return {
-        "base_weights": base and describe_weights(base),
+        "base_weights": [describe_file(file) for file in weights] or None,
         "config_content": describe_file(config) if model_args.config_name and config.is_file() else None,
         "tokenizer_content": _describe_tokenizer(Path(model_args.tokenizer_name or base or "")),
     }
-
-
-def describe_weights(name_or_path: str | os.PathLike) -> list[str] | None:
-    """
-    [`describe_file`] of the weights in a folder, by which one is told from another that was trained in its place.
-
-    Args:
-        name_or_path: of a model; of one of the Hub nothing is known, `None`.
-    """
-    files = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(name_or_path).glob(pattern))]
-    return [describe_file(file) for file in files] or None
 
 
 def _describe_tokenizer(folder: Path) -> str | None:
@@ -163,15 +146,7 @@ def _describe_tokenizer(folder: Path) -> str | None:
     files = [folder / "tokenizer.json"]
     if not files[0].is_file():
         files = sorted([*folder.glob("*.model"), *folder.glob("added_tokens.json")])
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in files))
-    return digest.hexdigest()[:12] if files else None
-
-
-def _describe_shards(folder: str, mixing: Mixing | None) -> dict[str, Any]:
-    """The shards stand for the text, wherever they are; how their sources are mixed may be said by the run."""
-    shards = ShardFolder.open(folder)
-    mixing = mixing or shards.mixing
-    return {"tokenized_dataset_dir": f"shards {shards.digest}", "mixing": mixing and asdict(mixing)}
+    return _hash(*(file.read_bytes() for file in files)) if files else None
 
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
@@ -205,17 +180,18 @@ def describe_data(examples: Any) -> dict[str, Any]:
         return {}
     described: dict[str, Any] = {"train_examples": len(examples)}
     if isinstance(examples, MixtureDataset):
-        parts = json.dumps([describe_data(part) for part in examples.examples.values()])
-        return described | {"train_examples_hash": hashlib.sha256(parts.encode()).hexdigest()[:12]}
+        parts = [describe_data(part) for part in examples.examples.values()]
+        return described | {"train_examples_hash": _hash(json.dumps(parts).encode())}
     if isinstance(examples, Dataset):
         examples = examples.with_format(None)
     elif not isinstance(examples, list):
         return described
-    digest = hashlib.sha256()
-    for index in np.unique(np.linspace(0, len(examples) - 1, NUM_SAMPLES).astype(int)) if len(examples) else ():
-        example = examples[int(index)]
-        digest.update(json.dumps(example, sort_keys=True, default=lambda value: np.asarray(value).tolist()).encode())
-    return described | {"train_examples_hash": digest.hexdigest()[:12]}
+    places = np.unique(np.linspace(0, len(examples) - 1, NUM_SAMPLES).astype(int)) if len(examples) else ()
+    texts = [
+        json.dumps(examples[int(place)], sort_keys=True, default=lambda value: np.asarray(value).tolist())
+        for place in places
+    ]
+    return described | {"train_examples_hash": _hash(*(text.encode() for text in texts))}
 
 
 def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any]:
@@ -230,9 +206,12 @@ def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any
     found = {name: describe_data(getattr(part, "prepared", part)) for name, part in by_name(examples).items()}
     if not any(found.values()):
         return described
-    digest = hashlib.sha256(json.dumps(found).encode()).hexdigest()
-    values = sum(one.get("train_examples", 0) for one in found.values()), digest[:12]
+    values = sum(one.get("train_examples", 0) for one in found.values()), _hash(json.dumps(found).encode())
     return described | dict(zip(EVALUATION_DATA, values, strict=True))
+
+
+def _hash(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 
 # ---- Comparing ------------------------------------------------------------------------------------------------------
@@ -244,6 +223,12 @@ def free_settings(args: TrainingArguments) -> Collection[str]:
     return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
 
 
+def fixed_settings(args: TrainingArguments) -> Collection[str]:
+    """What may not change, although it is allowed: with `FIXED` settings that are loaded, and used as they are."""
+    is_loaded = args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE
+    return (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS) if is_loaded else FIXED
+
+
 def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
     """What a checkpoint states of its run: nothing if it was not written by a [`Run`], or if there is none."""
     path = None if checkpoint is None else Path(checkpoint, RUN_FILE)
@@ -253,13 +238,15 @@ def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
 def keep_known(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> dict[str, Any]:
     """
     What identifies a run, to be written on: of what is not known now, as without a connection to the Hub, what the
-    checkpoint states, or the next one would be compared with nothing. Of another text or base nothing is taken.
+    checkpoint states of the same name, or the next one would be compared with nothing.
     """
-    saved = saved_description(checkpoint)
-    if any(saved.get(name) != run.get(name) for name in {*saved, *run} if _setting(name) in NAMED_SOURCES):
-        return dict(run)
-    unknown = [name for name in run if run[name] is None and _setting(name) in PARTLY_KNOWN]
-    return {**run, **{name: saved.get(name) for name in unknown}}
+    saved, known = saved_description(checkpoint), dict(run)
+    for content in run:
+        setting, of, source = content.partition(" of ")
+        name = PARTLY_KNOWN.get(setting, "") + of + source
+        if setting in PARTLY_KNOWN and run[content] is None and saved.get(name) == run.get(name):
+            known[content] = saved.get(content)
+    return known
 
 
 def check_same_run(
@@ -272,14 +259,14 @@ def check_same_run(
     """
     Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
 
-    What the checkpoint does not state is not compared: it may be older than the setting; nor are `free` settings that
-    it states, since an older release compared them. Without `run.json` it was not written by a [`Run`], and passes.
+    What only one of both states is not compared: an older release may have stated less, or more. Without `run.json` a
+    checkpoint was not written by a [`Run`], and passes.
 
     Args:
         run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`]
             and [`describe_evaluation`].
         allow_changes: go on with what differs, which is logged as a warning.
-        fixed: names that must not differ even so.
+        fixed: names that must not differ even so, see [`fixed_settings`].
         free: names that may differ, see [`free_settings`].
 
     Raises:
@@ -287,18 +274,29 @@ def check_same_run(
     """
     saved = _with_defaults(saved_description(checkpoint))
     run = _with_defaults(json.loads(json.dumps(dict(run), default=str)))  # as it is read back
-    is_data = not run.keys().isdisjoint(DATA_SETTINGS)
-    names = [name for name in saved if (name in DATA_SETTINGS) == is_data and name not in free]
-    names = [name for name in names if saved[name] != run.get(name) and not _is_alike(name, saved, run)]
-    changed = {name: f"{name} {saved[name]} (now {run.get(name)})" for name in names}
+    same = {name for name in saved if name not in run or saved[name] == run[name]} | _alike(saved, run)
+    names = [name for name in saved if name not in same and name not in free]
+    changed = {name: f"{name} {saved[name]} (now {run[name]})" for name in names}
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
         logger.warning(
             f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate is that of the "
             f"schedule `{run['lr_scheduler_type']}` over the new length."
         )
-    if changed:
-        _refuse_or_warn(checkpoint, changed, allow_changes, [name for name in changed if name in fixed])
+    if not changed:
+        return
+    differences = ", ".join(changed.values())
+    refused = ", ".join(f"`{name}`" for name in changed if name in fixed)
+    if allow_changes and not refused:
+        logger.warning(f"Going on with other arguments than those of {checkpoint}, which has {differences}.")
+        return
+    advice = ", or go on with these by `--allow_changed_arguments true`."
+    if refused:
+        advice = f". No flag allows another {refused} when a run is continued."
+    raise ValueError(
+        f"The arguments describe another run than that of {checkpoint}, which has {differences}. Choose another "
+        f"`--output_dir`, or go back to the arguments of that run{advice}"
+    )
 
 
 def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,43 +304,23 @@ def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
     objective = OBJECTIVES.get((run.get("model_type"), run.get("objective")))
     missing = [name for name in OBJECTIVE_DEFAULTS if name in run and run[name] is None]
     defaults = {name: getattr(objective, name, None) for name in missing}
-    defaults = json.loads(json.dumps(defaults, default=asdict))
-    return {**run, **defaults}
+    return {**run, **json.loads(json.dumps(defaults, default=asdict))}
 
 
-def _is_alike(name: str, saved: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """Whether a setting with two values is not known of one of the runs, or means the same thing in both."""
-    setting, of, source = name.partition(" of ")
-    if setting in PARTLY_KNOWN and None in (saved[name], run.get(name)):
-        return True
-    content = CONTENTS.get(setting, "") + of + source
-    if None not in (saved.get(content), run.get(content)):
-        return saved[content] == run[content]
-    return setting in CONTENTS and _is_same_path(saved[name], run.get(name))
+def _alike(saved: Mapping[str, Any], run: Mapping[str, Any]) -> set[str]:
+    """The contents that one of two runs does not know; the names of what has the same content, or is the same path."""
+    alike = set()
+    for name in saved:
+        setting, of, source = name.partition(" of ")  # of a mixture
+        if setting in PARTLY_KNOWN and None in (saved[name], run.get(name)):
+            alike.add(name)
+        elif setting in CONTENTS:
+            content = CONTENTS[setting] + of + source
+            has_same_content = saved.get(content) is not None and saved[content] == run.get(content)
+            if has_same_content or _real_path(saved[name]) == _real_path(run.get(name)):
+                alike.add(name)
+    return alike
 
 
-def _is_same_path(one: str | None, other: str | None) -> bool:
-    return bool(one and other) and os.path.exists(one) and os.path.realpath(one) == os.path.realpath(other)
-
-
-def _setting(name: str) -> str:
-    """The name of a setting without that of the source of a mixture."""
-    return name.partition(" of ")[0]
-
-
-def _refuse_or_warn(
-    checkpoint: str | os.PathLike, changed: Mapping[str, str], allow_changes: bool, fixed: list[str]
-) -> None:
-    differences = ", ".join(changed.values())
-    if allow_changes and not fixed:
-        logger.warning(f"Going on with other arguments than those of {checkpoint}, which has {differences}.")
-        return
-    advice = "Choose another `--output_dir`, or go back to the arguments of that run"
-    if fixed:
-        refused = ", ".join(f"`{name}`" for name in fixed)
-        advice += f". No flag allows another {refused} when a run is continued."
-    else:
-        advice += ", or go on with these by `--allow_changed_arguments true`."
-    raise ValueError(
-        f"The arguments describe another run than that of {checkpoint}, which has {differences}. {advice}"
-    )
+def _real_path(name: str | None) -> str | None:
+    return os.path.realpath(name) if name and os.path.exists(name) else name

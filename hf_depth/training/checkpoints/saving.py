@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerState
 from transformers.trainer import TRAINING_ARGS_NAME
 
+from .manifest import STATE_FILE
 from .run_description import RUN_FILE
 from .writing import wait_until_on_disk, written_aside
 
@@ -50,7 +51,7 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
             args.output_dir, args.push_to_hub = before
         record_best_checkpoint(state, folder)
         if args.should_save:
-            state.save_to_json(aside / "trainer_state.json")
+            state.save_to_json(aside / STATE_FILE)
             if trainer.run_description is not None:
                 (aside / RUN_FILE).write_text(json.dumps(trainer.run_description, indent=2), encoding="utf-8")
         trainer.reading.save(aside)
@@ -73,6 +74,9 @@ def record_best_checkpoint(state: TrainerState, folder: Path) -> None:
         state.best_model_checkpoint = str(best)
 
 
+# ---- Finite numbers -------------------------------------------------------------------------------------------------
+
+
 def check_loss(trainer: "DepthTrainer", loss: float) -> None:
     """
     Stop on a loss that is not finite.
@@ -88,8 +92,9 @@ def check_loss(trainer: "DepthTrainer", loss: float) -> None:
 def check_losses(trainer: "DepthTrainer") -> float:
     """The loss since the last log, a mean over the processes; all stop if it is not finite on one of them."""
     losses = gather_object([trainer._tr_loss.item()])
-    check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), 0.0))
-    return sum(losses) / len(losses)
+    mean = sum(losses) / len(losses)
+    check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), mean))
+    return mean
 
 
 def check_parameters(trainer: "DepthTrainer") -> None:
@@ -108,13 +113,12 @@ def check_parameters(trainer: "DepthTrainer") -> None:
         raise FloatingPointError(not_finite(trainer, f"{bad[0]} is not finite"))
 
 
-def not_finite(trainer: "DepthTrainer", what: str, step: int | None = None) -> str:
-    """What to say of a number that is not finite, at a step, by default the present one."""
-    step = trainer.state.global_step if step is None else step
+def not_finite(trainer: "DepthTrainer", what: str) -> str:
+    """What to say of a number that is not finite at the present step."""
     return (
-        f"{what} at step {step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
-        "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite "
-        f"until step {trainer.last_good_step}; nothing was saved after that."
+        f"{what} at step {trainer.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
+        "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "
+        f"step {trainer.last_good_step}; nothing was saved after that."
     )
 
 

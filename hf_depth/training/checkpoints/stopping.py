@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,12 +32,7 @@ logger = logging.getLogger(__name__)
 REQUEUE_STATUS = 85  # exit status of a run to be started again; neither of sysexits.h (64-78) nor of a shell (126-165)
 SIGINT_STATUS = 128 + signal.SIGINT  # as shells count
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
-# A cluster and a launcher both send SIGTERM: what comes so soon after the first signal is the same request.
-REPEAT_SECONDS = 10.0
-LAUNCHERS = frozenset(
-    ("accelerate", "accelerate-launch", "accelerate.commands.launch", "accelerate.commands.accelerate_cli")
-    + ("torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "deepspeed.launcher.launch")
-)
+LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.", "deepspeed")  # how names of scripts and modules begin
 PR_SET_PDEATHSIG = 1  # of Linux' prctl(2)
 
 
@@ -103,14 +97,12 @@ def _end_process(status: int, message: str) -> None:
 
 def _end_failed_process(error: BaseException) -> None:
     """End one of several processes after an error, which is printed as Python would."""
-    status = 1
-    if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
-    else:
+    if not isinstance(error, SystemExit):
         traceback.print_exception(error)
-    _exit(status)
+        _exit(1)
+    if isinstance(error.code, str):
+        print(error.code, file=sys.stderr)
+    _exit(error.code if isinstance(error.code, int) else int(error.code is not None))
 
 
 def _exit(status: int) -> None:
@@ -141,6 +133,16 @@ def _end_with_launcher() -> None:
         _end_process(1, "The launcher of this process was killed before training began.")
 
 
+def _is_launcher(pid: int) -> bool:
+    """Whether a process is `accelerate launch` or its like: Python with the name of a launcher as script or module."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except (OSError, UnicodeDecodeError):
+        return False
+    python, *names = [Path(argument).name for argument in arguments[:4]]  # options such as `-m` and `-u`, the script
+    return python.startswith("python") and any(name.startswith(LAUNCHERS) for name in names if name[-3:] != ".py")
+
+
 def _has_lost_its_launcher() -> bool:
     """
     Whether `torchrun` or `accelerate launch` has started this process and ended: nobody answers at the address where
@@ -155,17 +157,6 @@ def _has_lost_its_launcher() -> bool:
     except (OSError, LookupError, ValueError):  # not known: whoever needs the address will tell
         return False
     return False
-
-
-def _is_launcher(pid: int) -> bool:
-    """Whether a process is `accelerate launch` or its like: Python with the name of a launcher as script or module."""
-    try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except (OSError, UnicodeDecodeError):
-        return False
-    names = [Path(argument).name for argument in arguments]
-    # The script stands first but for options such as `-m` and `-u`.
-    return names[0].startswith("python") and not LAUNCHERS.isdisjoint(names[1:4])
 
 
 @contextlib.contextmanager
@@ -201,8 +192,7 @@ def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
 
     The run that continues from that checkpoint equals one that was not interrupted. To that end an evaluation that is
     due at this very step is made before. A signal during an evaluation takes effect at the next step, one after the
-    last step when the trained model is saved. Of several processes it is enough that one gets the signal. A second one
-    later than `REPEAT_SECONDS` ends the run at once.
+    last step when the trained model is saved. Of several processes it is enough that one gets the signal.
 
     Args:
         trainer (`DepthTrainer`): its process group and trackers are ended as well.
@@ -221,9 +211,7 @@ def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
                     message = f"{name} after the last step: the trained model is saved. Run the same command again "
                     raise Interrupted(message + "for what else it does.")
             except Interrupted:
-                callback.is_stopping = True
-                if callback.is_agreed:
-                    trainer.end()
+                trainer.end()
                 raise
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(_how_to_continue(trainer.args, trainer.last_checkpoint))
@@ -236,22 +224,14 @@ class StopOnSignal(TrainerCallback):
     """Saves a checkpoint and stops at the end of the step in which one of the processes got a signal."""
 
     def __init__(self):
-        self.name = ""
-        self.signum = 0
-        self.received_at = 0.0
-        self.is_stopping = False  # from the step on at which it is saved
-        self.is_agreed = False  # by all processes
+        self.signum = 0  # that this process has got
+        self.name: str | None = None  # of the signal for which the run stops, from the step on at which it is saved
         self.is_saved = False
         self.group = None
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
-        """The handler of the signals."""
-        now = time.monotonic()
-        if not self.signum:
-            self.signum, self.received_at = int(signum), now
-        elif not self.is_stopping and now - self.received_at > REPEAT_SECONDS:
-            self.is_agreed = False  # the other processes do not end with this one
-            raise Interrupted("Ended at once by a second signal: nothing was saved since the last checkpoint.")
+        """The handler of the signals. A cluster and a launcher both send one: what follows is the same request."""
+        self.signum = self.signum or int(signum)
 
     def requested(self) -> str | None:
         """The name of the signal that any process has got; all processes call this at the same time."""
@@ -261,7 +241,6 @@ class StopOnSignal(TrainerCallback):
             flag = torch.tensor([signum], dtype=torch.int32)
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group)
             signum = int(flag)
-        self.is_agreed = signum > 0
         return signal.Signals(signum).name if signum else None
 
     def on_train_begin(
@@ -273,21 +252,20 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        is_over = state.global_step >= state.max_steps  # then there is only the trained model to save
         name = self.requested()
-        if name is None or is_over:
+        if name is None or state.global_step >= state.max_steps:  # then there is only the trained model to save
             return
-        self.name, self.is_stopping = name, True
+        self.name = name
         logger.warning(f"{name}: saving a checkpoint at step {state.global_step} and ending.")
         control.should_training_stop = control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self.is_saved = self.is_stopping
+        self.is_saved = self.name is not None
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.is_stopping:  # what was due at this step is done, and what is due at the end of the epoch is not yet
+        if self.name is not None:  # what was due at this step is done, what is due at the end of the epoch is not yet
             control.should_log = control.should_evaluate = False
             # After an evaluation, `save_strategy` best has saved a new best score only.
             control.should_save = not self.is_saved
@@ -295,7 +273,7 @@ class StopOnSignal(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.is_stopping:
+        if self.name is not None:
             last = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
             raise Interrupted(f"{self.name} at step {state.global_step}. {_how_to_continue(args, last)}")
 

@@ -11,8 +11,8 @@ import contextlib
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from accelerate.utils import gather_object
@@ -31,7 +31,7 @@ from .manifest import add_hashes, write_sizes
 
 logger = logging.getLogger(__name__)
 
-_completions: list["_Completion"] = []  # that of the last checkpoint of this process, if nobody has waited for it
+_completions: list[tuple[Path, Future]] = []  # of the last checkpoint of this process, if nobody has waited for it
 
 
 # ---- Checkpoints ----------------------------------------------------------------------------------------------------
@@ -52,64 +52,36 @@ def written_aside(trainer: Trainer, folder: Path) -> Iterator[Path]:
     Raises:
         `OSError`: in one line, if the disk is full. What is unfinished is removed.
     """
-    aside = folder.parent / UNFINISHED_FOLDER / folder.name
-    on_all(trainer, lambda: _begin(trainer, aside))
-    failure = None
-    try:
+    aside, saves = folder.parent / UNFINISHED_FOLDER / folder.name, trainer.args.should_save
+    with _failing_together(trainer):
+        _join(raises=True)
+        if saves:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+    # With parts of a model, the others may wait for this process to gather weights with them: if it fails, it ends,
+    # and the launcher ends them. What they write is removed at the next start.
+    with _failing_together(trainer, alone=trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
         yield aside
-    except Exception as error:
-        failure = error
-
-    def report() -> None:
-        if failure is not None:
-            raise failure
-
-    if failure is not None and (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
-        # The others may wait for this process to gather weights with them: it ends, and the launcher ends them.
-        # What they write is removed at the next start.
-        output_dir = trainer.args.output_dir
-        raise _full_disk(trainer, str(failure)) if is_full_disk(failure, output_dir) else failure
-    on_all(trainer, report)
-    on_all(trainer, lambda: _publish(trainer, aside, folder))
-    if not trainer.args.should_save and aside.is_dir() and not folder.exists():
-        with contextlib.suppress(FileNotFoundError):  # on a node whose disk is its own, once
-            os.replace(aside, folder)
+    with _failing_together(trainer):
+        if saves:
+            write_sizes(aside, trainer.state.global_step)
+            publish_folder(aside, folder)
+            thread = ThreadPoolExecutor(1, f"completing {folder.name}")  # the interpreter does not end before it
+            surplus = (trainer.save_total_limit, trainer.state.best_model_checkpoint)
+            _completions.append((folder, thread.submit(_complete, folder, *surplus)))
+            thread.shutdown(wait=False)
 
 
-def _begin(trainer: Trainer, aside: Path) -> None:
-    _join(raises=True)
-    if trainer.args.should_save:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-
-
-def _publish(trainer: Trainer, aside: Path, folder: Path) -> None:
-    if not trainer.args.should_save:
-        return
-    write_sizes(aside, trainer.state.global_step)
-    publish_folder(aside, folder)
-    completion = _Completion(folder, trainer.save_total_limit, trainer.state.best_model_checkpoint)
-    _completions.append(completion)
-    completion.start()
-
-
-class _Completion(threading.Thread):
-    """Completes a checkpoint while training goes on; the interpreter does not end before."""
-
-    def __init__(self, folder: Path, save_total_limit: int | None, best: str | None):
-        super().__init__(name=f"completing {folder.name}", daemon=False)
-        self.folder, self.save_total_limit, self.best = folder, save_total_limit, best
-        self.failure: OSError | None = None
-
-    def run(self) -> None:
-        try:
-            add_hashes(self.folder)
-        except OSError as error:
-            if self.folder.is_dir():  # otherwise somebody has deleted it meanwhile
-                self.failure = error
-                shutil.rmtree(self.folder, ignore_errors=True)
-            return
-        rotate(self.folder, self.save_total_limit, self.best)
+def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> None:
+    """What is done with a new checkpoint while training goes on."""
+    try:
+        add_hashes(folder)
+    except OSError:
+        if folder.is_dir():  # otherwise somebody has deleted it meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    else:
+        rotate(folder, save_total_limit, best)
 
 
 def wait_until_on_disk(trainer: Trainer) -> None:
@@ -120,7 +92,8 @@ def wait_until_on_disk(trainer: Trainer) -> None:
         `OSError`: on all processes, if it could not be written to the disk, as with some network file systems that are
             full. It is removed, those before it are there.
     """
-    on_all(trainer, lambda: _join(raises=True))
+    with _failing_together(trainer):
+        _join(raises=True)
 
 
 @contextlib.contextmanager
@@ -137,12 +110,13 @@ def completed_checkpoints(trainer: Trainer) -> Iterator[None]:
 @atexit.register  # for a process that ends by `os._exit`, see `stopping`
 def _join(raises: bool = False) -> None:
     while _completions:
-        _completions[0].join()
-        completion = _completions.pop(0)
-        if completion.failure is not None and raises:
-            raise completion.failure
-        if completion.failure is not None:
-            logger.error(f"{completion.folder} is lost: it could not be written to the disk ({completion.failure}).")
+        folder, completion = _completions[0]
+        failure = completion.exception()
+        _completions.pop(0)
+        if failure is not None and raises:
+            raise failure
+        if failure is not None:
+            logger.error(f"{folder} is lost: it could not be written to the disk ({failure}).")
 
 
 def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
@@ -161,10 +135,9 @@ def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None
         return
     steps = {path: path.name.removeprefix("checkpoint-") for path in folder.parent.glob("checkpoint-*")}
     steps = {path: int(step) for path, step in steps.items() if step.isdigit() and path.is_dir()}
-    newest = steps[folder]
     kept = {folder.name} if best is None else {folder.name, Path(best).name}
     surplus = [path for path in steps if path.name not in kept]
-    surplus.sort(key=lambda path: (steps[path] < newest, steps[path]))
+    surplus.sort(key=lambda path: (steps[path] < steps[folder], steps[path]))
     for path in surplus[: max(0, len(steps) - max(save_total_limit, len(kept)))]:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -184,7 +157,6 @@ def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
 
     Raises:
         `OSError`: in one line, if the disk is full. The model that was there stays.
-        `RuntimeError`: if no weights were written.
     """
     output_dir = Path(trainer.args.output_dir)
     aside = output_dir / UNFINISHED_FOLDER / "model"
@@ -195,20 +167,14 @@ def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             trainer.accelerator.wait_for_everyone()  # all may write a part
         if trainer.args.should_save:
-            files = list_files(aside)
-            if not any(name.endswith(".safetensors") for name in files):
-                raise RuntimeError(
-                    f"`Trainer` wrote no weights to {output_dir}, but {', '.join(files) or 'nothing'}. The last "
-                    "checkpoint has what was trained."
-                )
-            trainer.model_files = file_entries(aside, files, sync=True)
+            trainer.model_files = file_entries(aside, list_files(aside), sync=True)
             publish_files(aside, output_dir)
     except Exception as error:
-        full = _full_disk(trainer, str(error)) if is_full_disk(error, output_dir) else None
+        told = _in_one_line(trainer, error)
         remove_aside(aside)
-        if full is None:
+        if told is error:
             raise
-        raise full from None
+        raise told from None
 
 
 def write_model_manifest(trainer: Trainer) -> None:
@@ -251,34 +217,43 @@ def remove_unfinished(trainer: Trainer) -> None:
     shutil.rmtree(Path(trainer.args.output_dir, UNFINISHED_FOLDER), ignore_errors=True)
 
 
-# ---- All processes --------------------------------------------------------------------------------------------------
+# ---- Failures -------------------------------------------------------------------------------------------------------
 
 
-def on_all(trainer: Trainer, action: Callable[[], None]) -> None:
+@contextlib.contextmanager
+def _failing_together(trainer: Trainer, alone: bool = False) -> Iterator[None]:
     """
-    Do something on each process. If it fails on one, all stop: none is left waiting for another.
+    All processes enter this block. If it fails on one, all fail at its end, unless that one is to fail `alone`.
 
     Raises:
         `OSError`: in one line, if the disk is full. What is unfinished is removed.
     """
-    failure, problem = None, None
+    told, problem = None, None
     try:
-        action()
+        yield
     except Exception as error:
-        failure, problem = error, (str(error), is_full_disk(error, trainer.args.output_dir))
+        told = _in_one_line(trainer, error)
+        problem = (str(told), told is not error)
+        if alone:
+            raise told from told.__cause__
     problems = [one for one in gather_object([problem]) if one is not None]
     if not problems:
         return
-    full = next((_full_disk(trainer, message) for message, is_full in problems if is_full), None)
     if trainer.args.should_save:  # a slower process would remove what others write next
         remove_unfinished(trainer)
-    raise full or failure or RuntimeError(f"Another process could not save its part: {problems[0][0]}")
+    message, is_full = problems[0]
+    other = OSError(message) if is_full else RuntimeError(f"Another process could not save its part: {message}")
+    raise told or other
 
 
-def _full_disk(trainer: Trainer, message: str) -> OSError:
-    problem = f"step {trainer.state.global_step} could not be saved ({message.splitlines()[0]})"
-    advice = (
+def _in_one_line(trainer: Trainer, error: Exception) -> Exception:
+    """The error that tells what to do about a full disk; any other one as it is."""
+    if not is_full_disk(error, trainer.args.output_dir):
+        return error
+    reason = str(error).splitlines()[0]
+    return full_disk_error(
+        trainer.args.output_dir,
+        f"step {trainer.state.global_step} could not be saved ({reason})",
         "Earlier checkpoints are intact: make room, or keep fewer by `--save_total_limit`, and run the same command "
-        "again."
+        "again.",
     )
-    return full_disk_error(trainer.args.output_dir, problem, advice)
