@@ -26,8 +26,7 @@ from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.launch import check_run_arguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.pmi_args import PMIArguments
-from hf_depth.tasks.entry_files import read_task_file
-from hf_depth.tasks.registry import as_task
+from hf_depth.tasks.registry import as_task, read_task_file
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -219,7 +218,7 @@ class BlocksTest(parameterized.TestCase):
         file.write_text(block.code, encoding="utf-8")
         if "text_column_name" in str(content):
             for entry in read_task_file(file):
-                as_task(entry.fields)  # raises if it is none
+                as_task(entry)  # raises if it is none
             return
         for script in SCRIPTS:
             kinds = script_arguments(script)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,15 +19,24 @@ METRIC_KINDS: dict[str, str] = {
     **dict.fromkeys(("bleu", "chrf"), "texts"),
 }
 
-SUBMISSION_LABELS = ("text", "id", "number")
-
 PREDICTION_MODES = ("generate", "score_labels")
 EVALUATION_MODES = (*PREDICTION_MODES, "probe")  # a probe predicts by itself, not by the model's decoder
 
 # What a probe reads of sentence embeddings, by the number of text columns that it needs (`None`: any).
 PROBE_FEATURES = {"concatenation": None, "first_differences": None, "difference": 2, "product": 2}
 
+# Texts of the label column that stand for a label which is not published.
+UNLABELED_TEXTS = ("", "-1", "-1.0")
+
+# Fields with one or several of a few values.
+_CHOICES = {
+    "submission_labels": ("text", "id", "number"),
+    "file_defects": ("broken_lines", "empty_texts"),  # of published files, see `TaskSpec.file_defects`
+    "probe_features": tuple(PROBE_FEATURES),
+}
 _NAME = re.compile(r"[\w][\w.\-]*")  # it becomes part of file names and of metric names
+
+Problems = Iterator[tuple[str, str]]  # a field, and what is wrong with it
 
 
 class FieldError(ValueError):
@@ -35,17 +44,6 @@ class FieldError(ValueError):
 
     def __init__(self, task: str, field: str, message: str):
         super().__init__(f"Task {task!r}, field `{field}`: {message}")
-        self.field = field
-
-
-def check_fields(task: str, entry: Mapping[str, Any], names: Iterable[str], required: Iterable[str]) -> None:
-    """Check that an entry has no unknown field and lacks no required one."""
-    for field in entry:
-        if field not in names:
-            raise FieldError(task, field, f"there is no such field.{suggestion(field, names, 'fields')}")
-    for field in required:
-        if field not in entry:
-            raise FieldError(task, field, "it is missing.")
 
 
 def check_task(task: Any) -> None:
@@ -58,34 +56,10 @@ def check_task(task: Any) -> None:
     Raises:
         [`FieldError`]: naming the task and the field.
     """
-    _check_types(task)
-    _check_columns(task)
-    if task.labels is not None:
-        _check_labels(task)
-    if task.label_step is not None:
-        _check_grid(task)
-    _check_metrics(task)
-    _check_splits(task)
-
-
-def check_prefixes(task: Any) -> None:
-    """
-    Check that no prefix is meant as a template. (Not of a task that a fine-tuned model brings, which has read it so.)
-
-    Args:
-        task (`TaskSpec`): the task.
-
-    Raises:
-        [`FieldError`]: naming the task and the column.
-    """
-    for column in (*task.text_column_name, task.label_column_name):
-        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
-            raise _error(
-                task,
-                "prefix",
-                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
-                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
-            )
+    checks = (_wrong_types, _wrong_columns, _wrong_labels, _wrong_grid, _wrong_metrics, _wrong_splits)
+    for check in checks:  # each relies on those before it
+        for field, message in check(task):
+            raise FieldError(task.name, field, message)
 
 
 def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Sequence[str] = PREDICTION_MODES) -> None:
@@ -117,102 +91,81 @@ def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Seq
         )
 
 
-# Texts of the label column that stand for a label which is not published.
-UNLABELED_TEXTS = ("", "-1", "-1.0")
-
-# What may be wrong in published files, see `TaskSpec.file_defects`.
-FILE_DEFECTS = ("broken_lines", "empty_texts")
-
-
-def _check_types(task: Any) -> None:
+def _wrong_types(task: Any) -> Problems:
     for item in fields(task):
-        value = getattr(task, item.name)
+        name, value = item.name, getattr(task, item.name)
         if item.type in (str, bool, int) and type(value) is not item.type:
-            raise _error(task, item.name, f"must be of type `{item.type.__name__}`, got {value!r}.")
+            yield name, f"must be of type `{item.type.__name__}`, got {value!r}."
         if item.type == str | None and not isinstance(value, str | None):
-            raise _error(task, item.name, f"must be text or nothing, got {value!r}.")
-        bad = [part for part in value if not isinstance(part, str)] if item.type == tuple[str, ...] else []
-        if bad:
-            raise _error(task, item.name, f"must hold texts, but holds {bad[0]!r}.")
-    for defect in task.file_defects:
-        if defect not in FILE_DEFECTS:
-            raise _error(task, "file_defects", f"must be among {listed(FILE_DEFECTS)}, but holds {defect!r}.")
+            yield name, f"must be text or nothing, got {value!r}."
+        if item.type == tuple[str, ...]:
+            for part in value:
+                if not isinstance(part, str):
+                    yield name, f"must hold texts, but holds {part!r}."
+                if part == "" and name != "prefix":
+                    yield name, f"must hold names, got {value!r}. Give `[]` if there are none."
+    for name, choices in _CHOICES.items():
+        value = getattr(task, name)
+        for choice in [value] if isinstance(value, str) else value:
+            if choice not in choices:
+                yield name, f"got {choice!r}.{suggestion(choice, choices, 'choices')}"
     for number in task.submission_rows:
         if type(number) is not int or number < 0:
-            raise _error(task, "submission_rows", f"must be numbers of rows (0: unknown), but holds {number!r}.")
+            yield "submission_rows", f"must be numbers of rows (0: unknown), but holds {number!r}."
     aliases = task.column_aliases
     if not isinstance(aliases, Mapping) or not all(isinstance(column, str) for column in aliases.values()):
-        raise _error(task, "column_aliases", f"must map names to names, got {task.column_aliases!r}.")
+        yield "column_aliases", f"must map names to names, got {aliases!r}."
     for name in ("benchmark", "name"):
         if not _NAME.fullmatch(getattr(task, name)):
-            raise _error(task, name, f"must be letters, digits, `_`, `-` and `.`, got {getattr(task, name)!r}.")
-    if not task.loader:
-        raise _error(task, "loader", "must name a loader, such as 'table', got ''.")
-    for name in ("validation_splits", "test_splits", "submission_names"):
-        if "" in getattr(task, name):
-            raise _error(task, name, f"must hold names, got {getattr(task, name)!r}. Give `[]` if there are none.")
-    for name in ("max_source_length", "max_target_length", "version"):
-        if getattr(task, name) < 1:
-            raise _error(task, name, f"must be at least 1, got {getattr(task, name)}.")
-    if task.probe_hidden_units < 0:
-        raise _error(task, "probe_hidden_units", f"must be at least 0, got {task.probe_hidden_units}.")
+            yield name, f"must be letters, digits, `_`, `-` and `.`, got {getattr(task, name)!r}."
+    for name, least in {"max_source_length": 1, "max_target_length": 1, "version": 1, "probe_hidden_units": 0}.items():
+        if getattr(task, name) < least:
+            yield name, f"must be at least {least}, got {getattr(task, name)}."
 
 
-def _check_columns(task: Any) -> None:
+def _wrong_columns(task: Any) -> Problems:
     columns = task.text_column_name
-    if not columns or "" in columns or len(set(columns)) < len(columns):
-        raise _error(task, "text_column_name", f"must name one or several different columns, got {columns!r}.")
+    if not columns or len(set(columns)) < len(columns):
+        yield "text_column_name", f"must name one or several different columns, got {columns!r}."
     if len(task.prefix) != len(columns):
-        raise _error(
-            task,
+        yield (
             "prefix",
             f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
             f"{len(task.prefix)}: {task.prefix!r}. Use an empty one where there is nothing to say.",
         )
     if not task.label_column_name or task.label_column_name in columns:
-        raise _error(task, "label_column_name", f"must name another column, got {task.label_column_name!r}.")
-    if task.probe_features not in PROBE_FEATURES:
-        raise _error(
-            task,
-            "probe_features",
-            f"got {task.probe_features!r}.{suggestion(task.probe_features, PROBE_FEATURES, 'choices')}",
-        )
+        yield "label_column_name", f"must name another column, got {task.label_column_name!r}."
     needed = PROBE_FEATURES[task.probe_features]
     if needed not in (None, len(columns)):
-        raise _error(
-            task,
+        yield (
             "probe_features",
             f"{task.probe_features!r} is for {needed} text columns, but there are {len(columns)}.",
         )
     known = {*columns, task.label_column_name, "idx"}
     for alias, column in task.column_aliases.items():
         if column not in known:
-            raise _error(
-                task, "column_aliases", f"{alias!r} stands for {column!r}.{suggestion(column, known, 'columns')}"
-            )
+            yield "column_aliases", f"{alias!r} stands for {column!r}.{suggestion(column, known, 'columns')}"
 
 
-def _check_labels(task: Any) -> None:
+def _wrong_labels(task: Any) -> Problems:
     labels = task.labels
+    if labels is None:
+        return
     if not isinstance(labels, Mapping) or not all(isinstance(number, int) for number in labels):
-        raise _error(task, "labels", f"must map class numbers to texts or list the texts, got {labels!r}.")
+        yield "labels", f"must map class numbers to texts or list the texts, got {labels!r}."
     for number, text in labels.items():
         if isinstance(text, bool):
             word = "yes" if text else "no"
-            raise _error(
-                task,
+            yield (
                 "labels",
                 f"class {number!r} must be text, got {text!r}. YAML reads {word}, {str(text).lower()} and the like as "
                 f"truth values: put quotes, as in '{word}'.",
             )
         if not isinstance(text, str) or not text.strip() or text != text.strip():
             quotes = f" Put quotes, as in '{text}'." if isinstance(text, int | float) else ""
-            raise _error(
-                task, "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.{quotes}"
-            )
+            yield "labels", f"class {number!r} must be text, with no space at its ends, got {text!r}.{quotes}"
     if list(labels) != list(range(len(labels))) or len(labels) < 2:
-        raise _error(
-            task,
+        yield (
             "labels",
             f"there must be two classes or more, numbered 0, 1, 2, …, got {listed(labels)}. (A list numbers by "
             "itself; the data may hold the texts instead of the numbers.)",
@@ -220,75 +173,58 @@ def _check_labels(task: Any) -> None:
     texts = list(labels.values())
     for text in texts:
         if text in UNLABELED_TEXTS:
-            raise _error(task, "labels", f"{text!r} stands for an unlabeled example, so no label can be called so.")
+            yield "labels", f"{text!r} stands for an unlabeled example, so no label can be called so."
         if texts.count(text) > 1:
-            raise _error(task, "labels", f"several classes have the text {text!r}.")
+            yield "labels", f"several classes have the text {text!r}."
 
 
-def _check_grid(task: Any) -> None:
+def _wrong_grid(task: Any) -> Problems:
     step = task.label_step
+    if step is None:
+        return
     if isinstance(step, bool) or not isinstance(step, int | float) or not (math.isfinite(step) and step > 0):
-        raise _error(task, "label_step", f"must be a positive number, got {step!r}.")
+        yield "label_step", f"must be a positive number, got {step!r}."
     try:
         grid = [float(text) for text in (task.labels or {}).values()]
     except ValueError as error:
-        raise _error(task, "labels", f"with a `label_step`, they must be numbers: {error}.") from None
+        yield "labels", f"with a `label_step`, they must be numbers: {error}."
     if not grid or any(not math.isclose(b - a, step, rel_tol=1e-6) for a, b in zip(grid, grid[1:], strict=False)):
-        raise _error(task, "label_step", f"the labels must be numbers in steps of {step}, got {listed(grid[:5])}, ….")
+        yield "label_step", f"the labels must be numbers in steps of {step}, got {listed(grid[:5])}, …."
     if min(grid) <= -1:
-        raise _error(task, "labels", f"they must be above -1, which stands for an unlabeled example, got {min(grid)}.")
+        yield "labels", f"they must be above -1, which stands for an unlabeled example, got {min(grid)}."
 
 
-def _check_metrics(task: Any) -> None:
+def _wrong_metrics(task: Any) -> Problems:
     if task.label_step is not None:
-        suitable, kind = _metrics_of("values"), "a number"
+        kinds, predicted = ("values",), "a number"
     elif task.labels is not None:
-        # A class is right or wrong, however alike the texts of two of them are.
-        suitable, kind = [*_metrics_of("ids"), "exact_match"], "a class"
+        kinds, predicted = ("ids",), "a class"
     else:
-        suitable, kind = _metrics_of("texts"), "free-form text (no `labels`)"
+        kinds, predicted = ("texts",), "free-form text (no `labels`)"
+    suitable = [name for name, kind in METRIC_KINDS.items() if kind in kinds]
+    # A class is right or wrong, however alike the texts of two of them are.
+    suitable += ["exact_match"] if kinds == ("ids",) else []
     for name in task.metric_names:
         if name not in METRIC_KINDS:
-            raise _error(
-                task,
-                "metric_names",
-                f"there is no metric {name!r}.{suggestion(name, METRIC_KINDS, 'metrics')} (`register_metric` adds one "
-                "of your own.)",
-            )
+            near = suggestion(name, METRIC_KINDS, "metrics")
+            yield "metric_names", f"there is no metric {name!r}.{near} (`register_metric` adds one of your own.)"
         if name not in suitable:
-            raise _error(
-                task,
+            yield (
                 "metric_names",
-                f"{name!r} does not suit predictions that are {kind}. Choose of {listed(suitable)}.",
+                f"{name!r} does not suit predictions that are {predicted}. Choose of {listed(suitable)}.",
             )
     if task.metric_to_optimize not in task.metric_names:
-        raise _error(
-            task,
+        yield (
             "metric_to_optimize",
             f"{task.metric_to_optimize!r} is none of `metric_names`: {listed(task.metric_names)}.",
         )
 
 
-def _metrics_of(*kinds: str) -> list[str]:
-    return [name for name, kind in METRIC_KINDS.items() if kind in kinds]
-
-
-def _check_splits(task: Any) -> None:
-    splits = [split for split in (task.train_split, *task.validation_splits, *task.test_splits) if split]
-    if not splits or len(set(splits)) < len(splits):
-        raise _error(task, "train_split", f"the splits must have different names, got {listed(splits)}.")
+def _wrong_splits(task: Any) -> Problems:
+    if not task.splits or len(set(task.splits)) < len(task.splits):
+        yield "train_split", f"the splits must have different names, got {listed(task.splits)}."
     if not task.train_split and not task.train_on:
-        raise _error(task, "train_on", "a task without `train_split` needs another task to train on.")
+        yield "train_on", "a task without `train_split` needs another task to train on."
     for name in ("submission_names", "submission_rows"):
         if len(getattr(task, name)) not in (0, len(task.test_splits)):
-            raise _error(task, name, f"there must be one for each test split ({listed(task.test_splits)}), or none.")
-    if task.submission_labels not in SUBMISSION_LABELS:
-        raise _error(
-            task,
-            "submission_labels",
-            f"got {task.submission_labels!r}.{suggestion(task.submission_labels, SUBMISSION_LABELS, 'choices')}",
-        )
-
-
-def _error(task: Any, field: str, message: str) -> FieldError:
-    return FieldError(task.name, field, message)
+            yield name, f"there must be one for each test split ({listed(task.test_splits)}), or none."

@@ -18,16 +18,6 @@ from .spec import TaskSpec
 TASK_CONFIG_FILE = "task_config.json"
 FORMAT_VERSION = 1  # raised when an older version of the package would read a file wrongly
 
-# Of the fields that nothing else checks: `"no"` would count as true.
-FIELD_TYPES = {
-    "sentence_tokens": bool,
-    "sentence_language": str,
-    "length_normalize_scores": bool,
-    "generation_max_length": int | None,
-    "generation_num_beams": int | None,
-    "loader_options": Mapping,
-}
-
 # How a DEPTH model reads a prompt, for those who prepare it without this package.
 INPUT_FORMAT = {
     False: "{prompt}</s>",
@@ -143,9 +133,6 @@ class TaskConfig:
         if version > FORMAT_VERSION:
             raise ValueError(f"its format is {version}, this version of hf_depth reads {FORMAT_VERSION}: upgrade it.")
         known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
-        for name, kind in FIELD_TYPES.items():
-            if name in known and not isinstance(known[name], kind):
-                raise ValueError(f"its `{name}` must not be {known[name]!r}, see the docstring of `TaskConfig`.")
         try:
             tasks = tuple(TaskSpec(**entry) for entry in known.pop("tasks").values())
             return cls(tasks=tasks, **known)

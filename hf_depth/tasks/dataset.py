@@ -1,12 +1,11 @@
 """What a trainer takes of a task: [`TaskDataset`] to evaluate on, and the collator of prepared examples."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from datasets import Dataset
@@ -17,7 +16,7 @@ from .config import TaskConfig
 from .rows import check_class_order
 from .spec import TaskSpec
 
-EXAMPLES_TO_CHECK = 100  # of data sets other than `datasets.Dataset`, which may prepare each example when it is read
+EXAMPLES_TO_CHECK = 100  # of a data set, which may prepare each example when it is read
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")
 
@@ -71,10 +70,10 @@ def _as_list(value: Any) -> Any:
 @dataclass
 class TaskDataset(torch.utils.data.Dataset):
     """
-    One split of a task to evaluate on. The longest examples come first, so that batches hold little padding.
+    One split of a task to evaluate on.
 
     An item is a prepared example with its place in `rows` as `index`. Where it is unlabeled, its target is -100; if
-    all examples are unlabeled, there are no `labels`.
+    all examples are unlabeled, there are no `labels`. (A trainer reads the longest first.)
 
     Args:
         spec (`TaskSpec`): the task.
@@ -95,7 +94,7 @@ class TaskDataset(torch.utils.data.Dataset):
     >>> ids = {"input_ids": [[5, 1], [6, 7, 1]], "labels": [[8, 1], []], "num_cut_tokens": [0, 0]}
     >>> dataset = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))
     >>> dataset[0]
-    {'input_ids': [6, 7, 1], 'num_cut_tokens': 0, 'index': 1, 'labels': [-100]}
+    {'input_ids': [5, 1], 'num_cut_tokens': 0, 'index': 0, 'labels': [8, 1]}
     """
 
     spec: TaskSpec
@@ -104,7 +103,6 @@ class TaskDataset(torch.utils.data.Dataset):
     prepared: Dataset
     train_label_ids: Sequence[int] | None = None
     config: TaskConfig | None = None
-    order: np.ndarray = field(init=False, repr=False)
 
     def __post_init__(self):
         missing = [name for name in ("input_ids", "labels") if name not in self.prepared.column_names]
@@ -115,11 +113,9 @@ class TaskDataset(torch.utils.data.Dataset):
                 f"{listed(self.prepared.column_names)}. {HOW_TO_PREPARE}"
             )
         check_class_order(self.rows, self.spec)
-        columns = self.prepared.with_format("arrow")[:]
-        lengths, target_lengths = (pc.list_value_length(columns[name]).to_numpy() for name in ("input_ids", "labels"))
-        self.order = np.argsort(-lengths, kind="stable")
-        self.has_targets = bool((target_lengths > 0).any())
-        self.first_labeled = int(np.argmax(target_lengths > 0)) if self.has_targets else None
+        has_target = pc.list_value_length(self.prepared.with_format("arrow")[:]["labels"]).to_numpy() > 0
+        self.has_targets = bool(has_target.any())
+        self.first_labeled = int(has_target.argmax()) if self.has_targets else None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -127,10 +123,9 @@ class TaskDataset(torch.utils.data.Dataset):
         return self.spec.benchmark, self.spec.name, self.split
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.prepared)
 
-    def __getitem__(self, number: int) -> dict:
-        index = int(self.order[number])
+    def __getitem__(self, index: int) -> dict:
         example = self.prepared[index] | {"index": index}
         labels = example.pop("labels")
         if self.has_targets:
@@ -156,7 +151,7 @@ class TokenCounts:
 
 def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenCounts:
     """
-    Look through prepared examples: all of a `datasets.Dataset`, the first of any other data set.
+    Look through `EXAMPLES_TO_CHECK` prepared examples at most: at equal distances, or the first of a stream or list.
 
     Args:
         examples (`Iterable[Mapping[str, Any]]`): with `input_ids` and perhaps `labels`.
@@ -165,42 +160,15 @@ def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenC
     >>> count_tokens([{"input_ids": [5, 9, 1]}, {"input_ids": [1]}, {"input_ids": [6, 1]}], token_id=9)
     TokenCounts(with_text=2, with_token=1, greatest_id=9)
     """
+    if isinstance(examples, Dataset) and len(examples) > EXAMPLES_TO_CHECK:  # perhaps several data sets in one
+        examples = examples.select(np.linspace(0, len(examples) - 1, EXAMPLES_TO_CHECK).astype(int))
     counts = TokenCounts()
-    for table, times in _id_tables(examples):
-        input_ids = table["input_ids"].combine_chunks()
-        is_token = pc.equal(pc.list_flatten(input_ids), token_id)
-        rows_with_token = pc.unique(pc.filter(pc.list_parent_indices(input_ids), is_token))
-        counts.with_token += int(times[rows_with_token.to_numpy()].sum())
-        counts.with_text += int(times[pc.list_value_length(input_ids).to_numpy() > 1].sum())
-        greatest = [pc.max(pc.list_flatten(column)).as_py() for column in table.columns]
-        counts.greatest_id = max([counts.greatest_id, *(number for number in greatest if number is not None)])
+    for example in islice(iter(examples), EXAMPLES_TO_CHECK):
+        input_ids, labels = ([int(number) for number in example.get(name, ())] for name in ("input_ids", "labels"))
+        counts.with_text += len(input_ids) > 1
+        counts.with_token += token_id in input_ids
+        counts.greatest_id = max([counts.greatest_id, *input_ids, *labels])
     return counts
-
-
-def _id_tables(examples: Iterable[Mapping[str, Any]]) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """Parts of the examples, and how often each row of them occurs."""
-    names = ("input_ids", "labels")
-    # With a transform of the user's, what is stored are other examples.
-    if isinstance(examples, Dataset) and examples.format["type"] != "custom":
-        columns = [name for name in names if name in examples.column_names]
-        yield from _stored_tables(examples.select_columns(columns))
-        return
-    first = list(islice(iter(examples), EXAMPLES_TO_CHECK))
-    if first:
-        table = pa.table({name: [_as_list(one[name]) for one in first] for name in names if name in first[0]})
-        yield table, np.ones(len(table), dtype=np.int64)
-
-
-def _stored_tables(examples: Dataset, size: int = 10_000) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """The rows as they are stored: a mixture of tasks, which draws them, would gather them one by one."""
-    number = examples.data.num_rows
-    times = np.ones(number, dtype=np.int64)
-    if examples._indices is not None:
-        times = np.bincount(examples._indices.column(0).to_numpy().astype(np.int64), minlength=number)
-    for start in range(0, number, size):
-        part = times[start : start + size]
-        if part.any():
-            yield examples.data.fast_slice(start, size).filter(pa.array(part > 0)), part[part > 0]
 
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:

@@ -5,18 +5,18 @@ A task that no loader can read gets one of its own: a file in `tasks/loaders/` w
 options, a dataclass of them, and an entry in `LOADERS`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
 from datasets import Dataset
 
+from ..data.files import check_held_out, file_names
 from ..suggestions import suggestion
 from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
-from .preprocessing import INSTANCE_COLUMN
 from .registry import get_task
 from .rows import check_splits
-from .sources import TaskFiles, collect_files, read_tables, split_files
+from .sources import TaskFiles, collect_files, file_argument, read_tables, split_files
 from .spec import TaskSpec
 
 
@@ -34,26 +34,24 @@ class Loader:
         load (`Callable`): called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
         options (`type`, *optional*): the dataclass of its options.
         counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
-        reads_documents (`bool`, *optional*, defaults to `False`):
-            Whether files hold documents, from which several tasks can be made, instead of the examples of one task.
         find_files (`Callable`, *optional*):
-            The files that `load` reads for each split, called as `find_files(spec, files)`, where no two tasks may
-            share them.
+            The files that `load` reads for each split, called as `find_files(spec, files)`, where they hold the
+            examples of one task: what is held out must not be among what is trained on, and no two tasks share them.
         read_new (`Callable`, *optional*, defaults to `read_tables`):
             Reads files of new examples, called as `read_new(argument, names, spec, cache_dir)`.
         complete (`Callable`, *optional*):
             Gives a new example the text columns that it lacks, called as `complete(example, spec, options, length)`.
-        completed_from (`tuple[str, ...]`, *optional*): the other columns that it reads.
+        has_instances (`bool`, *optional*, defaults to `False`):
+            Whether a column `instance` holds the end of the text, which is cut last of all.
     """
 
     load: Callable[..., dict[str, Dataset]]
     options: type = NoOptions
     counts_tokens: bool = False
-    reads_documents: bool = False
     find_files: Callable[..., Mapping[str, Sequence[str]]] | None = None
     read_new: Callable[..., Dataset] = read_tables
     complete: Callable[..., Mapping[str, Any]] | None = None
-    completed_from: tuple[str, ...] = ()
+    has_instances: bool = False
 
     @property
     def option_names(self) -> list[str]:
@@ -64,7 +62,6 @@ _DISCO_EVAL: dict[str, Any] = {
     "find_files": disco_eval.find_files,
     "read_new": disco_eval.read_new,
     "complete": disco_eval.complete_example,
-    "completed_from": disco_eval.ORDINAL_COLUMNS,
 }
 
 LOADERS: dict[str, Loader] = {
@@ -76,10 +73,10 @@ LOADERS: dict[str, Loader] = {
         natural_instructions.NaturalInstructionsOptions,
         counts_tokens=True,
         complete=natural_instructions.complete_example,
-        completed_from=("input", INSTANCE_COLUMN, *natural_instructions.TASK_FIELDS),
+        has_instances=True,
     ),
-    "discourse": Loader(discourse.load, discourse.DiscourseOptions, reads_documents=True),
-    "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions),
+    "discourse": Loader(discourse.load, discourse.DiscourseOptions),
+    "python_modules": Loader(python_modules.load, python_modules.PythonModulesOptions, find_files=split_files),
 }
 
 
@@ -127,9 +124,12 @@ def load_task(
     {'sentence1': 'It rains.', 'sentence2': 'It is wet.', 'label': 0, 'idx': 0}
     """
     spec = get_task(task) if isinstance(task, str) else task
-    others = ("files", "options", "split_seed", "length")
-    files = collect_files(files, file_arguments, others)
+    files = collect_files(files, file_arguments)
     loader = get_loader(spec)
+    if loader.find_files is not None:
+        held_out = loader.find_files(spec, files)
+        trained = held_out.pop(spec.train_split, ())
+        check_held_out(trained, [(file_argument(spec, split), names) for split, names in held_out.items()])
     examples = loader.load(spec, files, build_options(spec, options), split_seed=split_seed, length=length)
     check_splits(f"LOADERS[{spec.loader!r}].load(…)", examples, spec)
     return examples
@@ -167,18 +167,58 @@ def build_options(spec: TaskSpec, options: Mapping[str, Any] | Any | None = None
     Raises:
         `ValueError`: if the loader has no such option, with near matches, or a value is wrong.
     """
-    loader = get_loader(spec)
-    if is_dataclass(options):
-        if not isinstance(options, loader.options):
+    return get_loader(spec).options(**options_of_loaders([spec], options)[spec.loader])
+
+
+def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]) -> None:
+    """
+    Check that no two tasks read the same labels, as where `dataset_dir` is the folder of a single task: one of them
+    would have the examples of the other. (A table may hold a column of labels for each of several tasks.)
+
+    Args:
+        tasks: each with the splits that are read of it, and its files.
+
+    Raises:
+        `ValueError`: naming the tasks and the file, or if a task has no files, see [`tasks.sources.split_files`].
+    """
+    readers: dict[tuple[str, str], TaskSpec] = {}
+    for task, splits, files in tasks if len(tasks) > 1 else ():
+        find_files = get_loader(task).find_files
+        found = find_files(task, files) if find_files and splits else {}
+        for split, file in ((name, file) for name in splits for file in found.get(name, ())):
+            other = readers.setdefault((file, task.label_column_name), task)
+            if other is not task:
+                argument = file_argument(task, split)
+                argument = argument if file in file_names(getattr(files, argument)) else "dataset_dir"
+                raise ValueError(
+                    f"`{argument}`: the tasks {other.full_name!r} and {task.full_name!r} would both have the examples "
+                    f"of {file}. Give each its own: a `dataset_dir` with a folder for each, such as {other.name!r} "
+                    f"and {task.name!r}."
+                )
+
+
+def options_of_loaders(
+    tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None, **defaults: Any
+) -> dict[str, dict[str, Any]]:
+    """
+    By the names of the tasks' loaders the options that each of them has.
+
+    Args:
+        tasks: whose loaders.
+        options: each is an option of one loader or of several; or a dataclass of options.
+        defaults: other options, which no loader needs to have.
+
+    Raises:
+        `ValueError`: if no loader has such an option, with near matches.
+    """
+    options = asdict(options) if is_dataclass(options) else dict(options or {})
+    names = {task.loader: get_loader(task).option_names for task in tasks}
+    known = list(dict.fromkeys(name for of_loader in names.values() for name in of_loader))
+    for name in options:
+        if name not in known:
             raise ValueError(
-                f"Task {spec.name!r}: the options of its loader {spec.loader!r} are `{loader.options.__name__}`, got "
-                f"`{type(options).__name__}`."
+                f"`options`: there is no option `{name}` of {', '.join(f'the loader {loader!r}' for loader in names)}."
+                f"{suggestion(name, known, 'options')}"
             )
-        return options
-    for name in options or {}:
-        if name not in loader.option_names:
-            raise ValueError(
-                f"Task {spec.name!r}: its loader {spec.loader!r} has no option `{name}`."
-                f"{suggestion(name, loader.option_names, 'options')}"
-            )
-    return loader.options(**(options or {}))
+    given = defaults | options
+    return {loader: {name: given[name] for name in of_loader if name in given} for loader, of_loader in names.items()}

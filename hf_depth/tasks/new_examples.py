@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from datasets import Dataset
@@ -52,41 +52,24 @@ def read_new_examples(
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))
     {'sentence1': ['It rains.'], 'sentence2': ['It is wet.']}
     """
-    _check_kind(examples)
-    file = None
+    loader, place = get_loader(spec), "Example {}"
     if isinstance(examples, str | os.PathLike):
-        file = os.fspath(examples)
-        examples = _read_file(file, spec, cache_dir)
+        place = os.fspath(examples).replace("{", "{{").replace("}", "}}") + ", row {} (the first is row 0)"
+        examples = _read_file(os.fspath(examples), spec, cache_dir)
     rows = _rows(examples, spec)
-    complete = get_loader(spec).complete
-    if complete is not None:
+    if loader.complete is not None:
         options = build_options(spec, options)
-        rows = [complete(row, spec, options, length) if isinstance(row, Mapping) else row for row in rows]
-    texts = {name: [] for name in spec.text_column_name}
-    for number, row in enumerate(rows):
-        for name, text in _texts(row, spec, _place(number, file)).items():
-            texts[name].append(text)
-    _report_empty_texts(texts, file)
-    if INSTANCE_COLUMN in get_loader(spec).completed_from and any(INSTANCE_COLUMN in row for row in rows):
+        rows = [loader.complete(row, spec, options, length) if isinstance(row, Mapping) else row for row in rows]
+    read = [_texts(row, spec, place.format(number)) for number, row in enumerate(rows)]
+    texts = {column: [row[column] for row in read] for column in spec.text_column_name}
+    for column, values in texts.items():
+        empty = [number for number, text in enumerate(values) if not text.strip()]
+        if empty:
+            first = place.format(empty[0])
+            logger.warning(f"{len(empty):,} texts in the column {column!r} are empty, the first in {first}.")
+    if loader.has_instances and any(INSTANCE_COLUMN in row for row in rows):
         texts[INSTANCE_COLUMN] = [row.get(INSTANCE_COLUMN) for row in rows]
     return texts
-
-
-def _check_kind(examples: Any) -> None:
-    """Stop on one example, and on what gives examples in no order, or none."""
-    is_path_or_list = isinstance(examples, Iterable | os.PathLike)
-    if is_path_or_list and not isinstance(examples, Mapping | Set | bytes):
-        return
-    advice = " For one example, write `predictor([example])`." if isinstance(examples, Mapping) else ""
-    advice = " A set has no order, in which predictions could be given." if isinstance(examples, Set) else advice
-    raise ValueError(
-        f"`examples` must be a list of examples, a Dataset, a DataFrame or a file, got {type(examples).__name__}."
-        f"{advice}"
-    )
-
-
-def _place(number: int, file: str | None) -> str:
-    return f"Example {number}" if file is None else f"{file}, row {number} (the first is row 0)"
 
 
 def _read_file(path: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
@@ -104,33 +87,30 @@ def _kind_of_example(spec: TaskSpec) -> str:
 
 
 def _rows(examples: Any, spec: TaskSpec) -> list[Any]:
+    """The examples as dictionaries, or as they are, if they are none."""
+    if not isinstance(examples, Iterable) or isinstance(examples, Mapping | Set | bytes):
+        advice = " For one example, write `predictor([example])`." if isinstance(examples, Mapping) else ""
+        advice = " A set has no order, in which predictions could be given." if isinstance(examples, Set) else advice
+        raise ValueError(
+            f"`examples` must be a list of examples, a Dataset, a DataFrame or a file, got {type(examples).__name__}."
+            f"{advice}"
+        )
     if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # of pandas
         return examples.to_dict("records")
-    if not isinstance(examples, Dataset) or examples.format["type"] == "custom":  # a transform of the user's
-        (column, *others) = spec.text_column_name
-        return [{column: row} if isinstance(row, str) and not others else row for row in examples]
-    names = examples.column_names
-    used = {_source(column, names, spec) for column in spec.text_column_name}
-    used |= {name for name in get_loader(spec).completed_from if name in names}
-    if used == {None} or (None in used and get_loader(spec).complete is None):
-        return [dict.fromkeys(names, "")][: len(examples)]  # for the error, which names the columns that there are
-    return examples.select_columns([name for name in names if name in used]).with_format(None).to_list()
-
-
-def _source(column: str, names: Collection[str], spec: TaskSpec) -> str | None:
-    """The name by which a column is given: its own, or else an alias."""
-    if column in names:
-        return column
-    return next((alias for alias, own in spec.column_aliases.items() if own == column and alias in names), None)
+    if isinstance(examples, Dataset) and examples.format["type"] != "custom":  # a transform of the user's
+        return examples.with_format(None).to_list()
+    (column, *others) = spec.text_column_name
+    return [{column: row} if isinstance(row, str) and not others else row for row in examples]
 
 
 def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
-    """The text of each column of an example."""
+    """The text of each column of an example, by its own name or else an alias."""
     if not isinstance(row, Mapping):
         raise ValueError(f"{place} must be {_kind_of_example(spec)}, got {row!r:.80}.")
     texts = {}
     for column in spec.text_column_name:
-        name = _source(column, row, spec)
+        aliases = [alias for alias, own in spec.column_aliases.items() if own == column]
+        name = next((name for name in (column, *aliases) if name in row), None)
         if name is None:
             raise ValueError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
         text = row[name]
@@ -140,11 +120,3 @@ def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
             raise ValueError(f"{place}: the column {name!r} must hold text, but holds {text!r:.80}.")
         texts[column] = text
     return texts
-
-
-def _report_empty_texts(texts: Mapping[str, Sequence[str]], file: str | None) -> None:
-    for column, values in texts.items():
-        empty = [number for number, text in enumerate(values) if not text.strip()]
-        if empty:
-            place = _place(empty[0], file)
-            logger.warning(f"{len(empty):,} texts in the column {column!r} are empty, the first in {place}.")

@@ -13,19 +13,27 @@ YAML file.
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
-from ..suggestions import listed, suggestion
-from .checks import FieldError, check_fields, check_prefixes
+import yaml
+
+from ..suggestions import listed, quotes_advice, suggestion
+from ..yaml_files import UniqueKeyLoader
+from .checks import FieldError
 from .entries import BENCHMARK_ALIASES, BENCHMARKS, TASK_ALIASES
-from .entry_files import read_task_file
 from .spec import TaskSpec
 
+CUSTOM_BENCHMARK = "custom"  # of tasks whose file names no other
+
 _REQUIRED = [item.name for item in fields(TaskSpec) if item.default is MISSING and item.default_factory is MISSING]
-_NUMBERED = re.compile(r"(prefix|text_column_name)_(\d+)")
+
+_EXAMPLE = """name: sentiment
+text_column_name: review
+prefix: "sentiment review:"
+labels: [negative, positive]"""
 
 _OF_THE_HUB = " (A data set of the Hub is the `path` of a task of your own: see `register_task`, or `--task_file`.)"
 
@@ -80,7 +88,7 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
     Turn a plain entry, as in `DATASET_VALS`, into a task.
 
     Args:
-        entry: fields of a task. `prefix_1`, `prefix_2`, … and `text_column_name_1`, … are taken together.
+        entry: fields of a task.
         benchmark, name: where the entry does not give them.
 
     Raises:
@@ -95,11 +103,29 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
             "`register_task({…}, 'benchmark', 'name')`."
         )
     given = {"benchmark": benchmark, "name": name}
-    entry = {key: value for key, value in given.items() if value is not None} | _together(entry)
-    check_fields(str(entry.get("name", "?")), entry, [item.name for item in fields(TaskSpec)], _REQUIRED)
+    entry = {key: value for key, value in given.items() if value is not None} | dict(entry)
+    name, known = str(entry.get("name", "?")), [item.name for item in fields(TaskSpec)]
+    for field in entry:
+        if field not in known:
+            raise FieldError(name, field, f"there is no such field.{suggestion(field, known, 'fields')}")
+    for field in _REQUIRED:
+        if field not in entry:
+            raise FieldError(name, field, "it is missing.")
     task = TaskSpec(**entry)
-    check_prefixes(task)
+    _check_prefixes(task)
     return task
+
+
+def _check_prefixes(task: TaskSpec) -> None:
+    """Check that none is meant as a template. (Not of a task that a fine-tuned model brings, which has read it so.)"""
+    for column in (*task.text_column_name, task.label_column_name):
+        if any(f"{{{column}}}" in prefix for prefix in task.prefix):
+            raise FieldError(
+                task.name,
+                "prefix",
+                f"'{{{column}}}' would stay in the prompt as it is. A prefix is no template: the text of its column "
+                "follows it. For several columns give a list of prefixes, one for each of `text_column_name`.",
+            )
 
 
 def register_task(
@@ -166,38 +192,54 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     A task without `benchmark` belongs to `"custom"`.
 
     Raises:
-        `ValueError`: naming the file, the line and the field.
+        `ValueError`: naming the file and the field, or the line if it is no YAML.
         `FileNotFoundError`: if there is no such file.
     """
     tasks = []
     for entry in read_task_file(path):
         try:
-            tasks.append(register_task(entry.fields))
-        except FieldError as error:
-            line = entry.lines.get(error.field) or entry.lines.get(f"{error.field}_1") or entry.lines[""]
-            raise ValueError(f"{path}, line {line}: {error}") from error
+            tasks.append(register_task(entry))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
     return tasks
 
 
-def _together(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry with `prefix_1`, `prefix_2`, … in one field."""
-    plain, numbered = {}, {}
-    for key, value in entry.items():
-        match = _NUMBERED.fullmatch(key)
-        if match:
-            numbered.setdefault(match[1], {})[int(match[2])] = value
-        else:
-            plain[key] = value
-    for key, values in numbered.items():
-        if key in plain or sorted(values) != list(range(1, len(values) + 1)):
-            raise FieldError(
-                str(entry.get("name", "?")),
-                key,
-                f"give either `{key}` or `{key}_1`, `{key}_2`, … without a gap, got "
-                f"{listed(name for name in entry if name.startswith(key))}.",
-            )
-        plain[key] = tuple(values[number] for number in sorted(values))
-    return plain
+def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """
+    The plain entries of a task file.
+
+    Raises:
+        `ValueError`: naming the file, and the line if it is no YAML.
+        `FileNotFoundError`: if there is no such file.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"`task_file`: {path} is no file, but a folder, a pipe or a device. Name a YAML file.")
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"`task_file`: there is no file {str(path)!r}.") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text: {error}.") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{path}{f', line {mark.line + 1}' if mark else ''}"
+        raise ValueError(f"{place}: {error.problem}{quotes_advice(error.problem)}.") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: {error}") from error
+    entries = content if isinstance(content, list) else [content]
+    # Entries of entries, and no field of one task: a registry as in `DATASET_VALS`.
+    if isinstance(content, dict) and all(
+        isinstance(value, dict) and key != "labels" for key, value in content.items()
+    ):
+        entries = [
+            {"benchmark": benchmark, "name": name, **entry} if isinstance(entry, dict) else entry
+            for benchmark, tasks in content.items()
+            for name, entry in tasks.items()
+        ]
+    if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
+        raise ValueError(f"{path}: expected a task or several, such as:\n{_EXAMPLE}")
+    return [{"benchmark": CUSTOM_BENCHMARK} | {str(key): entry[key] for key in entry} for entry in entries]
 
 
 def _benchmark(name: str) -> str:

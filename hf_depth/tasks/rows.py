@@ -52,14 +52,10 @@ def check_rows(
             check_one_kind(dataset, column)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from None
-    if spec.labels is None:
-        label = List(Value("string"))
-    else:
-        label = Value("float64" if spec.is_regression else "int64")
+    label = List(Value("string")) if spec.labels is None else Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
-    names = _class_names(dataset, spec, place)
-    has_row_numbers = _has_row_numbers(dataset)
-    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, has_row_numbers, names, ROWS_VERSION)
+    names, is_numbered = _class_names(dataset, spec, place), _has_row_numbers(dataset)
+    checker = _RowChecker(spec, place, needs_labels, allow_empty_texts, is_numbered, names, ROWS_VERSION)
     rows = dataset.map(
         checker,
         batched=True,
@@ -91,46 +87,15 @@ def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
             f"`{name}` must map the names of splits to data sets, got {type(splits).__name__}: write "
             "`{'train': dataset}`."
         )
-    known = [split for split in (spec.train_split, *spec.validation_splits, *spec.test_splits) if split]
     for split, dataset in splits.items():
         if not isinstance(dataset, Dataset):
             raise TypeError(
                 f"`{name}[{split!r}]` must be a `datasets.Dataset`, got {type(dataset).__name__}. "
                 "`Dataset.from_list` makes one of a list of examples, `Dataset.from_generator` of a stream."
             )
-        if split not in known:
-            raise ValueError(
-                f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{suggestion(split, known, 'splits')}"
-            )
-
-
-def read_class(spec: TaskSpec, label: Any) -> int:
-    """
-    The class that a label of the data means, by its number, its text or its number as text; `-1` if it stands for an
-    unlabeled example. A truth value is read by its name: it means a class of the text "True" or "true".
-
-    Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the data is such a text.
-    This is why a label is read once only: the class 1 is not the text "1".
-
-    Raises:
-        `ValueError`: if the label is none of the task's.
-    """
-    if is_unlabeled(label):
-        return UNLABELED
-    if isinstance(label, str) and label.strip().lower() in ("true", "false") and spec.parse(label) == UNLABELED:
-        label = label.strip().lower() == "true"  # as truth values stand in CSV files
-    if isinstance(label, bool):  # 0 and 1 for Python, but "no" need not be class 0
-        label_id, number = spec.parse_bool(label), None
-    else:
-        label_id, number = spec.parse(str(label)), whole_number(label)
-    if label_id == UNLABELED and number is not None:
-        label_id = spec.parse(str(number))
-    texts_are_numbers = any(whole_number(text) is not None for text in spec.labels.values())
-    if label_id == UNLABELED and number in spec.labels and not texts_are_numbers:
-        label_id = number
-    if label_id == UNLABELED:
-        raise spec.bad_label(label)
-    return label_id
+        if split not in spec.splits:
+            near = suggestion(split, spec.splits, "splits")
+            raise ValueError(f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{near}")
 
 
 def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
@@ -161,7 +126,7 @@ class _RowChecker:
     place: str
     needs_labels: bool
     allow_empty_texts: bool
-    has_row_numbers: bool
+    is_numbered: bool
     class_names: list[str] | None
     version: int
 
@@ -173,7 +138,7 @@ class _RowChecker:
         }
         labels = batch.get(spec.label_column_name) or [None] * len(indices)
         rows[spec.label_column_name] = list(map(self._label, labels, indices))
-        rows[INDEX] = [whole_number(number) for number in batch[INDEX]] if self.has_row_numbers else list(indices)
+        rows[INDEX] = [whole_number(number) for number in batch[INDEX]] if self.is_numbered else list(indices)
         return rows
 
     def _text(self, text: Any, column: str, index: int) -> str:
@@ -188,29 +153,13 @@ class _RowChecker:
     def _label(self, label: Any, index: int) -> int | float | list[str]:
         if self.class_names is not None and not is_unlabeled(label):
             label = self.class_names[label]
-        spec, row = self.spec, {self.spec.label_column_name: label}
         try:
-            if spec.labels is None:
-                value = self._references(label)
-            else:
-                value = spec.label_value(row) if spec.is_regression else read_class(spec, label)
+            value = self.spec.read_label(label)
         except ValueError as error:
             raise self._error(index, str(error)) from None
         if value in ([], UNLABELED) and self.needs_labels:
-            raise self._error(index, f"the column {spec.label_column_name!r} holds {label!r}, hence no label.")
+            raise self._error(index, f"the column {self.spec.label_column_name!r} holds {label!r}, hence no label.")
         return value
-
-    def _references(self, label: Any) -> list[str]:
-        is_text = isinstance(label, str)
-        if label is None or label == UNLABELED or (is_text and not label.strip()):
-            return []
-        texts = [label] if is_text else label
-        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError(
-                f"the column {self.spec.label_column_name!r} must hold a text or a list of texts that are not empty, "
-                f"but holds {label!r:.80}."
-            )
-        return texts
 
     def _error(self, index: int, message: str) -> ValueError:
         return ValueError(f"{self.place}, row {index} (the first is row 0): {message}")
@@ -259,20 +208,12 @@ def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | No
         )
     if all(whole_number(name) in spec.labels for name in names):
         return feature.names
-    assumed = [f"{number} ({name!r}) is {_class_text(spec, number)}" for number, name in enumerate(feature.names)]
     logger.warning(
-        f"{place}: the column {column!r} is a ClassLabel whose names are no labels of the task {spec.name!r}. Its "
-        f"numbers are taken for those of the task: {', '.join(assumed)}. If this is wrong, rename the classes."
+        f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, which are no labels "
+        f"of the task {spec.name!r}. Its numbers are taken for those of the task, whose labels are "
+        f"{listed(spec.labels.values())}. If this is wrong, rename the classes."
     )
     return None
-
-
-def _class_text(spec: TaskSpec, number: int) -> str:
-    """The label that a number in the data stands for, for reports."""
-    try:
-        return repr(spec.labels[read_class(spec, number)])
-    except ValueError:
-        return "none of its labels"
 
 
 def _has_row_numbers(dataset: Dataset) -> bool:

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,13 @@ from ..data.files import (
     Files,
     check_files_named,
     check_folder_name,
-    check_held_out,
     file_kind,
     file_names,
-    file_version,
     find_files,
-    is_local,
-    open_file,
     shard_problem,
 )
 from ..data.reading import check_header, load_files, load_lines
-from ..suggestions import listed, suggestion
-from .rows import ROWS_VERSION
+from ..suggestions import listed
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
@@ -96,27 +91,18 @@ class TaskFiles:
         return named
 
 
-def collect_files(files: TaskFiles | None, arguments: Mapping[str, Any], others: Sequence[str] = ()) -> TaskFiles:
+def collect_files(files: TaskFiles | None, arguments: Mapping[str, Any]) -> TaskFiles:
     """
     Files that are given as keyword arguments, added to those that are given as `TaskFiles`.
 
-    Args:
-        files: to add to.
-        arguments: fields of `TaskFiles`.
-        others: the other arguments that there are, for the suggestion.
-
     Raises:
-        `TypeError`: for an argument that there is not, with near matches, or if `files` is something else.
+        `TypeError`: if there is no such argument, or `files` is something else.
     """
     if not isinstance(files, TaskFiles | None):
         raise TypeError(
             f"`files` must be TaskFiles, got {type(files).__name__}. Name files by `train_file`, `validation_file`, "
             "`test_file` or `dataset_dir`."
         )
-    names = [item.name for item in fields(TaskFiles)]
-    for name in arguments:
-        if name not in names:
-            raise TypeError(f"There is no argument `{name}`.{suggestion(name, [*names, *others], 'arguments')}")
     return replace(files or TaskFiles(), **arguments)
 
 
@@ -134,29 +120,26 @@ def split_files(
 
     Raises:
         `ValueError`: if the folder has no file for any split, or several for one, or not all the shards of one; if a
-            task that is only tested is given a file to train on; or if that file is held out too.
+            task that is only tested is given a file to train on.
     """
-    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders) if files.dataset_dir else {}
     named = {}
-    firsts = {
-        "train_file": (files.train_file, (spec.train_split,)),
-        "validation_file": (files.validation_file, spec.validation_splits),
-        "test_file": (files.test_file, spec.test_splits),
-    }
-    for argument, (names, splits) in firsts.items():
-        if not names:
-            continue
-        if not splits or not splits[0]:
+    for argument, splits in (
+        ("train_file", (spec.train_split,)),
+        ("validation_file", spec.validation_splits),
+        ("test_file", spec.test_splits),
+    ):
+        names = getattr(files, argument)
+        if names and not any(splits):
             advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
             raise ValueError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
-        named[splits[0]] = file_names(names)
-    found = in_folder | named
-    for split, paths in in_folder.items():
-        if split not in named:
-            _check_files_of_folder(split, file_argument(spec, split), paths)
-    held_out = [(file_argument(spec, split), found[split]) for split in found if split != spec.train_split]
-    check_held_out(found.get(spec.train_split, ()), held_out)
-    return found
+        if names:
+            named[splits[0]] = file_names(names)
+    if not files.dataset_dir:
+        return named
+    in_folder = _files_in_folder(spec, Path(files.dataset_dir), suffixes, folders)
+    for split in in_folder.keys() - named.keys():
+        _check_files_of_folder(split, file_argument(spec, split), in_folder[split])
+    return in_folder | named
 
 
 def _files_in_folder(
@@ -179,37 +162,30 @@ def _files_in_folder(
 
 
 def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[str]] = {}
     for path in sorted(folder.iterdir()):
         suffix = Path(path.name.removesuffix(".gz")).suffix
         if path.is_file() and suffix.lower() in suffixes:
             stem = path.name.removesuffix(".gz").removesuffix(suffix).lower()
-            stem = _SHARD.sub("", stem).removeprefix(f"{spec.name}_".lower())
-            found.setdefault(stem, []).append(path)
-    files = {}
-    is_alone = not spec.train_split and len(spec.validation_splits + spec.test_splits) == 1  # such as AX.tsv
-    for kind, splits in (
-        ("train", (spec.train_split,)),
-        ("validation", spec.validation_splits),
-        ("test", spec.test_splits),
-    ):
-        for number, split in enumerate(filter(None, splits)):
-            names = _names(split) + (_names(kind) if number == 0 else []) + ([spec.name.lower()] if is_alone else [])
-            here = [path for name in dict.fromkeys(names) for path in found.get(name, [])]
-            if here:
-                files[split] = [str(path) for path in here]
+            found.setdefault(_SHARD.sub("", stem).removeprefix(f"{spec.name}_".lower()), []).append(str(path))
+    files, kinds = {}, set()
+    for split in spec.splits:
+        kind = file_argument(spec, split).removesuffix("_file")
+        names = [*_names(split), *(() if kind in kinds else _names(kind))]  # `dev` is the first of several
+        names += [spec.name.lower()] if len(spec.splits) == 1 else []  # such as AX.tsv
+        kinds.add(kind)
+        here = [file for name in dict.fromkeys(names) for file in found.get(name, ())]
+        if here:
+            files[split] = here
     return files
 
 
 def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> None:
     """Check that a split is one file, or all the shards of one."""
-    folder, names = Path(files[0]).parent, [Path(file).name for file in files]
-    if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
-        raise ValueError(
-            f"`dataset_dir`: {folder} has several files for the split {split!r}: {listed(names)}. Name the one to "
-            f"take by `{argument}`."
-        )
+    names = [Path(file).name for file in files]
     problem = shard_problem(files)
+    if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
+        problem = f"{Path(files[0]).parent} has several files: {listed(names)}"
     if problem:
         raise ValueError(
             f"`dataset_dir`, split {split!r}: {problem}. Copy the folder again, without older files in it, or name "
@@ -266,7 +242,8 @@ def _read_tsv(argument: str, file: str, spec: TaskSpec, cache_dir: str | None) -
     try:
         check_header(file, header)
         rows = lines.map(
-            _Cells(file, tuple(header), start, "broken_lines" in spec.file_defects),
+            _cells,
+            fn_kwargs={"file": file, "header": header, "start": start, "skips": "broken_lines" in spec.file_defects},
             batched=True,
             with_indices=True,
             remove_columns=["text"],
@@ -284,56 +261,22 @@ def _read_tsv(argument: str, file: str, spec: TaskSpec, cache_dir: str | None) -
     return rows
 
 
-@dataclass
-class _Cells:
-    """A function for `datasets.map`: lines to the cells between tabs, by the names of the columns."""
-
-    file: str
-    header: tuple[str, ...]
-    start: int  # the line of the header, from 0
-    skips_broken: bool
-
-    def __call__(self, batch: Mapping[str, list[str]], indices: Sequence[int]) -> dict[str, list[str]]:
-        rows = []
-        for number, line in zip(indices, batch["text"], strict=True):
-            cells = line.split("\t")
-            if number <= self.start or not line.strip() or (self.skips_broken and len(cells) != len(self.header)):
-                continue
-            if len(cells) != len(self.header):
-                raise ValueError(
-                    f"{self.file}, line {number + 1}: it has {len(cells)} cells between tabs, but the columns are "
-                    f"{len(self.header)}: {listed(self.header)}. Repair or remove the line."
-                )
-            rows.append(cells)
-        return {name: [cells[place] for cells in rows] for place, name in enumerate(self.header)}
-
-
-def read_rows(
-    argument: str,
-    rows: Callable[..., Iterator[Mapping]],
-    file: str,
-    spec: TaskSpec,
-    cache_dir: str | None = None,
-    features: Features | None = None,
-) -> Dataset:
-    """
-    Keep the rows that a function reads from a file as a data set on disk, which is found again next time.
-
-    Args:
-        argument: what an error calls the file.
-        rows: called with `file` and `spec`; yields dictionaries.
-        features: of the rows; all text if not given, then `rows` yields the same columns throughout.
-
-    Raises:
-        `ValueError`: naming the file and what is wrong with it.
-    """
-    if not is_local(file):
-        raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
-    arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
-    try:
-        return keep_rows(_generate, arguments, features, cache_dir)
-    except ValueError as error:
-        raise ValueError(f"`{argument}`: {error}") from error
+def _cells(
+    batch: Mapping[str, list[str]], indices: Sequence[int], file: str, header: Sequence[str], start: int, skips: bool
+) -> dict[str, list[str]]:
+    """Lines as cells between tabs, those behind the header in line `start`; broken ones may be left out."""
+    rows = []
+    for number, line in zip(indices, batch["text"], strict=True):
+        cells = line.split("\t")
+        if number <= start or not line.strip() or (skips and len(cells) != len(header)):
+            continue
+        if len(cells) != len(header):
+            raise ValueError(
+                f"{file}, line {number + 1}: it has {len(cells)} cells between tabs, but the columns are "
+                f"{len(header)}: {listed(header)}. Repair or remove the line."
+            )
+        rows.append(cells)
+    return {name: [cells[place] for cells in rows] for place, name in enumerate(header)}
 
 
 def keep_rows(
@@ -379,26 +322,6 @@ def named_generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest))
 
 
-def _generate(rows: Callable[..., Iterator[Mapping]], file: str, spec: TaskSpec, version: tuple) -> Iterator[Mapping]:
-    row = None
-    for row in rows(file, spec):
-        yield row
-    if row is None:
-        raise ValueError(f"{file} has no rows.")
-
-
-def text_lines(file: str) -> Iterator[tuple[int, str]]:
-    """Number, from 1, and text of each line that is not blank; only line feeds end a line."""
-    with open_file(file) as content:
-        for number, line in enumerate(content, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{file}, line {number}, is not UTF-8 text: {error.reason}.") from error
-            if text.strip():
-                yield number, text
-
-
 def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, Dataset]:
     """
     The splits of the data set that the task names on the Hub.
@@ -426,5 +349,4 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
                 f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Say which it has in the fields "
                 f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
             )
-    splits = (spec.train_split, *spec.validation_splits, *spec.test_splits)
-    return {split: loaded[split] for split in splits if split in loaded}
+    return {split: loaded[split] for split in spec.splits if split in loaded}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from ..suggestions import listed
+from ..suggestions import listed, suggestion
 from .checks import METRIC_ALIASES, UNLABELED_TEXTS, check_task
 
 Example = Mapping[str, Any]
@@ -126,10 +126,8 @@ class TaskSpec:
         is_named = optimized and isinstance(optimized, str)
         self._set("metric_names", metrics or ((optimized,) if is_named else self._usual_metrics()))
         self._set("metric_to_optimize", optimized or self.metric_names[0])
-        self._set(
-            "probe_features",
-            self.probe_features or ("product" if len(self.text_column_name) == 2 else "concatenation"),
-        )
+        usual_features = "product" if len(self.text_column_name) == 2 else "concatenation"
+        self._set("probe_features", self.probe_features or usual_features)
         check_task(self)
 
     def _set(self, name: str, value: Any) -> None:
@@ -144,6 +142,11 @@ class TaskSpec:
     def full_name(self) -> str:
         """Benchmark and name, such as `"glue/rte"`, by which `get_task` finds the task."""
         return f"{self.benchmark}/{self.name}"
+
+    @property
+    def splits(self) -> list[str]:
+        """The names of its splits for training, validation and tests, those that there are."""
+        return [split for split in (self.train_split, *self.validation_splits, *self.test_splits) if split]
 
     @property
     def num_labels(self) -> int:
@@ -182,10 +185,56 @@ class TaskSpec:
         label_id = self.label_id(example)
         return [] if label_id == UNLABELED else [self.labels[label_id]]
 
+    def read_label(self, label: Any) -> int | float | list[str]:
+        """
+        What a label of the data means: the only place where one is read. What comes out is what the label column of
+        examples holds from then on, see [`tasks.rows.check_rows`].
+
+        Args:
+            label: the number of a class, its text, or its number as text; a truth value means a class of its name
+                ("True" or "true"). Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the
+                data is such a text. (This is why a label is read once only: the class 1 is not the text "1".) For a
+                task on numbers, a number or its text. For a free-form task, a text or a list of texts.
+
+        Returns:
+            The class, the number, or the list of references; -1, -1.0 or no reference if the label stands for none.
+
+        Raises:
+            `ValueError`: if the label is none of the task's.
+        """
+        if self.labels is None:
+            return self._references(label)
+        if self.is_regression:
+            return self.label_value({self.label_column_name: label})
+        if is_unlabeled(label):
+            return UNLABELED
+        number = None if isinstance(label, bool) else whole_number(label)  # 1 for Python, but "no" need not be class 0
+        texts = [str(label)] if number is None else [str(label), str(number)]
+        if str(label).strip().lower() in ("true", "false"):  # as Python, JSON or a CSV file spells it
+            texts += [str(label).strip().lower(), str(label).strip().capitalize()]
+        for text in texts:
+            if (label_id := self.parse(text)) != UNPARSED:
+                return label_id
+        texts_are_numbers = any(whole_number(text) is not None for text in self.labels.values())
+        if number in self.labels and not texts_are_numbers:
+            return number
+        raise self.bad_label(label)
+
+    def _references(self, label: Any) -> list[str]:
+        if label is None or label == UNLABELED or (isinstance(label, str) and not label.strip()):
+            return []
+        texts = [label] if isinstance(label, str) else label
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise ValueError(
+                f"the column {self.label_column_name!r} must hold a text or a list of texts that are not empty, but "
+                f"holds {label!r:.80}."
+            )
+        return texts
+
     def label_id(self, example: Example) -> int:
         """
-        The class of an example by its number or its text, or by the number to predict; `-1` if it is unlabeled. In
-        examples that [`tasks.rows.check_rows`] has read, it is the number.
+        The class of an example whose label [`~TaskSpec.read_label`] has read, or the class nearest to its number; `-1`
+        if it is unlabeled. (The text of a class stands for it, too.)
 
         Raises:
             `ValueError`: if the label is none of the task's.
@@ -197,11 +246,8 @@ class TaskSpec:
             return UNLABELED
         if self.is_regression:
             return self._nearest(self.label_value(example))
-        if isinstance(label, bool):
-            label_id = self.parse_bool(label)
-        else:
-            label_id = self.parse(label) if isinstance(label, str) else label
-        if label_id not in range(self.num_labels):
+        label_id = self.parse(label) if isinstance(label, str) else label
+        if isinstance(label, bool) or label_id not in range(self.num_labels):
             raise self.bad_label(label)
         return int(label_id)
 
@@ -240,10 +286,6 @@ class TaskSpec:
             return UNPARSED
         return self._nearest(value) if self._is_on_scale(value) else UNPARSED
 
-    def parse_bool(self, value: bool) -> int:
-        """The class whose text is a truth value as Python or JSON spells it; `-1` if there is none."""
-        return max(self.parse(str(value)), self.parse(str(value).lower()))
-
     def parse_all(self, texts: Sequence[str]) -> np.ndarray:
         """The class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
         return np.array([self.parse(text) for text in texts], dtype=np.int64)
@@ -272,16 +314,13 @@ class TaskSpec:
     def bad_label(self, label: Any) -> ValueError:
         """The error for a label that is none of the task's."""
         labels = list(self.labels.items())
-        shown = f"numbers from {labels[0][1]} to {labels[-1][1]}"
+        shown, near = f"numbers from {labels[0][1]} to {labels[-1][1]}", ""
         if not self.is_regression:
             shown = ", ".join(f"{number} ({text})" for number, text in labels[:12]) + (", …" if labels[12:] else "")
-        alike = [text for text in self.labels.values() if text.lower() == str(label).strip().lower()]
-        remedy = f" It differs from {alike[0]!r} in case: write it so." if alike else ""
-        if isinstance(label, bool):
-            remedy = " Write the number or the text of a class for a truth value."
+            near = suggestion(str(label), self.labels.values())
         return ValueError(
             f"Task {self.name!r}: the column {self.label_column_name!r} holds {label!r:.80}, which is none of its "
-            f"labels: {shown}; -1 stands for an unlabeled example.{remedy}"
+            f"labels: {shown}; -1 stands for an unlabeled example.{near}"
         )
 
 

@@ -1,10 +1,9 @@
 """[`TaskSplits`]: the data of one or several tasks, from files to what a trainer takes: load, limit, prepare, mix."""
 
-import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -15,11 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
 from ..data.corpus import PYTHON_TEXT
-from ..data.files import FILE_ARGUMENTS, file_names
-from ..suggestions import listed, suggestion
+from ..suggestions import listed
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
-from .loading import build_options, get_loader, load_task
+from .loading import build_options, check_own_files, get_loader, load_task, options_of_loaders
 from .preprocessing import TaskPreprocessor, prepare_task, task_statistics
 from .registry import get_task, training_tasks
 from .rows import check_rows, check_splits
@@ -27,13 +25,6 @@ from .sources import TaskFiles, collect_files
 from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
-
-# What the splits of a task are for: the argument that asks for them, and the one that names their file.
-PURPOSES = {
-    "train": ("do_train", "train_file"),
-    "eval": ("do_eval", "validation_file"),
-    "predict": ("do_predict", "test_file"),
-}
 
 UNKNOWN_TOKENS_TO_REPORT = 0.01  # of all tokens
 
@@ -47,15 +38,17 @@ class LoadedTask:
         spec (`TaskSpec`): the task.
         examples (`dict[str, Dataset]`): of each split, in the columns of the task.
         prepared (`dict[str, Dataset]`): the same as ids of the model, after [`TaskSplits.prepare`].
-        load (`Callable`, *optional*): loads the examples again, if their choice depends on how tokens are counted.
-        counted_with (`tuple`, *optional*): tokenizer and `sentence_tokens` by which tokens were counted.
+        load (`Callable`, *optional*): loads the examples; their choice may depend on how tokens are counted.
+        counted_with (`tuple`, *optional*):
+            Tokenizer and `sentence_tokens` by which tokens were counted; empty before the examples are loaded, `None`
+            if their choice does not depend on it.
     """
 
     spec: TaskSpec
     examples: dict[str, Dataset]
     prepared: dict[str, Dataset] = field(default_factory=dict)
     load: Callable[..., dict[str, Dataset]] | None = None
-    counted_with: tuple[PreTrainedTokenizerBase, bool | None] | None = None
+    counted_with: tuple | None = ()
 
     def dataset(self, split: str, config: TaskConfig | None = None) -> TaskDataset:
         """A prepared split to evaluate on; `config` says how it was prepared."""
@@ -192,44 +185,31 @@ class TaskSplits:
             `ValueError`: if needed data is missing or wrong, see [`load_task`], or an option is none of any loader's.
             `TypeError`: if there is no such argument.
         """
-        others = [name for name in inspect.signature(cls.load).parameters if name != "file_arguments"]
-        files = collect_files(files, file_arguments, others)
+        files = collect_files(files, file_arguments)
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
         tested = [_with_lengths(task, lengths) for task in _as_specs(tasks)]
         trained = [_with_lengths(task, lengths) for task in training_tasks(tested)]
         loaded = [*trained, *(task for task in tested if task not in trained)]
-        _check_files_of_one_task(tested, files)
         if do_eval and not any(task.validation_splits for task in trained):
             raise ValueError(
                 f"`do_eval`: the `validation_splits` of {listed(task.name for task in trained)} are none. Name those "
                 "of the data, or leave out `do_eval`."
             )
-        options = _options_of_loaders(loaded, options, sentence_language)
-        selection = _Selection(
-            wanted={"train": do_train, "eval": do_eval, "predict": do_predict},
-            limits={"train": max_train_samples, "eval": max_eval_samples, "predict": max_predict_samples},
-            seeds={"train": seed, "eval": split_seed, "predict": split_seed},
+        purposes = (
+            _Purpose("do_train", "train_file", do_train, max_train_samples, seed),
+            _Purpose("do_eval", "validation_file", do_eval, max_eval_samples, split_seed),
+            _Purpose("do_predict", "test_file", do_predict, max_predict_samples, split_seed),
         )
-        all_needed = [selection.needed_splits(task, task in trained, task in tested) for task in loaded]
-        check_own_files(list(zip(loaded, all_needed, strict=True)), TaskFiles(dataset_dir=files.dataset_dir))
+        needed = [_needed_splits(task, task in trained, task in tested, purposes) for task in loaded]
+        own_files = [_files_of(files, task in trained, task in tested) for task in loaded]
+        check_own_files(list(zip(loaded, needed, own_files, strict=True)))
         splits = cls([], files, sentence_language, seed, split_seed, main_process_first)
-        splits._options = options
-        for task, needed in zip(loaded, all_needed, strict=True):
-            in_training, in_prediction = task in trained, task in tested
-            if needed:
-                own_files = _files_of(files, in_training, in_prediction)
-                load = partial(splits._load_task, task, own_files, options[task.loader], selection, needed)
-                part = LoadedTask(task, {})
-                length = None
-                if get_loader(task).counts_tokens:
-                    part.load = load
-                    if tokenizer is not None:
-                        part.counted_with = (tokenizer, sentence_tokens)
-                        length = splits._preprocessor(task, tokenizer, sentence_tokens, split_seed).length
-                part.examples = load(length=length)
-                splits.parts.append(part)
-        tests = (split in part.examples for part in splits.parts for split in part.spec.test_splits)
-        if do_predict and not any(tests):
+        splits._options = options_of_loaders(loaded, options, sentence_language=sentence_language)
+        for task, wanted, own in zip(loaded, needed, own_files, strict=True):
+            if wanted:
+                splits.parts.append(LoadedTask(task, {}, load=partial(splits._load_task, task, own, wanted)))
+                splits._load_part(splits.parts[-1], tokenizer, sentence_tokens)
+        if do_predict and not any(split in part.spec.test_splits for part in splits.parts for split in part.examples):
             raise ValueError("No task has test data: name `test_file`, or leave out `do_predict`.")
         return splits
 
@@ -237,14 +217,30 @@ class TaskSplits:
         self,
         task: TaskSpec,
         files: TaskFiles,
-        options: Mapping[str, Any],
-        selection: "_Selection",
-        needed: Mapping[str, str],
+        needed: Mapping[str, "_Purpose"],
         length: Callable[[str], int] | None = None,
     ) -> dict[str, Dataset]:
+        options = self._options[task.loader]
         with self._main_process_first(desc=f"loading {task.name}"):
             examples = load_task(task, files, options=options, split_seed=self.split_seed, length=length)
-        return selection.select(task, examples, needed)
+        for split, purpose in needed.items():
+            if split not in examples and purpose.is_wanted:
+                is_one_of_several = any(needed.get(other) is purpose for other in examples)
+                purpose.report_missing(task, split, examples, is_one_of_several)
+        return {split: needed[split].select(examples[split]) for split in needed if split in examples}
+
+    def _load_part(
+        self, part: LoadedTask, tokenizer: PreTrainedTokenizerBase | None, sentence_tokens: bool | None
+    ) -> None:
+        """Load the examples of a task: once, or anew if their choice depends on how another tokenizer counts."""
+        counts_tokens = tokenizer is not None and get_loader(part.spec).counts_tokens
+        counted_with = (tokenizer, sentence_tokens) if counts_tokens else None
+        if part.load is None or part.counted_with == counted_with:
+            return
+        length = None
+        if counts_tokens:
+            length = self._preprocessor(part.spec, tokenizer, sentence_tokens, self.split_seed).length
+        part.examples, part.counted_with = part.load(length=length), counted_with
 
     @classmethod
     def from_datasets(
@@ -321,19 +317,14 @@ class TaskSplits:
         self._tokenizer = tokenizer
         self.statistics = {}
         for part in self.parts:
-            if part.load is not None and part.counted_with != (tokenizer, sentence_tokens):
-                counter = self._preprocessor(part.spec, tokenizer, sentence_tokens, self.split_seed)
-                part.examples = part.load(length=counter.length)
-                part.counted_with = (tokenizer, sentence_tokens)
+            self._load_part(part, tokenizer, sentence_tokens)
             for split, examples in part.examples.items():
                 seed = self.seed if split == part.spec.train_split else self.split_seed
                 preprocessor = self._preprocessor(part.spec, tokenizer, sentence_tokens, seed)
                 self._sentence_tokens = preprocessor.sentence_tokens
                 name = f"{self._name(part.spec)} {split}"
                 with self._main_process_first(desc=f"preparing {name}"):
-                    prepared = prepare_task(
-                        examples, preprocessor, num_proc, overwrite_cache, desc=f"Preparing {name}"
-                    )
+                    prepared = prepare_task(examples, preprocessor, num_proc, overwrite_cache, f"Preparing {name}")
                 self.statistics[name] = task_statistics(prepared, tokenizer.unk_token_id)
                 # No batch needs it, and a collator of the user's would pass it on to the model.
                 part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
@@ -354,13 +345,8 @@ class TaskSplits:
     def _preprocessor(
         self, spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, sentence_tokens: bool | None, seed: int
     ) -> TaskPreprocessor:
-        return TaskPreprocessor(
-            tokenizer,
-            spec,
-            sentence_tokens=sentence_tokens,
-            sentence_language=self.sentence_language,
-            seed=seed,
-        )
+        language = self.sentence_language
+        return TaskPreprocessor(tokenizer, spec, sentence_tokens, sentence_language=language, seed=seed)
 
     # ---- Data sets --------------------------------------------------------------------------------------------------
 
@@ -470,56 +456,48 @@ class TaskSplits:
 
 
 @dataclass(frozen=True)
-class _Selection:
-    """Which splits are needed, and how much of them."""
+class _Purpose:
+    """What splits are for: the argument that asks for them, that of their file, and how many examples are taken."""
 
-    wanted: Mapping[str, bool | None]  # by purpose; `None`: if there are any
-    limits: Mapping[str, int | None]
-    seeds: Mapping[str, int]
+    flag: str
+    file: str
+    is_wanted: bool | None  # `None`: if there are any
+    limit: int | None
+    seed: int
 
     def __post_init__(self):
-        for purpose, limit in self.limits.items():
-            if limit is not None and limit < 1:
-                raise ValueError(f"`max_{purpose}_samples` must be at least 1, got {limit}.")
+        if self.limit is not None and self.limit < 1:
+            name = self.flag.removeprefix("do_")
+            raise ValueError(f"`max_{name}_samples` must be at least 1, got {self.limit}.")
 
-    def needed_splits(self, task: TaskSpec, in_training: bool, in_prediction: bool) -> dict[str, str]:
-        """The splits that are needed of a task, and what for: `train`, `eval` or `predict`."""
-        needed = {}
-        if in_training and self.wanted["train"] is not False:
-            needed[task.train_split] = "train"
-        if in_training and self.wanted["eval"] is not False:
-            needed |= dict.fromkeys(task.validation_splits, "eval")
-        if in_prediction and self.wanted["predict"] is not False:
-            needed |= dict.fromkeys(task.test_splits, "predict")
-        return needed
+    def select(self, examples: Dataset) -> Dataset:
+        """A random subset of the size that is allowed, in the order of the data."""
+        if self.limit is None or self.limit >= len(examples):
+            return examples
+        chosen = np.random.default_rng(self.seed).permutation(len(examples))[: self.limit]
+        return examples.select(np.sort(chosen))
 
-    def select(self, task: TaskSpec, examples: Mapping[str, Dataset], needed: Mapping[str, str]) -> dict[str, Dataset]:
-        """The needed splits, each cut to a random subset of the size that is allowed, in the order of the data."""
-        kept = {}
-        for split, purpose in needed.items():
-            if split not in examples:
-                self._report_missing(task, split, examples, needed)
-                continue
-            kept[split] = examples[split]
-            limit = self.limits[purpose]
-            if limit is not None and limit < len(kept[split]):
-                chosen = np.random.default_rng(self.seeds[purpose]).permutation(len(kept[split]))[:limit]
-                kept[split] = kept[split].select(np.sort(chosen))
-        return kept
-
-    def _report_missing(
-        self, task: TaskSpec, split: str, examples: Mapping[str, Dataset], needed: Mapping[str, str]
-    ) -> None:
+    def report_missing(self, task: TaskSpec, split: str, examples: Collection[str], may_lack: bool) -> None:
         """Stop if a task lacks data that was asked for; of several splits, or to predict, some may be missing."""
-        purpose = needed[split]
-        if not self.wanted[purpose]:
-            return
-        flag, file = PURPOSES[purpose]
-        message = f"Task {task.name!r} has no {split!r} data for `{flag}`, only {listed(examples)}"
-        if purpose == "predict" or any(other in examples for other, role in needed.items() if role == purpose):
-            logger.warning(f"{message}.")
-            return
-        raise ValueError(f"{message}: name `{file}`, a `dataset_dir` that holds them, or leave out `{flag}`.")
+        message = f"Task {task.name!r} has no {split!r} data for `{self.flag}`, only {listed(examples)}"
+        if not may_lack and self.flag != "do_predict":
+            remedy = f"name `{self.file}`, a `dataset_dir` that holds them, or leave out `{self.flag}`"
+            raise ValueError(f"{message}: {remedy}.")
+        logger.warning(f"{message}.")
+
+
+def _needed_splits(
+    task: TaskSpec, is_trained: bool, is_tested: bool, purposes: Sequence[_Purpose]
+) -> dict[str, _Purpose]:
+    """The splits that are needed of a task, and what for."""
+    splits = ((task.train_split,), task.validation_splits, task.test_splits)
+    is_used = (is_trained, is_trained, is_tested)
+    return {
+        split: purpose
+        for purpose, of_purpose, used in zip(purposes, splits, is_used, strict=True)
+        for split in of_purpose
+        if used and purpose.is_wanted is not False
+    }
 
 
 def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec]:
@@ -539,69 +517,6 @@ def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskF
     unused = [] if in_training else ["train_file", "validation_file"]
     unused += [] if in_prediction else ["test_file"]
     return replace(files, **dict.fromkeys(unused))
-
-
-def _check_files_of_one_task(tasks: Sequence[TaskSpec], files: TaskFiles) -> None:
-    if all(get_loader(task).reads_documents for task in tasks):
-        return
-    for name in FILE_ARGUMENTS:
-        if getattr(files, name) and len(tasks) > 1:
-            raise ValueError(
-                f"`{name}` holds the examples of one task, but there are {len(tasks)}: "
-                f"{', '.join(task.name for task in tasks)}. Name one, or a `dataset_dir` with a folder for each."
-            )
-
-
-def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str]]], files: TaskFiles) -> None:
-    """
-    Check that no two tasks read the same labels, as where `dataset_dir` is the folder of a single task: one of them
-    would have the examples of the other. (A table may hold a column of labels for each of several tasks.)
-
-    Args:
-        tasks: each with the splits that are read of it.
-        files: of all of them.
-
-    Raises:
-        `ValueError`: naming the tasks and the file, or if a task has no files, see [`tasks.sources.split_files`].
-    """
-    readers: dict[tuple[str, str], TaskSpec] = {}
-    for task, splits in tasks if files.are_named else ():
-        find_files = get_loader(task).find_files
-        found = find_files(task, _files_of(files, bool(task.train_split), True)) if find_files and splits else {}
-        for file in (file for split in splits for file in found.get(split, ())):
-            other = readers.setdefault((file, task.label_column_name), task)
-            if other is not task:
-                named = [name for name in FILE_ARGUMENTS if file in file_names(getattr(files, name))]
-                raise ValueError(
-                    f"`{(*named, 'dataset_dir')[0]}`: the tasks {other.full_name!r} and {task.full_name!r} would both "
-                    f"have the examples of {file}. Give each its own: a `dataset_dir` with a folder for each, such as "
-                    f"{other.name!r} and {task.name!r}."
-                )
-
-
-def _options_of_loaders(
-    tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None, sentence_language: str
-) -> dict[str, Any]:
-    """By the names of the tasks' loaders the options that each of them has."""
-    names = {task.loader: get_loader(task).option_names for task in tasks}
-    if is_dataclass(options):
-        takes = {task.loader: get_loader(task).options is type(options) for task in tasks}
-        if not any(takes.values()):
-            raise ValueError(f"`options`: none of the loaders {listed(names)} takes {type(options).__name__}.")
-        others = _options_of_loaders([task for task in tasks if not takes[task.loader]], None, sentence_language)
-        return others | {loader: options for loader, is_taken in takes.items() if is_taken}
-    known = list(dict.fromkeys(name for of_loader in names.values() for name in of_loader))
-    for name in options or {}:
-        if name not in known:
-            raise ValueError(
-                f"`options`: none of the loaders {listed(names)} has an option `{name}`."
-                f"{suggestion(name, known, 'options')}"
-            )
-    options = {"sentence_language": sentence_language, **(options or {})}
-    return {
-        loader: {name: value for name, value in options.items() if name in of_loader}
-        for loader, of_loader in names.items()
-    }
 
 
 def _report(name: str, statistics: Mapping[str, int]) -> None:

@@ -10,6 +10,8 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import EvalPrediction
 from transformers.trainer_utils import EvalLoopOutput
 
+from ..tasks.dataset import TaskDataset
+
 
 class LongestFirstSampler(Sampler[int]):
     """
@@ -44,6 +46,8 @@ def input_lengths(dataset: Any) -> np.ndarray | None:
     >>> input_lengths(Dataset.from_dict({"input_ids": [[5, 1], [5, 6, 1]]})).tolist()
     [2, 3]
     """
+    if isinstance(dataset, TaskDataset):
+        dataset = dataset.prepared
     if isinstance(dataset, Dataset):
         if "input_ids" not in dataset.column_names:
             return None

@@ -367,7 +367,7 @@ class ErrorTest(ScriptTest):
         ("cold mixture", {"mixing_temperature": 0.5}, "mixing_temperature.*at least 1"),
         ("no room for labels", {"max_target_length": 3}, "entailment.*max_target_length"),
         ("teacher forcing", {"predict_with_generate": False}, "predict_with_generate"),
-        ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte, wnli.*dataset_dir"),
+        ("one file for two tasks", {"dataset_name": ["rte", "wnli"]}, "train_file.*rte.*wnli.*dataset_dir"),
         ("scores of a free-form task", FREE_FORM | {"prediction_mode": "score_labels"}, "score_labels.*generate"),
         ("nothing to resume", {"resume_from_checkpoint": True}, "no checkpoint"),
         ("task file that is none", {"task_file": "nowhere.yaml"}, "nowhere.yaml"),

@@ -105,8 +105,6 @@ class TaskConfigTest(parameterized.TestCase):
         (json.dumps({"format_version": FORMAT_VERSION + 1}), "its format is 2.* upgrade"),
         (json.dumps({"format_version": 1}), "a field is missing or wrong: 'tasks'"),
         (json.dumps({"format_version": 1, "tasks": []}), "a field is missing or wrong"),
-        (json.dumps({"format_version": 1, "length_normalize_scores": "no"}), "`length_normalize_scores` must .*'no'"),
-        (json.dumps({"format_version": 1, "generation_num_beams": "4"}), "`generation_num_beams` must not be '4'"),
         (json.dumps({"format_version": 1, "tasks": {"a/b": {"name": "b"}}}), "a field is missing or wrong.*benchmark"),
     )
     def test_a_file_that_cannot_be_read_is_named(self, content, message):

@@ -6,7 +6,6 @@ from absl.testing import parameterized
 
 from helpers import tiny_tokenizer
 from hf_depth.tasks.registry import DATASET_VALS, get_task, task_names
-from hf_depth.tasks.rows import read_class
 
 ALL_TASKS = [(benchmark, name) for benchmark in DATASET_VALS for name in DATASET_VALS[benchmark]]
 
@@ -144,7 +143,7 @@ class EveryTaskTest(parameterized.TestCase):
                 for label in (label_id, text):
                     self.assertEqual(task.label_id({"label": label}), label_id)
                 for label in (label_id, str(label_id), float(label_id), text):
-                    self.assertEqual(read_class(task, label), label_id)
+                    self.assertEqual(task.read_label(label), label_id)
 
     @parameterized.parameters(*ALL_TASKS)
     def test_a_task_survives_pickling_and_has_one_kind(self, benchmark, name):

@@ -34,8 +34,8 @@ class LoadTaskTest(TaskFilesTestCase):
             ):
                 self.assertEqual(load_task(task, **arguments)["train"].to_list(), RTE_EXAMPLES)
 
-    def test_a_misspelt_argument_is_answered_by_near_ones(self):
-        with self.assertRaisesRegex(TypeError, "no argument `option`. Did you mean 'options'"):
+    def test_a_misspelt_argument_is_named(self):
+        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'option'"):
             load_task("rte", option={})
 
 
@@ -66,9 +66,17 @@ class OwnLoaderTest(parameterized.TestCase):
 
 class OptionsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("sentence_ordering", "text_colum", "'discourse' has no option `text_colum`. Did you mean 'text_column'"),
-        ("natural_instructions", "num_pos_example", "no option `num_pos_example`. Did you mean 'num_pos_examples'"),
-        ("rte", "text_column", "'rte': its loader 'table' has no option `text_column`. The options are: none"),
+        (
+            "sentence_ordering",
+            "text_colum",
+            "no option `text_colum` of the loader 'discourse'. Did you mean 'text_column'",
+        ),
+        (
+            "natural_instructions",
+            "num_pos_example",
+            "no option `num_pos_example` of .* Did you mean 'num_pos_examples'",
+        ),
+        ("rte", "text_column", "no option `text_column` of the loader 'table'. The options are: none"),
     )
     def test_a_misspelt_option_is_answered_by_near_ones(self, name, option, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -77,12 +85,10 @@ class OptionsTest(parameterized.TestCase):
     def test_options_are_given_by_name_or_as_their_dataclass(self):
         task = get_task("sentence_ordering")
         options = DiscourseOptions(max_examples_per_document=3)
-        self.assertIs(build_options(task, options), options)
+        self.assertEqual(build_options(task, options), options)
         self.assertEqual(build_options(task, {"max_examples_per_document": 3}), options)
         self.assertEqual(build_options(task), DiscourseOptions())
 
     def test_options_of_another_loader_are_named(self):
-        with self.assertRaisesRegex(
-            ValueError, "'discourse' are `DiscourseOptions`, got `NaturalInstructionsOptions`"
-        ):
+        with self.assertRaisesRegex(ValueError, "no option `add_task_definition` of the loader 'discourse'"):
             build_options(get_task("sentence_ordering"), NaturalInstructionsOptions())

@@ -2,7 +2,8 @@
 
 from absl.testing import parameterized
 
-from hf_depth.tasks.registry import DATASET_VALS, get_task, register_task, training_tasks
+from hf_depth.tasks.registry import DATASET_VALS, get_task, load_task_file, register_task, training_tasks
+from hf_depth.tasks.spec import TaskSpec
 from tiny_tasks import ENTRY, RegistryTestCase
 
 
@@ -35,10 +36,8 @@ class RegistryTest(RegistryTestCase):
     def test_plain_entries_as_in_the_earlier_code_are_accepted(self):
         DATASET_VALS["mine"] = {
             "pairs": {
-                "prefix_1": "pairs one: ",
-                "prefix_2": "two: ",
-                "text_column_name_1": "first",
-                "text_column_name_2": "second",
+                "prefix": ["pairs one: ", "two: "],
+                "text_column_name": ["first", "second"],
                 "label_column_name": "gold",
                 "metric_to_optimize": "mcc",
                 "greater_is_better": True,
@@ -70,3 +69,62 @@ class RegistryTest(RegistryTestCase):
     def test_a_task_without_training_data_is_trained_on_another(self):
         names = [task.name for task in training_tasks([get_task("ax"), get_task("rte"), get_task("mnli")])]
         self.assertEqual(names, ["mnli", "rte"])
+
+
+class TaskFileTest(RegistryTestCase):
+    def test_a_file_with_one_task(self):
+        path = self.write("name: tone\ntext_column_name: review\nprefix: 'tone review:'\nlabels: [sad, glad]\n")
+        (task,) = load_task_file(path)
+        self.assertEqual(task, get_task("tone"))
+        self.assertEqual(task, TaskSpec("custom", "tone", "review", "tone review:", labels=("sad", "glad")))
+        self.assertEqual(load_task_file(path), [task])  # again
+
+    def test_a_file_with_a_list_of_tasks(self):
+        entry = "  text_column_name: review\n  prefix: 'x:'\n  labels: [sad, glad]\n"
+        loaded = load_task_file(self.write(f"- name: one\n{entry}- name: two\n  benchmark: mine\n{entry}"))
+        self.assertEqual([(task.benchmark, task.name) for task in loaded], [("custom", "one"), ("mine", "two")])
+
+    def test_a_file_like_the_registry(self):
+        entry = "    prefix: 'x:'\n    text_column_name: a\n    labels:\n      0: sad\n      1: glad\n"
+        loaded = load_task_file(self.write(f"mine:\n  one:\n{entry}  two:\n{entry}"))
+        self.assertEqual([(task.benchmark, task.name) for task in loaded], [("mine", "one"), ("mine", "two")])
+        self.assertEqual(loaded[0].labels, {0: "sad", 1: "glad"})
+
+    @parameterized.parameters(
+        ("labels: [yes, no]", ": Task 'tone', field `labels`: class 0 must be text, got True"),
+        ("labels: [1, 2, 3]", ": .* class 0 must be text, .* got 1. Put quotes, as in '1'"),
+        (
+            "label_column_name: tone review:",
+            ", line 4: mapping values are not .* here: put quotes round a text with a colon.$",
+        ),
+        ("lables: [sad, glad]", ": Task 'tone', field `lables`: there is no such field. Did you mean 'labels'"),
+        ("label_column_name: review", ": Task 'tone', field `label_column_name`"),
+        ("metric_names:\n  - rougeL\nmetric_to_optimize: f1", ": .*field `metric_to_optimize`"),
+        ("prefix: y", ", line 4: 'prefix' is given twice"),
+        ("labels: [sad, glad", ", line [45]: .*"),
+        ("benchmark: [a]", ": .*field `benchmark`"),
+        ("metric_names: [[f1]]", ": .*field `metric_names`"),
+        ("metric_names: {f1: accuracy}", ": .*field `metric_names`"),
+        ("metric_to_optimize: [f1]", ": .*field `metric_to_optimize`"),
+        ("? [a]\n: b", ", line 4: found unhashable key"),
+    )
+    def test_a_mistake_is_an_error_that_names_the_file_and_the_field_or_the_line(self, line, message):
+        path = self.write(f"name: tone\ntext_column_name: review\nprefix: x\n{line}\n")
+        with self.assertRaisesRegex(ValueError, f"{path}{message}"):
+            load_task_file(path)
+
+    @parameterized.parameters("", "just text", "- 1\n", "# nothing\n")
+    def test_a_file_without_a_task_is_an_error_that_shows_one(self, content):
+        with self.assertRaisesRegex(ValueError, "task.yaml(.|\n)*such as|for example(.|\n)*text_column_name: review"):
+            load_task_file(self.write(content))
+
+    def test_a_file_with_the_name_of_a_task_that_there_is_is_refused(self):
+        path = self.write("\nname: rte\nbenchmark: glue\ntext_column_name: a\nprefix: x\nlabels: [a, b]\n")
+        with self.assertRaisesRegex(ValueError, "task.yaml: .*'glue' already has another task"):
+            load_task_file(path)
+
+    def test_a_missing_file_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "`task_file`: .* is no file, but a folder, a pipe or a device"):
+            load_task_file(self.folder)
+        with self.assertRaisesRegex(FileNotFoundError, "`task_file`: there is no file"):
+            load_task_file(self.folder / "other.yaml")

@@ -134,9 +134,7 @@ class LoadTest(SplitsTestCase):
             self.examples(f"{name}/train", 4)
         splits = self.load_splits(["rte", get_task("wnli")], dataset_dir=self.folder / "data")
         self.assertEqual(self.names(splits), ["rte train", "wnli train"])
-        with self.assertRaisesRegex(
-            ValueError, "`train_file` holds the examples of one task, but there are 2: rte, w"
-        ):
+        with self.assertRaisesRegex(ValueError, "`train_file`: the tasks 'glue/rte' and 'glue/wnli' would both have"):
             self.load_splits(["rte", "wnli"], train_file="a.jsonl")
 
     @parameterized.parameters(
@@ -171,23 +169,15 @@ class LoadTest(SplitsTestCase):
         tested = [set(part.examples["test"]["document"]) for part in splits.parts]
         self.assertLen(tested, 3)
         self.assertEqual(tested, tested[:1] * 3)
-        with self.assertRaisesRegex(ValueError, "`train_file` holds the examples of one task, but there are 2"):
-            TaskSplits.load(["rte", "sentence_ordering"], train_file=file)
 
     def test_files_are_given_in_one_piece_or_by_name(self):
         files = TaskFiles(train_file=self.examples("a", 4), cache_dir=str(self.folder / "cache"))
         for splits in (TaskSplits.load("rte", files), TaskSplits.load("rte", files, train_file=self.examples("b", 4))):
             self.assertEqual(self.names(splits), ["rte train"])
 
-    @parameterized.parameters("max_train_sample", "trian_file")
-    def test_a_misspelt_argument_is_answered_by_near_ones(self, name):
-        nearest = {"max_train_sample": "max_train_samples", "trian_file": "train_file"}[name]
-        with self.assertRaisesRegex(TypeError, f"no argument `{name}`. Did you mean '{nearest}'"):
-            self.load_rte(**{name: 1})
-
     def test_a_misspelt_option_is_answered_by_near_ones(self):
         with self.assertRaisesRegex(
-            ValueError, "none of the loaders 'table', 'discourse' .*`text_colum`.*'text_column'"
+            ValueError, "`text_colum` of the loader 'table', the loader 'discourse'.*'text_column'"
         ):
             self.load_splits(["rte", "sentence_ordering"], options={"text_colum": "body"})
 
@@ -210,7 +200,7 @@ class LoadTest(SplitsTestCase):
             options=DiscourseOptions(text_column="body"),
         )
         self.assertContainsSubset(["sentence_ordering train", "rte train"], self.names(splits))
-        with self.assertRaisesRegex(ValueError, "none of the loaders 'table' takes DiscourseOptions"):
+        with self.assertRaisesRegex(ValueError, "there is no option `text_column` of the loader 'table'"):
             self.load_splits("rte", options=DiscourseOptions())
 
     def test_files_are_given_as_paths(self):

@@ -5,7 +5,6 @@ Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteri
 Representations", arXiv 1909.00142; https://github.com/ZeweiChu/DiscoEval.
 """
 
-import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,11 +13,11 @@ from typing import Any
 from datasets import Dataset, Features, Value, concatenate_datasets
 from huggingface_hub import hf_hub_download
 
+from ...data.files import file_version, is_local, open_file, suffix_of
 from ...data.files import find_files as all_files
-from ...data.files import open_file
 from ...suggestions import listed
-from ..rows import INDEX, check_rows, read_class
-from ..sources import TABLE_SUFFIXES, TaskFiles, file_argument, read_rows, read_tables, split_files, text_lines
+from ..rows import INDEX, ROWS_VERSION, check_rows
+from ..sources import TABLE_SUFFIXES, TaskFiles, file_argument, keep_rows, read_tables, split_files
 from ..spec import UNLABELED, TaskSpec
 
 SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".pkl")
@@ -46,15 +45,52 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", 
 ORDINAL_COLUMNS = tuple(f"{ordinal}_sentence" for ordinal in _ORDINALS)
 
 
+Rows = Callable[[str, TaskSpec], Iterator[dict[str, Any]]]  # of a file
+
+
+def _lines(file: str) -> Iterator[tuple[str, list[str]]]:
+    """Place and cells of each line that is not blank; only line feeds end a line."""
+    with open_file(file) as content:
+        for number, line in enumerate(content, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{file}, line {number}, is not UTF-8 text: {error.reason}.") from error
+            if text.strip():
+                yield f"{file}, line {number}", text.split("\t")
+
+
+def labeled_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
+    """The rows of a published text file: `label<TAB>sentence<TAB>…`."""
+    for place, (label, *texts) in _lines(file):
+        yield _row(spec, place, label, texts)
+
+
+def new_text_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
+    """The rows of a text file to predict: as published, or without the labels."""
+    for place, cells in _lines(file):
+        yield _row(spec, place, UNLABELED, cells[len(cells) == len(spec.text_column_name) + 1 :])
+
+
+def pair_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
+    """Two examples of each pair of sentences without a label, the right order first; of a line with a label, one."""
+    for place, cells in _lines(file):
+        if len(cells) == len(spec.text_column_name):
+            yield _row(spec, place, spec.labels[1], cells)
+            yield _row(spec, place, spec.labels[0], cells[::-1])
+        else:
+            yield _row(spec, place, cells[0], cells[1:])
+
+
 def load(
-    spec: TaskSpec, files: TaskFiles, options: Any = None, *, is_pairs: bool = False, **_: Any
+    spec: TaskSpec, files: TaskFiles, options: Any = None, *, text_rows: Rows = labeled_rows, **_: Any
 ) -> dict[str, Dataset]:
     """
     Examples of a DiscoEval task, see [`tasks.loading.load_task`], from files of these kinds:
 
     - .txt: `label<TAB>sentence<TAB>…`, as published;
-    - .pkl, or .json with the same structure: a list of `(label, sentences, sentences)`, as RST is published. Of a
-      pickle, only lists, tuples, dictionaries, text and numbers are read: nothing in it is run;
+    - .pkl: a list of `(label, sentences, sentences)`, as RST is published. Only lists, tuples, dictionaries, text and
+      numbers are read: nothing in a pickle is run;
     - tables with the columns `sentence_1`, …, or `first_sentence`, …, or others in the order of the sentences.
 
     Without files, the published ones are downloaded from the Hub one by one: its loading script is run by no present
@@ -63,8 +99,7 @@ def load(
     Args:
         spec: the task.
         files: to read.
-        is_pairs: .txt files may hold two sentences in the right order and no label. Each line then gives two examples:
-            as it stands (label 1), and swapped (label 0).
+        text_rows: reads the rows of .txt files.
     """
     paths = find_files(spec, files)
     is_from_hub = not paths
@@ -72,15 +107,14 @@ def load(
         paths = _download(spec, files.cache_dir)
     splits = {}
     for split, names in paths.items():
-        argument = file_argument(spec, split)
-        found = all_files(argument, names)
-        rows = [_read(argument, file, spec, is_pairs, files.cache_dir) for file in found]
+        rows = _read(file_argument(spec, split), names, spec, text_rows, files.cache_dir)
         place = f"{spec.path}, split {split!r}" if is_from_hub else ", ".join(names)
-        parts = [_columns_in_order(part, spec, place) for part in rows]
-        # Each part numbers its rows by itself.
-        joined = parts[0] if len(parts) == 1 else concatenate_datasets([part.remove_columns(INDEX) for part in parts])
-        splits[split] = check_rows(joined, spec, place, split not in spec.test_splits, is_from_hub)
+        splits[split] = check_rows(rows, spec, place, split not in spec.test_splits, is_from_hub)
     return splits
+
+
+# The order is to be told: .txt files may hold two sentences in the right order and no label.
+load_pairs = partial(load, text_rows=pair_rows)
 
 
 def find_files(spec: TaskSpec, files: TaskFiles) -> dict[str, list[str]]:
@@ -91,17 +125,9 @@ def find_files(spec: TaskSpec, files: TaskFiles) -> dict[str, list[str]]:
     return split_files(spec, files, SUFFIXES, folders)
 
 
-load_pairs = partial(load, is_pairs=True)
-
-
 def read_new(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
     """Examples of files of the same kinds, to be predicted: a line of a .txt file may lack the label."""
-    texts = list(spec.text_column_name)
-    parts = []
-    for file in all_files(argument, names):
-        part = _read(argument, file, spec, is_pairs=False, cache_dir=cache_dir, text_rows=new_text_rows)
-        parts.append(_columns_in_order(part, spec, file).select_columns(texts))
-    return concatenate_datasets(parts)
+    return _read(argument, names, spec, new_text_rows, cache_dir).select_columns(list(spec.text_column_name))
 
 
 def complete_example(example: Mapping[str, Any], spec: TaskSpec, *_: Any) -> Mapping[str, Any]:
@@ -112,48 +138,37 @@ def complete_example(example: Mapping[str, Any], spec: TaskSpec, *_: Any) -> Map
     return {**{column: example[name] for column, name in names.items()}, **example}
 
 
-def _read(
-    argument: str, file: str, spec: TaskSpec, is_pairs: bool, cache_dir: str | None, text_rows: Callable | None = None
-) -> Dataset:
-    name = file.removesuffix(".gz").lower()
-    rows: Callable | None = None
-    if name.endswith(".txt"):
-        rows = text_rows or (pair_rows if is_pairs else labeled_rows)
-    elif name.endswith(".pkl"):
-        rows = pickle_rows
-    elif name.endswith(".json") and _holds_lists(file):
-        rows = json_rows
-    if rows is None:
-        return read_tables(argument, [file], spec, cache_dir)
-    columns = (*spec.text_column_name, spec.label_column_name)
-    features = Features({column: Value("string") for column in columns})
-    return read_rows(argument, rows, file, spec, cache_dir, features)
+def _read(argument: str, names: Sequence[str], spec: TaskSpec, text_rows: Rows, cache_dir: str | None) -> Dataset:
+    """The rows of files, with the columns of the task."""
+    parts = []
+    for file in all_files(argument, names):
+        rows = {".txt": text_rows, ".pkl": pickle_rows}.get(suffix_of(file))
+        part = _kept(argument, rows, file, spec, cache_dir) if rows else read_tables(argument, [file], spec, cache_dir)
+        parts.append(_columns_in_order(part, spec, file))
+    if len(parts) == 1:
+        return parts[0]
+    # Each part numbers its rows by itself.
+    columns = [name for name in parts[0].column_names if name != INDEX]
+    return concatenate_datasets([part.select_columns(columns) for part in parts])
 
 
-def labeled_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a published text file: `label<TAB>sentence<TAB>…`."""
-    for number, line in text_lines(file):
-        yield _row(spec, f"{file}, line {number}", *_label_and_texts(line.split("\t")))
+def _kept(argument: str, rows: Rows, file: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
+    if not is_local(file):
+        raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
+    features = Features(dict.fromkeys((*spec.text_column_name, spec.label_column_name), Value("string")))
+    arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
+    try:
+        return keep_rows(_generate, arguments, features, cache_dir)
+    except ValueError as error:
+        raise ValueError(f"`{argument}`: {error}") from error
 
 
-def new_text_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a text file to predict: as published, or without the labels."""
-    number_of_texts = len(spec.text_column_name)
-    for number, line in text_lines(file):
-        cells = line.split("\t")
-        texts = cells[1:] if len(cells) == number_of_texts + 1 else cells
-        yield _row(spec, f"{file}, line {number}", str(UNLABELED), texts)
-
-
-def pair_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """Two examples of each pair of sentences without a label, the right order first; of a line with a label, one."""
-    for number, line in text_lines(file):
-        place, cells = f"{file}, line {number}", line.split("\t")
-        if len(cells) == len(spec.text_column_name):
-            yield _row(spec, place, spec.labels[1], cells)
-            yield _row(spec, place, spec.labels[0], cells[::-1])
-        else:
-            yield _row(spec, place, *_label_and_texts(cells))
+def _generate(rows: Rows, file: str, spec: TaskSpec, version: tuple) -> Iterator[dict[str, Any]]:
+    row = None
+    for row in rows(file, spec):
+        yield row
+    if row is None:
+        raise ValueError(f"{file} has no rows.")
 
 
 def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
@@ -163,13 +178,13 @@ def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
             data = _PlainUnpickler(content, encoding="utf-8").load()
         except Exception as error:  # a damaged pickle can raise anything
             raise ValueError(f"{file}: cannot be read as a pickle of plain data: {error}.") from error
-    yield from _structured_rows(file, data, spec)
-
-
-def json_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a JSON list of `[label, texts, …]`."""
-    with open_file(file) as content:
-        yield from _structured_rows(file, json.load(content), spec)
+    if not isinstance(data, list | tuple):
+        raise ValueError(f"{file}: expected a list of (label, texts, …), got {type(data).__name__}.")
+    for number, row in enumerate(data):
+        place = f"{file}, row {number} (the first is row 0)"
+        if not isinstance(row, list | tuple) or not row:
+            raise ValueError(f"{place}: expected (label, texts, …), got {row!r:.80}.")
+        yield _row(spec, place, row[0], [_joined(text, place) for text in row[1:]])
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -178,24 +193,8 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
             f"it asks for {module}.{name}, and loading that could run code. Only lists, tuples, dictionaries, text "
-            "and numbers are read. If you trust the file, convert it to JSON: a list of [label, texts, texts]"
+            "and numbers are read. If you trust the file, convert it to a table with the columns of the task"
         )
-
-
-def _holds_lists(file: str) -> bool:
-    """Whether a JSON file is a list of lists."""
-    with open_file(file) as content:
-        return "".join(content.read(1000).decode("utf-8-sig", "replace").split()).startswith("[[")
-
-
-def _structured_rows(file: str, data: Any, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    if not isinstance(data, list | tuple):
-        raise ValueError(f"{file}: expected a list of (label, texts, …), got {type(data).__name__}.")
-    for number, row in enumerate(data):
-        place = f"{file}, row {number} (the first is row 0)"
-        if not isinstance(row, list | tuple) or not row:
-            raise ValueError(f"{place}: expected (label, texts, …), got {row!r:.80}.")
-        yield _row(spec, place, row[0], [_joined(text, place) for text in row[1:]])
 
 
 def _joined(text: Any, place: str) -> str:
@@ -206,11 +205,8 @@ def _joined(text: Any, place: str) -> str:
     return " ".join(part.strip() for part in parts)
 
 
-def _label_and_texts(cells: list[str]) -> tuple[str, list[str]]:
-    return cells[0], cells[1:]
-
-
 def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, Any]:
+    """An example whose label is as it stands in the file: `check_rows` reads it."""
     columns = spec.text_column_name
     if len(texts) != len(columns):
         raise ValueError(
@@ -220,12 +216,6 @@ def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, 
     texts = [text.strip() for text in texts]
     if "" in texts:
         raise ValueError(f"{place}: text {texts.index('') + 1} of {len(texts)} is empty.")
-    if spec.is_classification:
-        try:
-            # As text, which means the same when `check_rows` reads it again; a number might be another class.
-            label = spec.labels.get(read_class(spec, label), str(UNLABELED))
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
     return {**dict(zip(columns, texts, strict=True)), spec.label_column_name: str(label)}
 
 
@@ -254,13 +244,7 @@ def _download(spec: TaskSpec, cache_dir: str | None) -> dict[str, list[str]]:
             f"The task {spec.name!r}: `config_name` must be one of {listed(FOLDERS)}, and `path` a data set on the "
             f"Hub with their files, got {spec.config_name!r} and {spec.path!r}. Or give files: `train_file`, …"
         )
-    names: Mapping[str, str] = dict(
-        zip(
-            (spec.train_split, *spec.validation_splits, *spec.test_splits),
-            _PICKLED.get(spec.config_name, _TEXT_FILES),
-            strict=True,
-        )
-    )
+    names = dict(zip(spec.splits, _PICKLED.get(spec.config_name, _TEXT_FILES), strict=True))
     try:
         return {
             split: [hf_hub_download(spec.path, f"data/{folder}/{name}", repo_type="dataset", cache_dir=cache_dir)]

@@ -191,21 +191,16 @@ def load(
 
 
 def _check_task(spec: TaskSpec) -> None:
-    if spec.config_name not in DISCOURSE_TASKS:
+    task = DISCOURSE_TASKS.get(spec.config_name)
+    num_columns, num_labels = len(spec.text_column_name), spec.num_labels
+    if task is None or (num_columns, num_labels) != (task.num_sentences, task.num_examples):
+        known = [
+            f"{name!r} with {one.num_sentences} columns and {one.num_examples} labels"
+            for name, one in DISCOURSE_TASKS.items()
+        ]
         raise ValueError(
-            f"The task {spec.name!r}: `config_name` says which discourse task is made, and must be one of "
-            f"{', '.join(map(repr, DISCOURSE_TASKS))}, got {spec.config_name!r}."
-        )
-    task = DISCOURSE_TASKS[spec.config_name]
-    if len(spec.text_column_name) != task.num_sentences:
-        raise ValueError(
-            f"The task {spec.name!r}: `config_name` {spec.config_name!r} has {task.num_sentences} sentences, but "
-            f"`text_column_name` has {len(spec.text_column_name)} columns: {', '.join(spec.text_column_name)}."
-        )
-    if set(spec.labels or ()) != set(range(task.num_examples)):
-        raise ValueError(
-            f"The task {spec.name!r}: `config_name` {spec.config_name!r} has the labels 0 to {task.num_examples - 1}, "
-            f"but `labels` has {', '.join(map(str, spec.labels or ())) or 'none'}."
+            f"The task {spec.name!r}: `config_name` {spec.config_name!r} with {num_columns} columns and {num_labels} "
+            f"labels is no discourse task. There are: {', '.join(known)}."
         )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from datasets import Dataset, Features, List, Value
 
 from ...data.files import file_version
-from ...suggestions import suggestion
+from ...suggestions import listed
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
 
@@ -31,6 +31,15 @@ NUM_CLOSING_TOKENS = 2  # that end the input of a model: `<eosen>` (DEPTH only) 
 
 # What a prompt may show of the file of its task.
 TASK_FIELDS = ("Name", "Definition", "Positive Examples", "Negative Examples")
+
+# The fields of the file of a task that are lists, and whether these may be empty.
+LISTS = {
+    "Definition": False,
+    "Categories": False,
+    "Positive Examples": True,
+    "Negative Examples": True,
+    "Instances": False,
+}
 
 # The five kinds of prompt that Tk-Instruct can be trained on, see `tk_instruct`.
 TK_INSTRUCT_PROMPTS = (
@@ -208,13 +217,7 @@ def load(
             f"The task {spec.name!r} is read from the folder `dataset_dir`, not from `train_file`, `validation_file` "
             "or `test_file`."
         )
-    folder = _folder(spec, files.dataset_dir)
-    names = {split: _task_names(folder, split) for split in ("train", "test")}
-    both = sorted(set(names["train"]) & set(names["test"]))
-    if both:
-        raise ValueError(f"{folder / 'splits/default'}: both lists name {', '.join(both)}. Take them out of one.")
-    _check_files(folder, names)
-    paths = {split: [folder / "tasks" / f"{name}.json" for name in names[split]] for split in names}
+    paths = _task_paths(spec, files.dataset_dir)
     arguments = {
         "spec": spec,
         "paths": paths,
@@ -242,14 +245,12 @@ def read_task(path: str | os.PathLike) -> dict[str, Any]:
         raise ValueError(f"{path} cannot be read as a task: {error}.") from error
     if not isinstance(task, dict):
         raise ValueError(f"{path} cannot be read as a task: it holds no fields, but {task!r:.40}.")
-    for field in ("Definition", "Categories", "Positive Examples", "Negative Examples", "Instances"):
-        if field not in task:
-            raise ValueError(f"{path}: the field {field!r} is missing.{suggestion(field, task, 'fields')}")
-        if not isinstance(task[field], list) and not (field == "Definition" and isinstance(task[field], str)):
-            raise ValueError(f"{path}: the field {field!r} must be a list, got {task[field]!r:.40}.")
-    for field in ("Definition", "Categories", "Instances"):
-        if not task[field]:
-            raise ValueError(f"{path}: the field {field!r} is empty.")
+    for field, may_be_empty in LISTS.items():
+        value = task.get(field)
+        is_list = isinstance(value, list) or (field == "Definition" and isinstance(value, str))
+        if not is_list or not (value or may_be_empty):
+            kind = "a list" if may_be_empty else "a list that is not empty"
+            raise ValueError(f"{path}: the field {field!r} must be {kind}, got {value!r:.40}.")
     for field in ("Positive Examples", "Negative Examples"):
         for index, example in enumerate(task[field]):
             _check_texts(path, f"{field!r}[{index}]", example, ("input", "output"))
@@ -291,41 +292,34 @@ def _example(title: str, example: Mapping[str, str], add_explanation: bool) -> s
     return "\n".join(lines) + "\n\n"
 
 
-def _folder(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> Path:
+def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[str, list[Path]]:
+    """The files of the tasks that the official lists name, those for training and those to test on."""
     if dataset_dir is None:
         raise ValueError(
             f"The task {spec.name!r} needs `dataset_dir`, a copy of the repository with its tasks: `git clone "
             "https://github.com/allenai/natural-instructions`."
         )
-    folder = Path(dataset_dir)
-    for part in ("tasks", "splits/default"):
-        if not (folder / part).is_dir():
+    folder, paths = Path(dataset_dir), {}
+    for split in ("train", "test"):
+        names = folder / "splits" / "default" / f"{split}_tasks.txt"
+        if not names.is_file():
             raise ValueError(
-                f"`dataset_dir`: there is no folder {folder / part}. Name a copy of the repository "
+                f"`dataset_dir`: there is no file {names}. Name a copy of the repository "
                 "allenai/natural-instructions, which has the folders 'tasks' and 'splits/default'."
             )
-    return folder
-
-
-def _task_names(folder: Path, split: str) -> list[str]:
-    path = folder / "splits" / "default" / f"{split}_tasks.txt"
-    if not path.is_file():
-        raise ValueError(f"`dataset_dir`: there is no file {path}, the list of the {split} tasks, one name a line.")
-    names = [line.strip().removesuffix(".json") for line in path.read_text(encoding="utf-8").splitlines()]
-    return list(dict.fromkeys(name for name in names if name))
-
-
-def _check_files(folder: Path, names: Mapping[str, Sequence[str]]):
-    there = {path.stem for path in (folder / "tasks").glob("*.json")}
-    for split, listed in names.items():
-        missing = [name for name in listed if name not in there]
+        lines = [line.strip().removesuffix(".json") for line in names.read_text(encoding="utf-8").splitlines()]
+        paths[split] = [folder / "tasks" / f"{name}.json" for name in dict.fromkeys(filter(None, lines))]
+        missing = [path.stem for path in paths[split] if not path.is_file()]
         if missing:
-            some = ", ".join(missing[:5]) + ", …" * (len(missing) > 5)
             raise ValueError(
-                f"{folder / 'tasks'} lacks {len(missing)} of the {len(listed)} tasks in "
-                f"splits/default/{split}_tasks.txt: {some}. Add their files, or take them off the list."
-                + (suggestion(missing[0], there, "tasks") if len(missing) == 1 else "")
+                f"{folder / 'tasks'} lacks {len(missing)} of the {len(paths[split])} tasks in "
+                f"splits/default/{split}_tasks.txt: {listed(missing[:5])}{', …' if missing[5:] else ''}. Add their "
+                "files, or take them off the list."
             )
+    both = sorted(path.stem for path in set(paths["train"]) & set(paths["test"]))
+    if both:
+        raise ValueError(f"{folder / 'splits/default'}: both lists name {listed(both)}. Take them out of one.")
+    return paths
 
 
 def _training_instances(

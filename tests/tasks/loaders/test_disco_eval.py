@@ -1,6 +1,5 @@
 """DiscoEval as it is published: text, pickles, and columns of its copies."""
 
-import json
 import os
 import pickle
 from dataclasses import replace
@@ -44,6 +43,11 @@ class DiscoEvalTest(TaskFilesTestCase):
         rows = self.load(task, train_file=self.write("train.txt", "3\tA .\tB .\n1\tC .\tD .\n"))["train"]
         self.assertEqual([task.targets(row) for row in rows], [["3"], ["1"]])
 
+    def test_several_files_are_joined(self):
+        paths = [self.write(f"{name}.txt", f"1\t{name} .\tB .\n") for name in "AC"]
+        rows = self.load("PDTB-E", train_file=paths)["train"]
+        self.assertEqual([(row["sentence_1"], row["idx"]) for row in rows], [("A .", 0), ("C .", 1)])
+
     def test_a_pair_with_a_label_is_one_example(self):
         rows = self.load("BSOwiki", train_file=self.write("train.txt", "0\tA .\tB .\n"))["train"]
         self.assertEqual(rows, [{"sentence_1": "A .", "sentence_2": "B .", "label": 0, "idx": 0}])
@@ -52,11 +56,11 @@ class DiscoEvalTest(TaskFilesTestCase):
         ("A .\tB .\n", "line 1: expected a label and 2 texts for the task 'PDTB-E', got 2 parts"),
         ("1\tA .\tB .\n1\tA .\tB .\tC .\n", "line 2: expected a label and 2 texts .* got 4 parts"),
         ("1\tA .\tB .\n\n1\t \tB .\n", "line 3: text 1 of 2 is empty"),
-        ("12\tA .\tB .\n", "line 1: Task 'PDTB-E': the column 'label' holds '12', .*none of its labels"),
+        ("12\tA .\tB .\n", "row 0 .*: Task 'PDTB-E': the column 'label' holds '12', .*none of its labels"),
     )
     def test_a_bad_line_is_named(self, content, message):
         path = self.write("bad.txt", content)
-        self.assert_refused(f"`train_file`: .*bad.txt, {message}", "PDTB-E", train_file=path)
+        self.assert_refused(f"bad.txt, {message}", "PDTB-E", train_file=path)
 
     STRUCTURE = [("NS-Cause", ["A a ,", "b ."], ["C ."]), (0, ["D ."], "E .")]
 
@@ -75,9 +79,7 @@ class DiscoEvalTest(TaskFilesTestCase):
         path = self.write("a.pkl.gz", pickle.dumps(self.STRUCTURE))
         self.assertEqual(self.load("RST", test_file=path)["test"], self.EXPECTED)
 
-    def test_rst_is_read_from_json_of_the_same_structure_and_from_tables(self):
-        path = self.write("a.json", json.dumps(self.STRUCTURE, indent=1))
-        self.assertEqual(self.load("RST", train_file=path)["train"], self.EXPECTED)
+    def test_rst_is_read_from_tables(self):
         row = {"first_sentence": ["A a ,", "b ."], "second_sentence": ["C ."], "label": "NS-Cause"}
         path = self.write("b.jsonl", as_jsonl([row]))
         self.assertEqual(self.load("RST", train_file=path)["train"], self.EXPECTED[:1])

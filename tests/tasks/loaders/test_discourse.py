@@ -403,9 +403,21 @@ class ErrorTest(DiscourseTestCase):
             self.load("sentence_position", **options)
 
     @parameterized.parameters(
-        ("sentence_positions", 5, "'mine': `config_name` .* one of 'sentence_position', .* got 'sentence_positions'"),
-        ("sentence_position", 2, "'mine': `config_name` 'sentence_position' has 5 sentences, but .* 2 columns"),
-        ("sentence_position", 5, "'mine': .* has the labels 0 to 4, but `labels` has 0, 1"),
+        (
+            "sentence_positions",
+            5,
+            "'mine': `config_name` 'sentence_positions' .* is no discourse task. There are: 'sentence_position' with",
+        ),
+        (
+            "sentence_position",
+            2,
+            "'mine': `config_name` 'sentence_position' with 2 columns and 2 labels is no discourse task",
+        ),
+        (
+            "sentence_position",
+            5,
+            "'mine': .* with 5 columns and 2 labels is no .* 'sentence_position' with 5 columns and 5 labels",
+        ),
     )
     def test_a_task_of_the_user_must_name_one_of_the_three(self, kind, number, message):
         spec = TaskSpec(
