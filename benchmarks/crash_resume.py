@@ -48,8 +48,8 @@ from hf_depth.data.shard_preparation import prepare_shards  # noqa: E402
 from hf_depth.disk import UNFINISHED_FOLDER  # noqa: E402
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-MAP_KINDS = ("map", "map_mixture", "shards")
-STREAMED_KINDS = ("stream", "packed", "mixture", "packed_mixture", "shard_stream", "shard_mixture")
+MAP_KINDS = ("map", "map_mixture", "shards", "shard_mixture")
+STREAMED_KINDS = ("stream", "packed", "mixture", "packed_mixture")
 PRETRAINED_KINDS = MAP_KINDS + STREAMED_KINDS
 KINDS = dict.fromkeys(PRETRAINED_KINDS, "pretrain_t5") | {"tasks": "fine_tune_t5"}
 MIXTURE = "name=texts,weight=0.6,train_file={0}/texts.txt name=more,weight=0.4,train_file={0}/more.txt"

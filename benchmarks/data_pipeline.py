@@ -171,9 +171,7 @@ def compare_preparation(args: argparse.Namespace, pool: ProcessPoolExecutor, tab
 
 def write_shards(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> tuple[float, float, float, float]:
     """CPU seconds and seconds that writing shards takes, and the peak memory of this process and its largest child."""
-    documents = load_corpus(
-        train_file=args.train_file, text_column=args.text_column, validation_split_percentage=0, streaming=True
-    )
+    documents = load_corpus(train_file=args.train_file, text_column=args.text_column, validation_split_percentage=0)
     objective = DepthObjective(tokenizer, sentence_language=args.language)
     before, begin = cpu_seconds(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

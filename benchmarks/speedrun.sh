@@ -14,10 +14,10 @@ shift
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 recipe=$here/../examples/configs/recipes/pretrain_nanot5.yaml
 flags=("$recipe" --train_file "${TRAIN_FILE:?files of the text}" --validation_file "${VALIDATION_FILE:?files of held-out text}"
-    --eval_strategy steps --eval_steps 0.02 "$@" --tokenized_dataset_dir "$out/shards" --output_dir "$out/run")
+    --streaming false --eval_strategy steps --eval_steps 0.02 "$@" --tokenized_dataset_dir "$out/shards" --output_dir "$out/run")
 
 if [[ ! -e $out/shards/manifest.json ]]; then
-    python "$here/../examples/pretrain_t5.py" "${flags[@]}" --preprocessing_only true --streaming false \
+    python "$here/../examples/pretrain_t5.py" "${flags[@]}" --preprocessing_only true \
         --do_train false --do_eval false
 fi
 python "$here/../examples/pretrain_t5.py" "${flags[@]}"

@@ -67,12 +67,11 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     if tokenizer is None:
         tokenizer = model_args.train_tokenizer(corpus_args.training_texts(splits["train"]), training_args)
     objective = objective_args.build(model_args.model_type, tokenizer)
-    first = {"main_process_first": training_args.main_process_first}
     if shards is None:
+        first = {"main_process_first": training_args.main_process_first}
         data, statistics = objective.prepare_splits(splits, **corpus_args.for_preparing(training_args), **first)
     else:
-        options = corpus_args.for_loading_shards(training_args) | first
-        data, statistics = shards.load_splits(objective, splits, **options, cache_dir=model_args.cache_dir)
+        data, statistics = shards.load_splits(objective, splits, **corpus_args.for_loading_shards(training_args))
 
     # ---- Model ----
     model = run.restore(hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()))

@@ -49,10 +49,10 @@ def contents(folder: str) -> dict[str, str]:
 
 class ShardsTestCase(CorpusTestCase):
     def prepare(self, kind: str = "depth", number: int = 40, name: str = "shards", **options) -> ShardFolder:
-        """Small shards, of five or six documents, with row groups of three examples."""
+        """Small shards, of five or six documents, with batches of three examples."""
         options = {"shard_size": 2000, "text": {"source": "tests"}} | options
-        with mock.patch.object(shard_preparation, "ROW_GROUP_SIZE", 3):
+        with mock.patch.object(shard_preparation, "BATCH_SIZE", 3):
             return prepare_shards({"train": documents(number)}, OBJECTIVES[kind](), self.path(name), **options)
 
-    def examples(self, folder: ShardFolder, split: str = "train", **options):
-        return folder.sources(split, cache_dir=self.path("cache"), **options)["text"]
+    def examples(self, folder: ShardFolder, split: str = "train"):
+        return folder.sources(split)["text"]

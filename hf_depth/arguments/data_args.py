@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -62,7 +61,7 @@ class CorpusArguments:
     option_groups = {
         "data_options": (
             *("mixture_temperature", "mixture_stopping_strategy", "installed_packages", "split_seed"),
-            *("shuffle_buffer_size", "shard_megabytes", "check_shard_hashes"),
+            *("shuffle_buffer_size", "shard_megabytes"),
         )
     }
     # Sources of which a flag for one takes the place of another in a configuration file, see [`parse_arguments`].
@@ -90,7 +89,7 @@ class CorpusArguments:
     text_column: str = HfArg(default="text", help="Column that holds the documents.")
     validation_split_percentage: float = HfArg(default=5, help="Held out where there is no validation data.")
     split_seed: int = HfArg(default=42, help="Which documents these are; --seed has no part in it.")
-    streaming: bool = HfArg(default=False, help="Read the data while training; needs --max_steps.")
+    streaming: bool = HfArg(default=False, help="Read the text while training (no shards); needs --max_steps.")
     shuffle_buffer_size: int = HfArg(default=10000, help="Examples to shuffle among when streaming.")
     max_train_samples: int | None = HfArg(default=None, help="So many training examples only.")
     max_eval_samples: int | None = HfArg(default=None, help="So many evaluation examples only.")
@@ -99,13 +98,15 @@ class CorpusArguments:
     overwrite_cache: bool = HfArg(default=False, help="Prepare the text anew.")
     tokenized_dataset_dir: str | None = HfArg(default=None, help="Folder of shards, written or trained from.")
     preprocessing_only: bool = HfArg(default=False, help="Write shards to --tokenized_dataset_dir, and train nothing.")
-    shard_megabytes: int = HfArg(default=16, help="Text of each shard, in millions of characters.")
-    check_shard_hashes: bool = HfArg(default=False, help="Compare the hashes of all shards before training.")
+    shard_megabytes: int = HfArg(default=16, help="Text of each shard, in MB.")
 
     def __post_init__(self):
         check_ranges(self, CORPUS_RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
             raise ValueError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
+        if self.streaming and self.tokenized_dataset_dir is not None:
+            logger.warning("`--streaming` is left out: shards are map-style data, which a run copies nowhere.")
+            self.streaming = False
         for name in ("dataset_config_name", "dataset_revision"):
             if getattr(self, name) is not None and self.dataset_name is None:
                 raise ValueError(f"`--{name}` is for `--dataset_name`, which is missing.")
@@ -171,8 +172,7 @@ class CorpusArguments:
             raise ValueError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
             )
-        is_prepared = self.tokenized_dataset_dir is not None
-        if self.streaming and training_args.do_eval and self.max_eval_samples is None and not is_prepared:
+        if self.streaming and training_args.do_eval and self.max_eval_samples is None:
             raise ValueError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
 
     def _check_folders(self, training_args: "TrainingArguments") -> None:
@@ -193,8 +193,6 @@ class CorpusArguments:
     def for_loading(self) -> dict[str, Any]:
         """The arguments of [`load_corpus`]."""
         arguments = {name: getattr(self, name) for name in (*TEXT_FLAGS, *MIXTURE_FLAGS, "streaming")}
-        if self.preprocessing_only and not self.hub_datasets:
-            arguments["streaming"] = self.mixing is None or self.mixing.weights is not None
         return arguments | {"dataset_mixture": self.mixture, "revision": self.dataset_revision}
 
     def keep_commits(self, run: Mapping[str, Any]) -> None:
@@ -298,8 +296,7 @@ class CorpusArguments:
 
         if self.tokenized_dataset_dir is None:
             return None
-        is_first = os.environ.get("RANK", "0") == "0"
-        shards = ShardFolder.open(self.tokenized_dataset_dir, self.check_shard_hashes and is_first)
+        shards = ShardFolder.open(self.tokenized_dataset_dir)
         if any(getattr(self, name) for name in (*SOURCE_FLAGS, "dataset_mixture")):
             changed = differences(shards.manifest["text"], json.loads(json.dumps(self.describe_text())))
             if changed:
@@ -313,9 +310,8 @@ class CorpusArguments:
 
     def for_loading_shards(self, training_args: "TrainingArguments") -> dict[str, Any]:
         """The arguments of [`ShardFolder.load_splits`] but for the objective and the splits."""
-        names = ("max_samples", "seed", "shuffle_buffer_size")
         common = self.for_preparing(training_args)
-        return {"streaming": self.streaming, "mixing": self.mixing} | {name: common[name] for name in names}
+        return {"mixing": self.mixing} | {name: common[name] for name in ("max_samples", "seed")}
 
     def for_preparing(self, training_args: "TrainingArguments") -> dict[str, Any]:
         """The arguments of [`Objective.prepare_splits`] that concern the text."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ..ranges import Range, check_ranges
 from ..suggestions import quotes_advice, suggestion
 from ..yaml_files import UniqueKeyLoader
 from .files import FILE_ARGUMENTS, Files, check_files_named, file_names
-from .streams import ExampleStream, ResumableStream, StreamPosition
+from .streams import FIRST_POSITION, ExampleStream, Position, ResumableStream
 
 logger = logging.getLogger(__name__)
 
@@ -34,12 +34,13 @@ RANGES = {"weight": Range(above=0), "temperature": Range(above=0)}
 MOST_REPEATS, MANY_PASSES = 100, 20
 DRAWS_AT_ONCE = 1000  # from a generator of their own, so that a stream goes on at any place
 
-# Each name is part of the names of metrics: `eval_novels_loss`, `novels/tokens`.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-# `eval_sentence_loss` would be both the loss of a source `sentence` and a component of that of all sources.
-_MEASURES = ("sentence", "reconstruction", "eosen")
-_WITH_METADATA = "with_metadata"
-_NUMBERS_OF_A_POSITION = len(StreamPosition()) - 1 + len(StreamPosition().block)
+# Each name is part of the names of metrics: `eval_novels_loss`, `novels/tokens`. (`eval_sentence_loss` would be both
+# the loss of a source `sentence` and a component of that of all sources.)
+_NAME = re.compile(r"(?!with_metadata|(.*_)?(sentence|reconstruction|eosen)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
+NO_LENGTHS = (
+    "The lengths of streams are not known: give each source of the mixture a `weight`. (Without streaming, the "
+    "weights are the numbers of examples.)"
+)
 
 
 # ---- Sources --------------------------------------------------------------------------------------------------------
@@ -81,21 +82,27 @@ class MixtureSource:
     text_column: str | None = None
 
     def __post_init__(self):
-        if self.name.startswith(_WITH_METADATA):
-            raise ValueError(
-                f"`dataset_mixture`: {self.name!r} is no name for a source: `eval_{_WITH_METADATA}_loss` is a metric "
-                "of examples with metadata. Take another name."
-            )
-        if not _NAME.fullmatch(self.name) or self.name.rpartition("_")[2] in _MEASURES:
+        if not _NAME.fullmatch(self.name):
             raise ValueError(
                 f"`dataset_mixture`: {self.name!r} is no name for a source. It is part of the names of metrics: use "
-                "letters, digits, `_`, `-` and `.`, beginning with a letter or a digit and not ending in "
-                f"{', '.join(_MEASURES)}."
+                "letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, not beginning with "
+                "with_metadata, and not ending in sentence, reconstruction or eosen, as metrics do."
             )
         with naming_source(self.name):
-            self._check_types()
+            for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
+                if not isinstance(getattr(self, option), str | None):  # a YAML file may hold any type
+                    raise ValueError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
+            for option in FILE_ARGUMENTS:
+                try:
+                    file_names(getattr(self, option))
+                except TypeError:
+                    raise ValueError(
+                        f"`{option}` must be a file or a list of files, got {getattr(self, option)!r}."
+                    ) from None
+            if isinstance(self.weight, bool):
+                raise ValueError(f"`weight` must be {RANGES['weight']}, a number, got {self.weight!r}.")
             check_files_named({argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_name")})
-            check_ranges(self, RANGES)
+            check_ranges(self, {"weight": RANGES["weight"]})
             if self.dataset_name is None and not self.train_file:
                 raise ValueError("it has neither `dataset_name` nor `train_file`: name the text to train on.")
             if self.dataset_name is not None and self.files:
@@ -103,21 +110,6 @@ class MixtureSource:
             for option in ("dataset_config_name", "split", "revision"):
                 if getattr(self, option) is not None and self.dataset_name is None:
                     raise ValueError(f"`{option}` is for `dataset_name`, which is missing.")
-
-    def _check_types(self) -> None:
-        """Check what a YAML file may hold of any type."""
-        for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
-            if not isinstance(getattr(self, option), str | None):
-                raise ValueError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
-        for option in FILE_ARGUMENTS:
-            try:
-                file_names(getattr(self, option))
-            except TypeError:
-                raise ValueError(
-                    f"`{option}` must be a file or a list of files, got {getattr(self, option)!r}."
-                ) from None
-        if isinstance(self.weight, bool):
-            raise ValueError(f"`weight` must be {RANGES['weight']}, a number, got {self.weight!r}.")
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -187,7 +179,18 @@ def _sources_of(item: Any) -> list[MixtureSource]:
             raise ValueError(f"`dataset_mixture`: {text!r:.80} is not JSON: {error}.") from error
     if "=" in text and not Path(text).is_file():
         return [_source(_key_values(text))]
-    return [_source(values) for values in _read_file(text)]
+    try:
+        content = yaml.load(Path(text).read_text(encoding="utf-8", errors="replace"), UniqueKeyLoader)  # or JSON
+    except OSError as error:
+        raise ValueError(
+            f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
+            "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
+        ) from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"`dataset_mixture`: {text} is not YAML: {error}{quotes_advice(error)}") from error
+    if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
+        raise ValueError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
+    return [_source(values) for values in content]
 
 
 def _source(values: Mapping[str, Any]) -> MixtureSource:
@@ -200,15 +203,16 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
         for key in values:
             if key not in known:
                 raise ValueError(f"unknown key {key!r}.{suggestion(key, known, 'keys')}")
-    given = {key: value for key, value in values.items() if value is not None}
-    if isinstance(given.get("weight"), str):  # YAML takes 1e5 for a text
+    given = {key: value for key, value in values.items() if value is not None} | {"name": str(name)}
+    if "weight" in given:
         try:
-            given["weight"] = float(given["weight"])
-        except ValueError:
+            if not isinstance(given["weight"], bool):
+                given["weight"] = float(given["weight"])  # YAML takes 1e5 for a text
+        except (TypeError, ValueError):
             raise ValueError(
                 f"`dataset_mixture`, source {str(name)!r}: `weight` must be a number, got {given['weight']!r}."
             ) from None
-    return MixtureSource(**given | {"name": str(name)})
+    return MixtureSource(**given)
 
 
 def _key_values(text: str) -> dict[str, Any]:
@@ -230,21 +234,6 @@ def _key_values(text: str) -> dict[str, Any]:
             raise ValueError(f"`dataset_mixture`: {text!r} gives {key!r} twice.")
         values[key] = [*file_names(values[key]), value] if key in values else value
     return values
-
-
-def _read_file(path: str) -> list[Mapping[str, Any]]:
-    try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), UniqueKeyLoader)  # JSON is YAML
-    except OSError as error:
-        raise ValueError(
-            f"`dataset_mixture`: {path!r} is neither a file that can be read ({error.strerror}) nor a source such as "
-            "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"`dataset_mixture`: {path} is not YAML: {error}{quotes_advice(error)}") from error
-    if not isinstance(content, list) or not all(isinstance(item, Mapping) for item in content):
-        raise ValueError(f"`dataset_mixture`: {path} must hold a list of sources, each with a `name`.")
-    return content
 
 
 # ---- How often each source is drawn ---------------------------------------------------------------------------------
@@ -277,7 +266,7 @@ class Mixing:
     stopping_strategy: str = "all_exhausted"
 
     def __post_init__(self):
-        check_ranges(self, RANGES, "mixture_")
+        check_ranges(self, {"temperature": RANGES["temperature"]}, "mixture_")
         for name, weight in (self.weights or {}).items():
             if weight not in RANGES["weight"]:
                 raise ValueError(f"the weight of {name!r} must be {RANGES['weight']} and finite, got {weight!r}.")
@@ -297,15 +286,9 @@ class Mixing:
         Raises:
             `ValueError`: if there are no weights, and a size is not known; or if the weights are of other sources.
         """
-        weights = self.weights
-        if weights is None:
-            unknown = [name for name, size in sizes.items() if size is None]
-            if unknown:
-                raise ValueError(
-                    f"The source {unknown[0]!r} of the mixture is a stream, whose length is not known: give each "
-                    "source a `weight`. (Without streaming, the weights are the numbers of examples.)"
-                )
-            weights = sizes
+        weights = sizes if self.weights is None else self.weights
+        if None in weights.values():
+            raise ValueError(NO_LENGTHS)
         if weights.keys() != sizes.keys():
             raise ValueError(f"There are weights of {sorted(weights)}, but the sources are {sorted(sizes)}.")
         rates = np.array([weights[name] / max(weights.values()) for name in sizes]) ** (1 / self.temperature)
@@ -353,10 +336,7 @@ class Mixing:
                 "or do not stream."
             )
         if self.weights is None:
-            raise ValueError(
-                "The lengths of streams are not known: give each source of the mixture a `weight`. (Without "
-                "streaming, the weights are the numbers of examples.)"
-            )
+            raise ValueError(NO_LENGTHS)
 
 
 class DocumentMixture(dict[str, Dataset | IterableDataset]):
@@ -558,31 +538,14 @@ def _sources_of_an_epoch(
     return draws[: 1 + (min if stopping_strategy == "first_exhausted" else max)(ends)]
 
 
-class MixturePosition(NamedTuple):
-    """
-    How far a consumer has read a [`MixtureStream`].
-
-    Args:
-        num_examples: examples that it has given so far.
-        sources: how far it has read each source.
-    """
-
-    num_examples: int = 0
-    sources: tuple[StreamPosition, ...] = ()
-
-    @classmethod
-    def from_numbers(cls, numbers: Sequence[int]) -> "MixturePosition":
-        """From its numbers one after the other, as [`flatten_position`] gives them after the consumer."""
-        num_examples, *rest = numbers
-        parts = [rest[i : i + _NUMBERS_OF_A_POSITION] for i in range(0, len(rest), _NUMBERS_OF_A_POSITION)]
-        return cls(num_examples, tuple(map(StreamPosition.from_numbers, parts)))
-
-
 @dataclass
 class MixtureStream(ResumableStream):
     """
     Endless examples of several streams. Each consumer draws its next source by itself, so that the shares hold for
-    each of them; a source that has run out begins its next pass.
+    each of them; a source that has run out begins its next pass. (`datasets.interleave_datasets` makes one shard of
+    all streams, which one worker reads.)
+
+    A position has the number of examples given in all, and then the numbers of the position in each source.
 
     Args:
         streams (`dict[str, ExampleStream]`): by the name of the source.
@@ -593,9 +556,7 @@ class MixtureStream(ResumableStream):
     streams: dict[str, ExampleStream]
     probabilities: dict[str, float]
     seed: int = 42
-    starts: dict[int, MixturePosition] = field(default_factory=dict, init=False)
-
-    position_class: ClassVar[type] = MixturePosition
+    starts: dict[int, Position] = field(default_factory=dict, init=False)
 
     @property
     def source_names(self) -> list[str]:
@@ -608,38 +569,29 @@ class MixtureStream(ResumableStream):
         return f"endless examples, {', '.join(parts)}"
 
     def one_pass(self) -> Iterator[dict[str, Any]]:
-        """The first examples of each source in turn, not shuffled."""
-        parts = [stream.one_pass() for stream in self.streams.values()]
-        while parts:
-            for part in list(parts):
-                example = next(part, None)
-                if example is None:
-                    parts.remove(part)
-                else:
-                    yield example
+        """The first examples of each source in turn, not shuffled, until a source has run out."""
+        return chain.from_iterable(zip(*(stream.one_pass() for stream in self.streams.values()), strict=False))
 
     def examples_from(
-        self, consumer: int, num_consumers: int, start: MixturePosition
-    ) -> Iterator[tuple[MixturePosition, dict[str, Any]]]:
-        """
-        Endless examples of one consumer, each with the position after it.
-
-        Args:
-            consumer (`int`): its number.
-            num_consumers (`int`): how many there are.
-            start ([`MixturePosition`]): the position to go on from.
-        """
-        positions = list(start.sources) or [StreamPosition() for _ in self.streams]
+        self, consumer: int, num_consumers: int, start: Position | None = None
+    ) -> Iterator[tuple[Position, dict[str, Any]]]:
+        """See [`ResumableStream.examples_from`]."""
+        number, *numbers = start or (0, *FIRST_POSITION * len(self.streams))
+        positions = [tuple(numbers[i : i + len(FIRST_POSITION)]) for i in range(0, len(numbers), len(FIRST_POSITION))]
         parts = [
             stream.examples_from(consumer, num_consumers, position)
             for stream, position in zip(self.streams.values(), positions, strict=True)
         ]
-        number = start.num_examples
         draws = _draws(list(self.probabilities.values()), self.seed, consumer, number // DRAWS_AT_ONCE)
         for source in islice(chain.from_iterable(draws), number % DRAWS_AT_ONCE, None):
             positions[source], example = next(parts[source])
             number += 1
-            yield MixturePosition(number, tuple(positions)), {**example, "source": source}
+            yield (number, *chain.from_iterable(positions)), {**example, "source": source}
+
+    @staticmethod
+    def epochs(position: Position) -> Position:
+        """The passes over each source that a consumer has completed."""
+        return position[2 :: len(FIRST_POSITION)]
 
     @property
     def settings(self) -> dict[str, Any]:

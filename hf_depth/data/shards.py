@@ -1,11 +1,12 @@
 """
-Pre-tokenised shards: examples of token ids as parquet files, prepared once and read by any number of runs.
+Pre-tokenised shards: examples of token ids as Arrow files, prepared once and read by any number of runs.
 
-    DIR/manifest.json            settings, versions, counts; sizes and hashes of all files
+    DIR/manifest.json            settings, versions, counts
     DIR/tokenizer/               what the ids are of
-    DIR/train/text/00000.parquet and so on, by split and source
+    DIR/train/text/00000.arrow   and so on, by split and source
 
-They are written by [`~hf_depth.data.shard_preparation.prepare_shards`].
+They are written by [`~hf_depth.data.shard_preparation.prepare_shards`]. `datasets` maps them into memory as they are:
+a run reads them in any order, copies nothing, and goes on exactly where it was.
 """
 
 import hashlib
@@ -13,35 +14,29 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, IterableDataset, load_dataset
+import pyarrow as pa
+from datasets import Dataset, concatenate_datasets
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..disk import (
-    MANIFEST_FILE,
-    UNFINISHED_FOLDER,
-    damaged_file,
-    read_manifest,
-)
+from ..disk import MANIFEST_FILE
 from ..tables import aligned
-from .base_objective import Objective, Statistics, summed_statistics, without_waiting
-from .files import describe_file, literal_pattern
-from .mixture import Mixing, mix_examples
+from .base_objective import Objective, Statistics, summed_statistics
+from .files import describe_file
+from .mixture import Mixing, MixtureDataset, mix_examples
 from .pmi import UNITS_VERSION
 from .preprocessing import dataset_statistics
-from .streams import ExampleStream
 from .tokenization import TextEncoder, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-SHARDS_VERSION = 1  # of the format
-PLAN_FILE = "plan.json"  # in the unfinished folder: what is being prepared
+SHARDS_VERSION = 2  # of the format
+PLAN_FILE = "plan.json"  # stands for the manifest while the shards are being prepared
 TOKENIZER_FOLDER = "tokenizer"
 
 # Settings of objectives that have no part in the preparation: a collator draws by them.
@@ -53,7 +48,6 @@ DOCUMENT_COUNTS = ("documents", "documents_dropped", "examples_dropped")
 CONTENT, PMI_CONTENT = "dataset_content", "pmi_vocab_content"
 
 Counts = dict[str, int]
-Examples = Dataset | ExampleStream
 
 
 def preparation_settings(objective: Objective) -> dict[str, Any]:
@@ -132,24 +126,28 @@ def example_counts(counts: Counts) -> Statistics:
     return {name: number for name, number in counts.items() if name not in DOCUMENT_COUNTS}
 
 
-@dataclass
-class PreparedColumns:
+def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
     """
-    Passes examples of shards through, in the place of a preprocessor of documents.
+    What a folder of shards states of itself, `None` if it is none; `shards` are listed once all of them are written.
 
     Args:
-        features: the columns.
+        folder: any one.
+
+    Raises:
+        `ValueError`: if the file is damaged.
     """
-
-    features: Features
-
-    @property
-    def input_columns(self) -> tuple[str, ...]:
-        """All columns."""
-        return tuple(self.features)
-
-    def __call__(self, batch: dict[str, list]) -> dict[str, list]:
-        return batch
+    path = next((path for path in (Path(folder, MANIFEST_FILE), Path(folder, PLAN_FILE)) if path.is_file()), None)
+    if path is None:
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest["versions"]["format"], manifest["settings"]  # of no other kind of manifest
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"`tokenized_dataset_dir` {folder}: {path.name} cannot be read ({error!r}). Begin anew by "
+            "`overwrite_cache`, or name another folder."
+        ) from error
+    return manifest
 
 
 @dataclass
@@ -159,7 +157,8 @@ class ShardFolder:
 
     Args:
         folder: its path.
-        manifest: what was prepared: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources`, `files`.
+        manifest: what was prepared: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources` (their counts),
+            `shards` (of each its `examples` and `digest`).
 
     >>> import tempfile
     >>> from datasets import Dataset
@@ -177,41 +176,34 @@ class ShardFolder:
     manifest: dict[str, Any]
 
     @classmethod
-    def open(cls, folder: str | os.PathLike, check_hashes: bool = False) -> "ShardFolder":
+    def open(cls, folder: str | os.PathLike) -> "ShardFolder":
         """
-        Open a folder and check that all of its files are there.
+        Open a folder and check that all of its shards are there.
 
         Args:
             folder: its path.
-            check_hashes: read all files and compare their hashes; otherwise only the sizes.
 
         Raises:
-            `ValueError`: naming what is missing or damaged.
+            `ValueError`: naming what is missing.
         """
         folder = Path(folder)
-        again = "Prepare it (again) by `--preprocessing_only`, with the arguments of its preparation."
-        try:
-            manifest = read_manifest(folder)
-        except ValueError as error:
-            raise ValueError(f"`tokenized_dataset_dir` {folder}: {error}. {again}") from error
+        manifest = read_manifest(folder)
+        if manifest is not None and manifest["versions"]["format"] != SHARDS_VERSION:
+            raise ValueError(
+                f"`tokenized_dataset_dir` {folder} has the format {manifest['versions']['format']}, but "
+                f"{SHARDS_VERSION} is read here. Prepare it anew in another folder."
+            )
+        missing = [name for name in (manifest or {}).get("shards", ()) if not (folder / name).is_file()]
+        problem = f"is damaged: {missing[0]} is missing" if missing else None
         if manifest is None:
-            is_begun = (folder / UNFINISHED_FOLDER / PLAN_FILE).is_file()
-            problem = "was not prepared to its end" if is_begun else f"is no folder of shards: no {MANIFEST_FILE}"
-            raise ValueError(f"`tokenized_dataset_dir` {folder} {problem}. {again}")
-        missing = [name for name in ("settings", "tokenizer", "versions", "text", "sources") if name not in manifest]
-        if missing:
-            raise ValueError(
-                f"`tokenized_dataset_dir` {folder} is damaged: {MANIFEST_FILE} has no {missing[0]!r}. {again}"
-            )
-        version = manifest["versions"].get("format")
-        if version != SHARDS_VERSION:
-            raise ValueError(
-                f"`tokenized_dataset_dir` {folder} has the format {version}, but {SHARDS_VERSION} is read here. "
-                "Prepare it anew in another folder."
-            )
-        problem = damaged_file(folder, manifest["files"], check_hashes)
+            problem = f"is no folder of shards: no {MANIFEST_FILE}"
+        elif "shards" not in manifest:
+            problem = "was not prepared to its end"
         if problem is not None:
-            raise ValueError(f"`tokenized_dataset_dir` {folder} is damaged: {problem}. {again}")
+            raise ValueError(
+                f"`tokenized_dataset_dir` {folder} {problem}. Prepare it (again) by `--preprocessing_only`, with the "
+                "arguments of its preparation."
+            )
         return cls(folder, manifest)
 
     @property
@@ -246,10 +238,9 @@ class ShardFolder:
 
     @property
     def digest(self) -> str:
-        """A short hash of all files and settings, by which a run is known to be one from these shards."""
-        files = {name: entry["sha256"] for name, entry in self.manifest["files"].items() if "examples" in entry}
-        content = json.dumps([files, self.manifest["tokenizer"], self.manifest["settings"]], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
+        """A short hash of the text and of the settings, by which a run is known to be one from these shards."""
+        parts = [shard["digest"] for shard in self.manifest["shards"].values()]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def check(self, objective: Objective) -> None:
         """
@@ -267,47 +258,36 @@ class ShardFolder:
                 "with the settings and the tokenizer of the shards, or prepare others by `--preprocessing_only`."
             )
 
-    def sources(
-        self,
-        split: str,
-        streaming: bool = False,
-        seed: int = 42,
-        shuffle_buffer_size: int = 10_000,
-        cache_dir: str | None = None,
-    ) -> dict[str, Examples]:
+    def sources(self, split: str) -> dict[str, Dataset]:
         """
-        The examples of a split, by source.
+        The examples of a split by source, in numpy format.
 
         Args:
             split: a key of `counts`.
-            streaming: read the shards while training: an [`ExampleStream`], of which each consumer reads row groups of
-                its own if there are enough. By default, a map-style `Dataset` in numpy format, for which `datasets`
-                keeps an uncompressed copy of the shards in its cache.
-            seed, shuffle_buffer_size: of a stream, see [`ExampleStream`].
-            cache_dir: of `datasets`.
+
+        Raises:
+            `ValueError`: naming a shard that is damaged.
         """
         found = {}
         for source in self.counts[split]:
             place = f"{split}/{source_folder(source)}/"
-            names = [name for name in self.manifest["files"] if name.startswith(place)]
-            files = [literal_pattern(str(self.folder.resolve() / name)) for name in names]
-            try:
-                examples = load_dataset(
-                    "parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache_dir
-                )
-                examples = examples.reshard() if streaming else examples  # a shard of the stream is a row group
-            except Exception as error:  # of a damaged footer, or of the cache
-                reason = " ".join(str(error.__cause__ or error).split())
-                raise ValueError(
-                    f"`tokenized_dataset_dir` {self.folder}: the shards of {place[:-1]} cannot be read: {reason}. If "
-                    "they are damaged, remove them and prepare again by `--preprocessing_only`."
-                ) from error
-            if isinstance(examples, IterableDataset):
-                columns = PreparedColumns(examples.features)
-                found[source] = ExampleStream(examples, columns, 1, seed, shuffle_buffer_size, whole_shards=True)
-            else:
-                found[source] = examples.with_format("numpy")
+            shards = {name: shard for name, shard in self.manifest["shards"].items() if name.startswith(place)}
+            parts = [self._read(name, shard["examples"]) for name, shard in shards.items()]
+            found[source] = concatenate_datasets(parts).with_format("numpy")
         return found
+
+    def _read(self, name: str, number: int) -> Dataset:
+        """The examples of a shard, which is to hold so many."""
+        try:
+            examples, reason = Dataset.from_file(str(self.folder / name)), "it is shorter than when it was written"
+        except (OSError, ValueError, pa.ArrowException) as error:
+            examples, reason = [], " ".join(str(error).split())
+        if len(examples) != number:
+            raise ValueError(
+                f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Remove this file, and "
+                "prepare again by `--preprocessing_only`."
+            )
+        return examples
 
     def load_splits(
         self,
@@ -315,23 +295,18 @@ class ShardFolder:
         splits: Iterable[str],
         *,
         max_samples: Mapping[str, int | None] | None = None,
-        streaming: bool = False,
         seed: int = 42,
-        shuffle_buffer_size: int = 10_000,
-        cache_dir: str | None = None,
         mixing: Mixing | None = None,
-        main_process_first: Callable[..., AbstractContextManager] = without_waiting,
-    ) -> tuple[dict[str, Any], dict[str, Statistics]]:
+    ) -> tuple[dict[str, Dataset | MixtureDataset | dict[str, Dataset]], dict[str, Statistics]]:
         """
         What [`Objective.prepare_splits`] returns for the documents of the shards.
 
         Args:
             objective: of the run; it must be that of the shards.
-            splits: those to load. Only `"train"` is streamed.
-            max_samples: the most examples of each split; a stream with a limit becomes map-style.
-            streaming, seed, shuffle_buffer_size, cache_dir: see [`sources`].
+            splits: those to load.
+            max_samples: the most examples of each split, of a mixture from each source.
+            seed: of the order in which sources are drawn.
             mixing: of several sources; by default as they were to be mixed when they were prepared.
-            main_process_first: makes the context in which one process reads before the others.
 
         Raises:
             `ValueError`: if the objective is another one, see [`check`], or if the sources cannot be mixed so.
@@ -339,27 +314,25 @@ class ShardFolder:
         self.check(objective)
         mixing, data, statistics = mixing or self.mixing, {}, {}
         for split in splits:
-            limit = (max_samples or {}).get(split)
-            is_stream = streaming and split == "train" and limit is None
-            with main_process_first(desc=f"reading the {split} shards"):
-                sources = self.sources(split, is_stream, seed, shuffle_buffer_size, cache_dir)
+            sources = self.sources(split)
             counts = {name: example_counts(self.counts[split][name]) for name in sources}
+            limit = (max_samples or {}).get(split)
             if limit is not None:
                 sources = {name: part.select(range(min(limit, len(part)))) for name, part in sources.items()}
                 unknown = objective.tokenizer.unk_token_id
                 counts = {name: dataset_statistics(part, unknown) for name, part in sources.items()}
-            if mixing is None and len(sources) > 1:
-                raise ValueError(
-                    f"`tokenized_dataset_dir` {self.folder} has several sources: {', '.join(sources)}. Say how to mix "
-                    "them by `dataset_mixture`."
-                )
-            if mixing is None:
-                (data[split],) = sources.values()
-            else:
+            if mixing is not None:
                 data[split] = mix_examples(sources, mixing, seed) if split == "train" else sources
                 if split == "train":
                     logger.info(f"{split}: {data[split].description}")
                 statistics |= {f"{name} {split}": count for name, count in counts.items()}
+            elif len(sources) == 1:
+                (data[split],) = sources.values()
+            else:
+                raise ValueError(
+                    f"`tokenized_dataset_dir` {self.folder} has several sources: {', '.join(sources)}. Say how to mix "
+                    "them by `dataset_mixture`."
+                )
             statistics[split] = summed_statistics(counts.values())
             objective.report(statistics[split], split)
         return data, statistics
@@ -370,8 +343,8 @@ class ShardFolder:
         for split, sources in self.counts.items():
             for source, counts in sources.items():
                 place = f"{split}/{source_folder(source)}"
-                files = self.manifest["files"].items()
-                sizes = [entry["size"] for name, entry in files if name.startswith(f"{place}/")]
+                shards = [name for name in self.manifest["shards"] if name.startswith(f"{place}/")]
+                sizes = [(self.folder / name).stat().st_size for name in shards]
                 names = ("documents", "documents_dropped", "examples", "tokens", "tokens_cut")
                 numbers = [*(counts[name] for name in names), len(sizes)]
                 rows.append([place, *(f"{number:,}" for number in numbers), f"{sum(sizes) / 1e6:.1f}"])

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from accelerate import Accelerator
 
-from ..data.mixture import MixtureDataset, MixturePosition, MixtureStream
+from ..data.mixture import MixtureDataset, MixtureStream
+from ..data.streams import Position
 
 COUNTS = ("documents", "examples", "tokens")
 COUNTED = ("source", "num_documents", "num_examples", "num_tokens")  # what a batch of a mixture has for it
@@ -65,17 +66,17 @@ class SourceCounts:
         self.sums = self.sums.index_add(0, source, rows)
 
     def metrics(
-        self, accelerator: Accelerator, positions: Iterable[MixturePosition] = (), num_consumers: int = 1
+        self, accelerator: Accelerator, positions: Iterable[Position] = (), num_consumers: int = 1
     ) -> dict[str, float]:
         """
         The counts of all processes by names such as `novels/tokens`; to be called on each of them.
 
         Args:
             accelerator (`Accelerator`): adds them up.
-            positions (`Iterable[MixturePosition]`): of a stream, how far the consumers of this process have read.
+            positions (`Iterable[Position]`): of a stream, how far the consumers of this process have read.
             num_consumers (`int`, defaults to 1): of the stream, in all processes.
         """
-        epochs = torch.tensor([[part.block.epoch for part in position.sources] for position in positions])
+        epochs = torch.tensor([MixtureStream.epochs(position) for position in positions])
         passes = epochs.sum(0) / num_consumers if len(epochs) else torch.zeros(len(self.names))
         sums = accelerator.reduce(torch.cat([self.sums, passes[:, None].to(self.sums)], dim=1), "sum")
         self.latest = {}

@@ -10,12 +10,14 @@ from datasets import IterableDataset
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import IntervalStrategy
 
-from ..data.streams import ResumableStream, flatten_position, unflatten_position
+from ..data.streams import Position, ResumableStream
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
+
+POSITIONS_VERSION = 2  # of what the numbers of a position mean
 
 
 class StreamReading:
@@ -32,21 +34,22 @@ class StreamReading:
 
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.positions: dict[int, Any] = {}  # of the consumers of this process
+        self.positions: dict[int, Position] = {}  # of the consumers of this process
         if isinstance(trainer.train_dataset, IterableDataset):
             logger.warning(
                 "`train_dataset` is a plain stream: neither its order nor its division among workers is checked, its "
                 "noise repeats if the stream does, and resuming reads it anew. Make it by "
                 "`objective.prepare_splits(...)`: each example comes once per pass, and a run goes on where it was."
             )
+        if self.stream is None:
+            return
         by_epochs = ("logging_strategy", "eval_strategy", "save_strategy")
         by_epochs = [name for name in by_epochs if getattr(trainer.args, name) == IntervalStrategy.EPOCH]
-        if self.stream is not None and by_epochs:
+        if by_epochs:
             logger.warning(
                 f"A stream has no epochs: `{by_epochs[0]}` epoch takes effect at the end of training only. Give steps."
             )
-        accelerator = trainer.accelerator
-        if self.stream is not None and (accelerator.dispatch_batches is not False or accelerator.split_batches):
+        if trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches:
             raise ValueError(
                 "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
                 "`dispatch_batches` false and `split_batches` false, the defaults of this package."
@@ -79,8 +82,8 @@ class StreamReading:
     def note(self, batch: Mapping[str, Any]) -> None:
         """Keep the position that came with a batch, if any."""
         if "stream_position" in batch:
-            consumer, position = unflatten_position(batch["stream_position"], self.stream.position_class)
-            self.positions[consumer] = position
+            consumer, *position = batch["stream_position"]
+            self.positions[consumer] = tuple(position)
 
     def begin(self, checkpoint: str | None) -> None:
         """Let the consumers begin where they were in a checkpoint; to be called before the first batch is read."""
@@ -94,7 +97,7 @@ class StreamReading:
         """Write the positions of this process into a checkpoint."""
         if self.stream is not None and not self.trainer.args.save_only_model:
             folder.mkdir(parents=True, exist_ok=True)
-            positions = [flatten_position(*item) for item in self.positions.items()]
+            positions = [[consumer, *position] for consumer, position in self.positions.items()]
             content = json.dumps({"settings": self._settings, "positions": positions})
             (folder / self._file_name).write_text(content, encoding="utf-8")
 
@@ -109,13 +112,14 @@ class StreamReading:
         """What the positions depend on."""
         trainer = self.trainer
         return self.stream.settings | {
+            "positions_version": POSITIONS_VERSION,
             "versions": self.stream.versions,
             "num_consumers": self.num_consumers,
             "batch_size": trainer._train_batch_size,
             "batches": trainer.state.global_step * trainer.args.gradient_accumulation_steps,
         }
 
-    def _saved_positions(self, checkpoint: str | None) -> dict[int, Any]:
+    def _saved_positions(self, checkpoint: str | None) -> dict[int, Position]:
         """How far the consumers of this process had read; empty where they begin at the beginning."""
         if checkpoint is None or self.trainer.args.ignore_data_skip:
             return {}
@@ -124,7 +128,7 @@ class StreamReading:
         now, settings = self._settings, saved.get("settings", {})
         different = [name for name, value in now.items() if settings.get(name) != value]
         if not different:
-            return dict(unflatten_position(values, self.stream.position_class) for values in saved["positions"])
+            return {consumer: tuple(position) for consumer, *position in saved["positions"]}
         changes = ", ".join(f"{name} {settings.get(name)} (now {now[name]})" for name in different)
         logger.warning(
             f"The position in the stream that {checkpoint} was saved at does not hold any more: {changes}. What was "

@@ -204,7 +204,8 @@ class CorpusArgumentsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "is for one process.*`--preprocessing_num_workers`"):
             arguments.check(run(world_size=2))
         arguments.check(run(world_size=1))
-        self.assertTrue(arguments.for_loading()["streaming"])
+        streamed = CorpusArguments(preprocessing_only=True, tokenized_dataset_dir="shards", streaming=True)
+        self.assertFalse(streamed.for_loading()["streaming"])  # shards are map-style data
         self.assertContainsSubset(arguments.for_sharding(), inspect.signature(prepare_shards).parameters)
         self.assertEqual(arguments.for_sharding()["shard_size"], 3_000_000)
         loading = inspect.signature(ShardFolder.load_splits).parameters

@@ -1,19 +1,11 @@
 import json
 import shutil
-from collections import Counter
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
-from unittest import mock
 
-import numpy as np
-import pyarrow.parquet as pq
 from absl.testing import absltest, parameterized
-from torch.utils.data import DataLoader
 
 from helpers import tiny_tokenizer
 from hf_depth import DepthObjective
-from hf_depth.data import shard_preparation
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
 from hf_depth.data.shard_preparation import prepare_shards
 from hf_depth.data.shards import ShardFolder, differences, tokenizer_digest
@@ -23,53 +15,31 @@ from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, documents, values
 class ShardFolderTest(ShardsTestCase):
     def test_missing_and_damaged_files_are_named(self):
         folder = self.prepare().folder
-        path = folder / "train" / "text" / "00001.parquet"
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] + b"?")
-        ShardFolder.open(folder)  # the size is the same
-        with self.assertRaisesRegex(ValueError, "is damaged: train/text/00001.parquet has another content"):
-            ShardFolder.open(folder, check_hashes=True)
-        path.write_bytes(content[:-1])
-        with self.assertRaisesRegex(ValueError, "00001.parquet has [0-9,]+ bytes instead of [0-9,]+. Prepare it"):
-            ShardFolder.open(folder)
+        path = folder / "train" / "text" / "00001.arrow"
+        path.write_bytes(path.read_bytes()[:-500])
+        with self.assertRaisesRegex(
+            ValueError, "^`tokenized_dataset_dir` .*text/00001.arrow is damaged: .* by `--prep"
+        ):
+            self.examples(ShardFolder.open(folder))
         path.unlink()
-        with self.assertRaisesRegex(ValueError, "train/text/00001.parquet is missing"):
+        with self.assertRaisesRegex(ValueError, "train/text/00001.arrow is missing. Prepare it"):
             ShardFolder.open(folder)
-        (folder / "manifest.json").write_text('{"files": {}}')
-        with self.assertRaisesRegex(ValueError, "is damaged: manifest.json has no 'settings'. Prepare it"):
-            ShardFolder.open(folder)
-        (folder / "manifest.json").write_text("{")
-        with self.assertRaisesRegex(ValueError, "manifest.json cannot be read"):
-            ShardFolder.open(folder)
+        for content in ('{"files": {}}', "{", "3"):
+            (folder / "manifest.json").write_text(content)
+            with self.assertRaisesRegex(ValueError, "manifest.json cannot be read"):
+                ShardFolder.open(folder)
         with self.assertRaisesRegex(ValueError, "is no folder of shards: no manifest.json"):
             ShardFolder.open(self.path("nothing"))
-
-    @parameterized.parameters(False, True)
-    def test_a_shard_whose_footer_is_damaged_is_named_in_one_line(self, streaming):
-        folder = self.prepare()
-        path = folder.folder / "train" / "text" / "00001.parquet"
-        path.write_bytes(path.read_bytes()[:-4] + b"????")
-        with self.assertRaisesRegex(
-            ValueError, "^`tokenized_dataset_dir` .*train/text cannot be read: .* by `--prepr"
-        ):
-            examples = self.examples(folder, streaming=streaming)
-            list(examples.one_pass() if streaming else examples)
-
-    @parameterized.parameters(False, True)
-    def test_shards_are_those_of_the_folder_whatever_its_name_would_match_as_a_glob(self, streaming):
-        self.prepare(number=7, name="shards1")
-        folder = self.prepare(number=12, name="shards[1]")
-        examples = self.examples(folder, streaming=streaming)
-        found = list(examples.one_pass() if streaming else examples)
-        self.assertLen(found, folder.counts["train"]["text"]["examples"])
 
     def test_shards_of_another_format_are_refused(self):
         folder = self.prepare().folder
         manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["versions"]["format"] = 99
+        manifest["versions"]["format"] = 1
         (folder / "manifest.json").write_text(json.dumps(manifest))
-        with self.assertRaisesRegex(ValueError, "has the format 99, but 1 is read here"):
+        with self.assertRaisesRegex(ValueError, "has the format 1, but 2 is read here"):
             ShardFolder.open(folder)
+        with self.assertRaisesRegex(ValueError, r"another preparation, with format 1 \(now 2\)"):
+            self.prepare()
 
     @parameterized.parameters(
         ({"mlm_probability": 0.2}, r"mlm_probability 0.3 \(now 0.2\)"),
@@ -100,13 +70,10 @@ class ShardFolderTest(ShardsTestCase):
         folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"))
         limits = {"train": 5, "validation": None}
         expected, expected_statistics = OBJECTIVES["depth"]().prepare_splits(corpus, max_samples=limits)
-        for streaming in (False, True):  # a stream with a limit is held in memory
-            data, statistics = folder.load_splits(
-                OBJECTIVES["depth"](), corpus, max_samples=limits, streaming=streaming, cache_dir=self.path("cache")
-            )
-            for split in corpus:
-                self.assertEqual(values(data[split]), values(expected[split]))
-            self.assertEqual(statistics, expected_statistics)
+        data, statistics = folder.load_splits(OBJECTIVES["depth"](), corpus, max_samples=limits)
+        for split in corpus:
+            self.assertEqual(values(data[split]), values(expected[split]))
+        self.assertEqual(statistics, expected_statistics)
 
     def test_a_mixture_from_shards_is_that_from_text(self):
         sources = [
@@ -120,14 +87,12 @@ class ShardFolderTest(ShardsTestCase):
         folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
         self.assertEqual(folder.mixing, mixing)
         expected, expected_statistics = OBJECTIVES["depth"]().prepare_splits(corpus)
-        data, statistics = folder.load_splits(OBJECTIVES["depth"](), corpus, cache_dir=self.path("cache"))
+        data, statistics = folder.load_splits(OBJECTIVES["depth"](), corpus)
         self.assertEqual(values(data["train"]), values(expected["train"]))
         self.assertEqual(values(data["validation"]["b"]), values(expected["validation"]["b"]))
         self.assertEqual(statistics, expected_statistics)
-        options = {"streaming": True, "cache_dir": self.path("cache"), "mixing": Mixing({"a": 9.0, "b": 1.0})}
-        data, _ = folder.load_splits(OBJECTIVES["depth"](), ["train"], **options)
-        drawn = Counter(example["source"] for example in islice(data["train"], 500))
-        self.assertBetween(drawn[0] / 500, 0.85, 0.95)  # by the weights of the run
+        data, _ = folder.load_splits(OBJECTIVES["depth"](), ["train"], mixing=Mixing({"a": 9.0, "b": 1.0}))
+        self.assertAlmostEqual(data["train"].probabilities["a"], 0.9)  # by the weights of the run
 
     def test_the_digest_is_that_of_the_content(self):
         digest = self.prepare().digest
@@ -156,69 +121,6 @@ class ShardFolderTest(ShardsTestCase):
         self.assertEqual(
             differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 2}}), ["c 2 (now None)", "d None (now 2)"]
         )
-
-
-class StreamedShardsTest(ShardsTestCase):
-    def counts(self, stream, num_processes: int, num_workers: int) -> dict[int, Counter]:
-        """How often each example comes, by pass."""
-        divided, counts = stream.divided(num_processes * num_workers), {0: Counter(), 1: Counter()}
-        for rank in range(num_processes):
-            shard = divided.shard(num_shards=num_processes, index=rank) if num_processes > 1 else divided
-            unfinished = set(range(num_workers))
-            for number, batch in enumerate(DataLoader(shard, 4, num_workers=num_workers, collate_fn=list)):
-                for example in batch:
-                    tokens = tuple(np.asarray(example["input_ids"]).tolist())
-                    counts.setdefault(example["stream_epoch"], Counter())[tokens] += 1
-                if batch[-1]["stream_epoch"] > 1:
-                    unfinished.discard(number % num_workers)
-                if not unfinished:
-                    break
-        return counts
-
-    @parameterized.parameters(10_000, 3)
-    def test_two_processes_with_two_workers_read_every_example_once_per_pass(self, row_group_size):
-        with mock.patch.object(
-            shard_preparation, "ROW_GROUP_SIZE", row_group_size
-        ):  # a group for all of a shard, or several
-            corpus, objective = {"train": documents(43)}, OBJECTIVES["depth"]()
-            folder = prepare_shards(corpus, objective, self.path("shards"), shard_size=4000)
-        stream = self.examples(folder, streaming=True, shuffle_buffer_size=4)
-        expected = Counter(tuple(example["input_ids"]) for example in values(self.examples(folder)))
-        counts = self.counts(stream, num_processes=2, num_workers=2)
-        self.assertEqual(counts[0], expected)
-        self.assertEqual(counts[1], expected)
-
-    def test_consumers_read_row_groups_of_their_own(self):
-        folder = self.prepare()
-        stream = self.examples(folder, streaming=True, shuffle_buffer_size=2)
-        files = Path(folder.folder, "train", "text").iterdir()
-        self.assertEqual(stream.num_shards, sum(pq.ParquetFile(path).num_row_groups for path in files))
-        groups = []
-        read = stream._read
-        stream._read = lambda shard: groups.append(shard) or read(shard)
-        for _ in islice(stream.consumer_examples([0], 4), len(self.examples(folder)) // 8):
-            pass
-        self.assertLess(len(groups), stream.num_shards // 3)
-
-    @parameterized.parameters(1, 5, 40)
-    def test_a_consumer_goes_on_where_it_was(self, number):
-        folder = self.prepare()
-        stream = self.examples(folder, streaming=True, shuffle_buffer_size=4)
-        everything = list(islice(stream.consumer_examples([1], 2), number + 30))
-        resumed = self.examples(folder, streaming=True, shuffle_buffer_size=4)
-        consumer, position = everything[number - 1]["stream_position"]
-        resumed.starts = {consumer: position}
-        found = list(islice(resumed.consumer_examples([1], 2), number + 30))
-        self.assertEqual(values(found[number:]), values(everything[number:]))
-
-    def test_a_batch_of_a_stream_is_a_batch_of_the_collator(self):
-        folder = self.prepare()
-        collator = OBJECTIVES["depth"]().collator()
-        found = {tuple(example["input_ids"]): example for example in self.examples(folder, streaming=True).one_pass()}
-        examples = [self.examples(folder)[i] for i in range(4)]
-        streamed = collator([found[tuple(example["input_ids"].tolist())] for example in examples])
-        for name, tensor in collator(examples).items():
-            self.assertEqual(streamed[name].tolist(), tensor.tolist())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_
 from torch.utils.data import DataLoader
 
 from hf_depth.data.preprocessing import NoExamplesError
-from hf_depth.data.streams import Block, ExampleStream, StreamCollator, StreamPosition, unflatten_position
+from hf_depth.data.streams import ExampleStream, StreamCollator
 
 FILES = ([2, 200, 9], [7, 20, 33, 1, 4], [5, 1, 9, 30, 2, 0, 8, 100])
 
@@ -79,7 +79,8 @@ class PassTest(parameterized.TestCase):
             self.assertLen(np.unique(passes, axis=0), 3)
         self.assertEqual(numbers(islice(stream, 3 * 64)), passes.ravel().tolist())
         other = ExampleStream(documents(20, 44), Numbers(), buffer_size=buffer_size, seed=7)
-        self.assertEqual(numbers(islice(other, 64)) == passes[0].tolist(), buffer_size == 1 and passes[0][0] == 0)
+        if buffer_size > 1:
+            self.assertNotEqual(numbers(islice(other, 64)), passes[0].tolist())
 
     def test_examples_of_a_long_document_are_spread(self):
         stream = ExampleStream(documents(50), Numbers(copies=20), buffer_size=1000)
@@ -94,7 +95,7 @@ class PassTest(parameterized.TestCase):
     def test_whole_shards_are_read_by_one_consumer_alone(self):
         stream = ExampleStream(documents(5, 5, 5, 5), Numbers(), whole_shards=True)
         parts = [{number // 5 for number in numbers(islice(stream.consumer_examples([c], 2), 10))} for c in range(2)]
-        self.assertEqual(parts, [{0, 2}, {1, 3}])
+        self.assertEqual(parts, [{0, 1}, {2, 3}])
         for epoch in range(3):
             read = [list(islice(stream.consumer_examples([c], 2), 10 * epoch, 10 * epoch + 10)) for c in range(2)]
             self.assertEqual(sorted(numbers(read[0] + read[1])), list(range(20)))
@@ -104,7 +105,6 @@ class PassTest(parameterized.TestCase):
         ("skip", lambda data: data.skip(30), range(30, 60)),
         ("interleave", lambda data: interleave_datasets([data, documents(10)]), None),
         ("filter", lambda data: data.filter(lambda row: int(row["text"]) % 2), range(1, 60, 2)),
-        ("filter by number", lambda data: data.filter(lambda row, i: i >= 15, with_indices=True), range(15, 60)),
         ("map", lambda data: data.map(lambda row: {"text": row["text"]}), range(60)),
     )
     def test_what_documents_there_are_does_not_depend_on_their_division(self, change, expected):
@@ -150,7 +150,7 @@ class PositionTest(parameterized.TestCase):
 
         everything = list(islice(stream().consumer_examples([1], 2), number + 60))
         resumed = stream()
-        consumer, position = everything[number - 1]["stream_position"]
+        consumer, *position = everything[number - 1]["stream_position"]
         resumed.starts = {consumer: position}
         examples = list(islice(resumed.consumer_examples([1], 2), number + 60))
         self.assertEqual(examples[:number], [{}] * number)
@@ -161,12 +161,12 @@ class PositionTest(parameterized.TestCase):
     def test_what_was_read_is_not_tokenized_again(self):
         stream = ExampleStream(documents(1000, 1000), Numbers(), buffer_size=8)
         examples = stream.consumer_examples([0], 1)
-        position = next(islice(examples, 1800, None))["stream_position"][1]
+        position = next(islice(examples, 1800, None))["stream_position"][1:]
         tokenized = []
         stream.preprocessor = lambda batch: tokenized.extend(batch["text"]) or Numbers()(batch)
         stream.preprocessor.input_columns = ("text",)
         stream.starts = {0: position}
-        next(islice(stream.consumer_examples([0], 1), position.num_examples, None))
+        next(islice(stream.consumer_examples([0], 1), position[0], None))
         self.assertLessEqual(len(tokenized), 200)
 
     @parameterized.parameters(
@@ -187,6 +187,6 @@ class PositionTest(parameterized.TestCase):
         batch = list(islice(stream, 6))
         collated = StreamCollator(lambda examples: {"columns": sorted(examples[0])})(batch)
         self.assertEqual(collated["columns"], ["input_ids", "num_cut_tokens", "stream_epoch"])
-        expected = (0, StreamPosition(num_examples=6, block=Block(number=1, offset=4), place=2))
-        self.assertEqual(unflatten_position(collated["stream_position"]), expected)
+        # The first consumer: 6 examples, of pass 0, block 1, which begins in batch 0 after 4 examples, and 2 of it.
+        self.assertEqual(collated["stream_position"], (0, 6, 0, 1, 0, 4, 2))
         self.assertEqual(StreamCollator(lambda examples: 1 / 0)([{}, {}]), {})

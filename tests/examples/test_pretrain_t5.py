@@ -377,15 +377,15 @@ class PretrainTest(parameterized.TestCase):
         self.assertFalse(self.output_dir.exists())
         from_shards = common | {"train_file": None, "tokenized_dataset_dir": folder}
         weights = {}
-        for name, changes in {"text": common, "map": from_shards, "stream": from_shards | {"streaming": True}}.items():
-            trainer = self.script.main(self.flags(**changes, output_dir=self.folder / name))
+        for name, changes in {"text": common, "shards": from_shards | {"streaming": True}}.items():
+            trainer = self.script.main(self.flags(**changes, output_dir=self.folder / f"from_{name}"))
             weights[name] = trainer.model.state_dict()
             self.assertEqual(
                 trainer.processing_class.get_vocab(), AutoTokenizer.from_pretrained(f"{folder}/tokenizer").get_vocab()
             )
         for name, tensor in weights["text"].items():
-            torch.testing.assert_close(weights["map"][name], tensor, rtol=0, atol=0)
-        self.assertIn("texts.jsonl", (self.folder / "stream" / "README.md").read_text())
+            torch.testing.assert_close(weights["shards"][name], tensor, rtol=0, atol=0)
+        self.assertIn("texts.jsonl", (self.folder / "from_shards" / "README.md").read_text())
         with self.assertRaisesRegex(ValueError, r"were prepared with max_source_length 64 \(now 48\)"):
             self.script.main(self.flags(**from_shards, max_source_length=48, output_dir=self.folder / "other"))
 
