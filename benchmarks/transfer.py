@@ -61,6 +61,7 @@ from hf_depth import (
     train_tokenizer,
 )
 from hf_depth.data.tokenization import TextEncoder
+from hf_depth.evaluation.minimal_pairs import fill_log_probabilities
 from hf_depth.evaluation.probe_features import ProbeOptions
 from hf_depth.evaluation.probing import probe_task
 
@@ -470,34 +471,12 @@ def log_likelihoods(
     model, tokenizer, asked: Sequence[tuple[tuple[str, str], str]], batch_size: int = 64
 ) -> list[float]:
     """
-    The log-probability in nats of each text between what stands before and behind it: `((before, behind), text)`. A
-    sentinel stands for the text, as in pre-training, for DEPTH in one sentence with all that is around it.
+    The log-probability in nats of each text between what stands before and behind it: `((before, behind), text)`.
     """
-    is_depth = model.config.model_type == MODEL_TYPES["DEPTH"]
-    sentinel, sent, eosen = tokenizer.convert_tokens_to_ids(["<extra_id_0>", "<sent_0>", "<eosen>"])
-    encoder = TextEncoder(tokenizer)
     texts = sorted({text for (before, behind), middle in asked for text in (before, behind, middle) if text})
-    ids = dict(zip(texts, encoder(texts), strict=True)) | {"": []}
-    eos = tokenizer.eos_token_id
-    rows = []
-    for (before, behind), middle in asked:
-        source, target = [*ids[before], sentinel, *ids[behind]], [sentinel, *ids[middle]]
-        if is_depth:
-            source, target = [eosen, sent, *source, eosen], [sent, *target, eosen]
-        rows.append((torch.tensor([*source, eos]), torch.tensor([*target, eos])))
-    order = sorted(range(len(rows)), key=lambda place: len(rows[place][0]) + len(rows[place][1]))
-    scores = [0.0] * len(rows)
-    for start in range(0, len(rows), batch_size):
-        part = order[start : start + batch_size]
-        pad = torch.nn.utils.rnn.pad_sequence
-        sources = pad([rows[place][0] for place in part], batch_first=True, padding_value=tokenizer.pad_token_id)
-        labels = pad([rows[place][1] for place in part], batch_first=True, padding_value=-100)
-        with torch.no_grad():
-            mask = (sources != tokenizer.pad_token_id).long()
-            losses = model(input_ids=sources, attention_mask=mask, labels=labels, use_cache=False).token_losses
-        for place, loss in zip(part, losses.sum(1).tolist(), strict=True):
-            scores[place] = -loss
-    return scores
+    ids = dict(zip(texts, TextEncoder(tokenizer)(texts), strict=True)) | {"": []}
+    blanks = [(ids[before], ids[middle], ids[behind]) for (before, behind), middle in asked]
+    return fill_log_probabilities(model, tokenizer, blanks, batch_size)
 
 
 def minimal_pairs(cell: Cell, root: Path) -> dict[str, Any]:

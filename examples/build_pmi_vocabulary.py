@@ -8,14 +8,38 @@ The text is named as for pre-training. Documents that pre-training keeps for eva
 """
 
 import logging
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
+
+from transformers.hf_argparser import HfArg
 
 import hf_depth
 from hf_depth.arguments.data_args import CorpusArguments
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.pmi_args import PMIArguments
+from hf_depth.ranges import AT_LEAST_ONE, check_ranges
+
+RANGES = dict.fromkeys(("pmi_vocab_size", "min_count", "max_counted"), AT_LEAST_ONE)
+
+
+@dataclass
+class PMIArguments:
+    """Where the vocabulary is written, and which n-grams it has."""
+
+    _argument_group_name = "vocabulary of collocations"
+
+    output_file: str = HfArg(help="The vocabulary: one n-gram on each line.")
+    pmi_vocab_size: int = HfArg(default=800000, help="Most n-grams of the vocabulary.")
+    min_count: int = HfArg(default=10, help="Leave out n-grams that come less often.")
+    max_counted: int = HfArg(default=10000000, help="Most n-grams of each length in memory.")
+
+    def __post_init__(self):
+        check_ranges(self, RANGES, "--")
+        if os.path.isdir(self.output_file):
+            raise ValueError(f"`--output_file {self.output_file}` is a folder: name a file.")
+
 
 ARGUMENTS = (CorpusArguments, PMIArguments)
 

@@ -19,6 +19,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import shutil
 import statistics
@@ -30,21 +31,62 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig
+from transformers.hf_argparser import HfArg
 
 from hf_depth import TaskSpec, TaskTrainingArguments, get_task
-from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
-from hf_depth.evaluation.figures import new_figure
 from hf_depth.tables import markdown_table
+from hf_depth.tasks.checks import EVALUATION_MODES
 
 logger = logging.getLogger("compare_checkpoints")
 
+
+@dataclass
+class CompareArguments:
+    """
+    The checkpoints, the tasks, and how the fine-tuning runs are started.
+
+    Raises:
+        `ValueError`: if `shard` is not `I/N` with `I` below `N`.
+    """
+
+    _argument_group_name = "comparison"
+
+    checkpoints: list[str] = HfArg(
+        help="NAME=PATH: the folder of a run (all its checkpoints), one checkpoint, or a Hub model."
+    )
+    tasks: list[str] = HfArg(help="BENCHMARK/TASK, such as glue/rte.")
+    output_dir: str = HfArg(help="Folder of the results, with a folder for each run.")
+    config: str | None = HfArg(default=None, help="Of the runs (default: the recipe of task or benchmark).")
+    steps: list[int] | None = HfArg(default=None, help="Use only the checkpoints of these steps.")
+    prediction_mode: str | None = HfArg(
+        default=None,
+        help="Of all runs (default: that of the configuration); probe: frozen embeddings, without fine-tuning.",
+        metadata={"choices": list(EVALUATION_MODES)},
+    )
+    seeds: list[int] = HfArg(default_factory=lambda: [42], help="Fine-tune once with each seed.")
+    launcher: str = HfArg(default=sys.executable, help="Starts a run, such as 'accelerate launch' (this Python).")
+    shard: str = HfArg(default="0/1", help="I/N: execute only every N-th run from the I-th, for N jobs in parallel.")
+    keep_models: bool = HfArg(default=False, help="Keep the fine-tuned models, not only their scores.")
+    dry_run: bool = HfArg(default=False, help="Print the commands and execute nothing.")
+    shard_index: int = field(init=False, repr=False)
+    num_shards: int = field(init=False, repr=False)
+
+    def __post_init__(self):
+        match = re.fullmatch(r"(\d+)/(\d+)", self.shard)
+        if match is None or int(match[1]) >= int(match[2]):
+            raise ValueError(f"`--shard` must be I/N with I below N, got {self.shard!r}.")
+        self.shard_index, self.num_shards = int(match[1]), int(match[2])
+
+
+ARGUMENTS = (CompareArguments,)
+
 SCRIPT = Path(__file__).resolve().with_name("fine_tune_t5.py")
 RECIPES = Path(__file__).resolve().with_name("configs") / "recipes"
-ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
+FINE_TUNING_ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
 OWN_FLAGS = ("benchmark", "dataset_name", "model_name_or_path", "output_dir", "seed")  # set for each run
 RECORD = "comparison.json"  # in the folder of each run: what it is and, once it has finished, its metrics
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -218,7 +260,9 @@ def read_task(
     given = [text.replace("{benchmark}", benchmark).replace("{task}", task) for text in (config or "", *flags)]
     given[0] = given[0] or find_recipe(benchmark, task, flags)
     own = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint]
-    _, task_args, training_args, (spec,) = parse_task_arguments(ARGUMENTS, [*given, *own, "--output_dir", "unused"])
+    _, task_args, training_args, (spec,) = parse_task_arguments(
+        FINE_TUNING_ARGUMENTS, [*given, *own, "--output_dir", "unused"]
+    )
     if not training_args.do_eval:
         raise ValueError(f"{given[0]}: without `do_eval: true` there is no score to compare.")
     if not spec.validation_splits and not training_args.do_predict:
@@ -401,11 +445,13 @@ def score_figure(results: Sequence[Result]) -> Any:
     A panel for each task with the score over the steps of pre-training: a line for each model, with bars of one
     standard deviation to both sides. A model at step 0 or with an unknown step is a horizontal dashed line.
     """
+    from matplotlib.figure import Figure
+
     groups = grouped(results)
     models = list(dict.fromkeys(result.model for result in results))
     width = min(3, len(groups))
     height = -(-len(groups) // width)
-    figure = new_figure(4.2 * width, 3.4 * height + 0.4)
+    figure = Figure(figsize=(4.2 * width, 3.4 * height + 0.4), layout="constrained")
     panels = list(figure.subplots(height, width, squeeze=False).flat)
     handles = {}
     for panel, (task, by_model) in zip(panels, groups.items(), strict=False):
@@ -458,7 +504,7 @@ def main(args: Sequence[str] | None = None) -> list:
     # ---- Arguments ----
     args = list(sys.argv[1:] if args is None else args)
     end = args.index("--") if "--" in args else len(args)
-    (arguments,) = parse_arguments([CompareArguments], args[:end], description=__doc__)
+    (arguments,) = parse_arguments(ARGUMENTS, args[:end], description=__doc__)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
 
     # ---- Plan ----

@@ -14,11 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def dataclasses_of(source: str) -> tuple[type, ...]:
-    """The dataclasses that a script, named by its path, reads its arguments into, or the one of a dotted name."""
+    """The dataclasses that a script, named by its path, reads its arguments into."""
     path = ROOT / source
-    if not path.is_file():
-        module, _, name = source.rpartition(".")
-        return (getattr(importlib.import_module(module), name),)
     specification = importlib.util.spec_from_file_location(path.stem, path)
     script = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(script)

@@ -1,8 +1,7 @@
 """
 Directives of the reference, which therefore needs no edit when a flag, a name or a module is added.
 
-    .. flags:: examples/pretrain_t5.py      a table of flags for each dataclass in the script's `ARGUMENTS`, or for one
-                                            that is named: `hf_depth.arguments.compare_args.CompareArguments`
+    .. flags:: examples/pretrain_t5.py      a table of flags for each dataclass in the script's `ARGUMENTS`
     .. public-names:: hf_depth.data         the names of `hf_depth.__all__` that come from a part of the package
     .. modules:: hf_depth.data              its modules, with what they hold beside the public names
 """

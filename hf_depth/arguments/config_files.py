@@ -30,18 +30,17 @@ def read_config(path: Path) -> list[Entry]:
             twice.
     """
     try:
-        entries = _read_json(path) if path.suffix == ".json" else _read_yaml(path)
+        entries = _read(path)
     except OSError as error:
         raise ValueError(f"cannot read the configuration file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"the configuration file {path} is not UTF-8 text: {error}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {error.lineno}, is not JSON: {error.msg}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}," if mark else ""
         problem = getattr(error, "problem", None) or error
-        raise ValueError(f"{path}{line} is not YAML: {problem}{quotes_advice(problem)}") from error
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise ValueError(f"{path}{line} is not {kind}: {problem}{quotes_advice(problem)}") from error
     places: dict[str, str] = {}
     for entry in entries:
         if entry.name in places:
@@ -50,9 +49,15 @@ def read_config(path: Path) -> list[Entry]:
     return entries
 
 
-def _read_yaml(path: Path) -> list[Entry]:
-    """Entries of a YAML file. Scalars stay text until argparse converts them: `1e-4` is a number, `no` may be text."""
-    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+def _read(path: Path) -> list[Entry]:
+    """
+    Entries of a YAML file, or of a JSON file, which is YAML. Scalars stay text until argparse converts them: `1e-4` is
+    a number, `no` may be text.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        text = text.replace("\t", " ")  # which may indent JSON, but no YAML
+    root = yaml.compose(text, Loader=yaml.BaseLoader)
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")
 
@@ -89,19 +94,3 @@ def _read_yaml(path: Path) -> list[Entry]:
         Entry(name(key).replace("-", "_"), plain(value), place(path, key.start_mark.line + 1))
         for key, value in root.value
     ]
-
-
-def _read_json(path: Path) -> list[Entry]:
-    """Entries of a JSON file, with JSON's own types."""
-
-    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"{path} gives {name!r} twice")
-        return dict(pairs)
-
-    values = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
-    if not isinstance(values, dict):
-        raise ValueError(f'{path} must hold one JSON object, {{"argument": value, ...}}')
-    return [Entry(name.replace("-", "_"), value, f"in {path}") for name, value in values.items()]

@@ -30,7 +30,6 @@ CORPUS_RANGES = SHARED_RANGES | {
     "validation_split_percentage": Range(least=0, below=100),
     "shuffle_buffer_size": AT_LEAST_ONE,
     "shard_megabytes": AT_LEAST_ONE,
-    "mixture_temperature": Range(above=0),
 }
 SOURCE_FLAGS = ("dataset_name", *FILE_FLAGS)
 # Which documents there are, and which of them are trained on.
@@ -40,12 +39,13 @@ TEXT_FLAGS = (
     "installed_packages",
 )
 MIXTURE_FLAGS = ("mixture_temperature", "mixture_stopping_strategy")
+LENGTH = Range(least=1, most=2**17)  # of what a model reads at once: tables of noise grow with it
 OBJECTIVE_RANGES = SHARED_RANGES | {
     "sentence_shuffling_probability": Range(least=0, most=1),
-    "max_source_length": AT_LEAST_ONE,
-    "max_target_length": AT_LEAST_ONE,
-    "packed_source_length": AT_LEAST_ONE,
-    "packed_target_length": AT_LEAST_ONE,
+    "max_source_length": LENGTH,
+    "max_target_length": LENGTH,
+    "packed_source_length": LENGTH,
+    "packed_target_length": LENGTH,
     "metadata_probability": Range(least=0, most=1),
     "max_metadata_length": AT_LEAST_ONE,
     "min_sentences": AT_LEAST_ONE,
@@ -115,24 +115,6 @@ class CorpusArguments:
             from ..data.mixture import read_sources
 
             self.mixture = read_sources(self.dataset_mixture)
-        self._check_mixture()
-        files = [f"--{name}" for name in FILE_FLAGS if getattr(self, name)]
-        if self.dataset_name and files:
-            raise ValueError(f"Give either `--dataset_name {self.dataset_name}` or `{files[0]}`, not both.")
-
-    def _check_mixture(self) -> None:
-        if self.mixture is None:
-            for name in MIXTURE_FLAGS:
-                if getattr(self, name) != getattr(type(self), name):
-                    raise ValueError(f"`{name}` is for `--dataset_mixture`, which is missing.")
-            return
-        for name in SOURCE_FLAGS:
-            if getattr(self, name):
-                raise ValueError(
-                    f"Give either `--dataset_mixture` or `--{name}`, not both: all sources stand in the mixture."
-                )
-        if self.streaming:
-            self.mixing.check_streams()
 
     @property
     def source(self) -> str:
@@ -460,26 +442,13 @@ class ObjectiveArguments:
             raise ValueError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
         # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
         settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
-        if self.pmi_vocab_file is not None and "pmi_vocab_file" not in settings:
-            raise ValueError(
-                f"`pmi_vocab_file` {self.pmi_vocab_file} is for `--objective span_corruption`, not {self.objective}."
-            )
+        for name in ("pmi_vocab_file", "pack_examples"):
+            if getattr(self, name) and name not in settings:
+                raise ValueError(
+                    f"`{name}` is not for `--objective {self.objective}` of `--model_type {model_type}`: leave it out."
+                )
         if self.pmi_vocab_file is not None and not Path(self.pmi_vocab_file).is_file():
             raise ValueError(f"`pmi_vocab_file` {self.pmi_vocab_file}: there is no such file.")
-        if self.pack_examples and "pack_examples" not in settings:
-            raise ValueError("`pack_examples` is for `--model_type t5` alone.")
-        self._check_packing(OBJECTIVES[model_type, self.objective])
-
-    def _check_packing(self, objective: "type[Objective]") -> None:
-        packing = _given(self, "packing", objective.packing)
-        if packing and _given(self, "pack_examples", objective.pack_examples):
-            raise ValueError(
-                "`--packing` keeps examples apart in one row, `pack_examples` joins documents into one example: "
-                "choose one of them."
-            )
-        for name in ("packed_source_length", "packed_target_length"):
-            if getattr(self, name) is not None and not packing:
-                raise ValueError(f"`{name}` is the length of packed rows: it needs `--packing`.")
 
     def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
         """

@@ -58,11 +58,9 @@ def score_labels(
         `torch.FloatTensor` of shape `(batch_size, num_labels)`: float32, on the device of `input_ids`.
 
     Raises:
-        `ValueError`: if `label_ids` is not as described, or if the model is one of PEFT's prefix tuning, whose
-            virtual tokens precede those of the decoder.
+        `ValueError`: if the model is one of PEFT's prefix tuning, whose virtual tokens precede those of the decoder.
     """
     _check_decoder_is_free(model)
-    _check_label_ids(label_ids, model.config.eos_token_id)
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
     lengths = (label_ids != -100).sum(dim=1)
     groups = _groups(lengths.tolist(), MAX_ROW_LENGTH)
@@ -173,18 +171,3 @@ def _check_decoder_is_free(model: PreTrainedModel) -> None:
             "`score_labels` cannot score by a PEFT model with virtual tokens before the decoder's (prefix tuning): "
             "labels that share a sequence cannot attend to them. Use LoRA or prompt tuning, or generate the labels."
         )
-
-
-def _check_label_ids(label_ids: torch.LongTensor, eos_token_id: int) -> None:
-    if label_ids.dim() != 2 or not len(label_ids):
-        raise ValueError(
-            f"`label_ids` must have the shape (number of labels, length), got {tuple(label_ids.shape)}. "
-            "`encode_labels(tokenizer, labels)` makes them."
-        )
-    for number, ids in enumerate(label_ids.tolist()):
-        end = ids.index(-100) if -100 in ids else len(ids)
-        if any(token_id != -100 for token_id in ids[end:]) or not end or ids[end - 1] != eos_token_id:
-            raise ValueError(
-                f"Label {number} of `label_ids` must end in `</s>` ({eos_token_id}), followed by nothing but -100, "
-                f"got {ids}. `encode_labels(tokenizer, labels)` makes them."
-            )

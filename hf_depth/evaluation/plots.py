@@ -1,26 +1,30 @@
 """Curves of training, un-shuffling accuracies and confusion matrices."""
 
-import csv
 import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..tasks.spec import UNLABELED, UNPARSED, TaskSpec
 from .attention_entropy import KINDS, SATURATED
-from .figures import new_figure
 
-# Above so many labels a confusion matrix is no picture: one of 250 takes minutes to draw, and nobody can read it.
+# Above so many labels no confusion matrix is drawn: one of 250 takes minutes, and nobody can read it.
 MOST_LABELS_OF_A_PICTURE = 40
-WORST_CONFUSIONS = 100  # that are listed instead
 DECODINGS = {"free": "generated freely", "constrained": "each sentence exactly once"}
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a run that draws nothing does not wait for matplotlib
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    """An empty picture of this size in inches. It needs no backend, and belongs to no window."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def plot_losses(
@@ -203,10 +207,9 @@ def plot_confusion_matrix(
 ) -> None:
     """
     Draw the confusion matrix, with counts in the cells, each row coloured by its fractions, and save it as a picture.
-    For a task of more than 40 labels, write a table of the worst confusions to a `.csv` instead.
 
     Args:
-        path (`str` or `os.PathLike`): file to write, `.png`, or `.csv` for the table; its folder is made.
+        path (`str` or `os.PathLike`): file to write, `.png`; its folder is made.
         spec (`TaskSpec`): a task with labels.
         label_ids, predicted_ids (`Sequence[int]`): the true and the predicted class of each example.
         title (`str`, *optional*): by default the name of the task.
@@ -215,38 +218,7 @@ def plot_confusion_matrix(
     if not counts[:, -1].any():
         counts = counts[:, :-1]  # all predictions are labels
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    if spec.num_labels <= MOST_LABELS_OF_A_PICTURE:
-        confusion_figure(spec, counts, title or spec.full_name).savefig(path, dpi=110)
-    else:
-        with Path(path).with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(worst_confusions(spec, counts))
-
-
-def worst_confusions(spec: TaskSpec, counts: np.ndarray) -> list[list[Any]]:
-    """
-    The pairs of labels that were confused most often, as a table.
-
-    Args:
-        spec (`TaskSpec`): a task with labels.
-        counts (`np.ndarray`): from [`confusion_matrix`].
-
-    Returns:
-        `list[list]`: the head, then at most 100 rows: label, prediction, how often, and of how many examples of the
-        label.
-
-    >>> spec = TaskSpec("mine", "tone", "review", "", labels=("sad", "glad"))
-    >>> worst_confusions(spec, np.array([[5, 1, 0], [2, 7, 0]]))
-    [['label', 'prediction', 'count', 'examples'], ['glad', 'sad', 2, 9], ['sad', 'glad', 1, 6]]
-    """
-    names = [*spec.labels.values(), "unparsed"]
-    wrong = counts.copy()
-    np.fill_diagonal(wrong, 0)
-    rows = []
-    for place in np.argsort(-wrong, axis=None, kind="stable")[:WORST_CONFUSIONS]:
-        label, predicted = np.unravel_index(place, wrong.shape)
-        if wrong[label, predicted]:
-            rows.append([names[label], names[predicted], int(wrong[label, predicted]), int(counts[label].sum())])
-    return [["label", "prediction", "count", "examples"], *rows]
+    confusion_figure(spec, counts, title or spec.full_name).savefig(path, dpi=110)
 
 
 def confusion_figure(spec: TaskSpec, counts: np.ndarray, title: str) -> "Figure":

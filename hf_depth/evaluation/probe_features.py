@@ -1,14 +1,13 @@
 """
 What a probe reads of an example: features of a model's frozen sentence embeddings, or of a bag of words.
 
-Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
-Representations", arXiv 1909.00142, sections 3 and 5, and the code of the authors: each sentence is embedded by itself,
-and the embeddings of an example are put together as its task wants it.
+Both turn examples into a matrix, `(num_examples, num_features)`, by what they have learnt of the training examples;
+`regularization` are the values that a [`Probe`] chooses from: the inverse of its strength, from strong to weak.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,19 +61,6 @@ class ProbeOptions:
                 f"`normalization` must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}."
                 f"{suggestion(str(self.normalization), NORMALIZATIONS)}"
             )
-
-
-class Featurizer(Protocol):
-    """
-    Turns examples into a matrix of features, `(num_examples, num_features)`, by what it has learnt of the training
-    examples. `regularization` are the values to choose from: the inverse of its strength, from strong to weak.
-    """
-
-    regularization: Sequence[float]
-
-    def fit_transform(self, rows: Dataset) -> Any: ...
-
-    def transform(self, rows: Dataset) -> Any: ...
 
 
 class EmbeddingFeatures:

@@ -29,7 +29,7 @@ from ..tasks.dataset import name_datasets
 from ..tasks.spec import UNLABELED, TaskSpec
 from ..tasks.splits import TaskSplits
 from .outputs import results_table, write_outputs
-from .probe_features import BagOfWords, EmbeddingFeatures, Featurizer, ProbeOptions
+from .probe_features import BagOfWords, EmbeddingFeatures, ProbeOptions
 from .scoring import BASELINES, TaskEvaluation, TaskPredictions, compute_task_metrics, mean_score, optimized_score
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Probe:
     validation examples.
     """
 
-    def __init__(self, spec: TaskSpec, featurizer: Featurizer, seed: int = 42):
+    def __init__(self, spec: TaskSpec, featurizer: EmbeddingFeatures | BagOfWords, seed: int = 42):
         self.spec, self.featurizer, self.seed = spec, featurizer, seed
         self.classifier: Any = None
         self._features: dict[str, Any] = {}  # of the validation examples, which are perhaps predicted later
@@ -233,7 +233,9 @@ def probe_task(
     return list(found.values())
 
 
-def _featurizer(name: str, model, tokenizer, spec: TaskSpec, options: ProbeOptions, seed: int) -> Any:
+def _featurizer(
+    name: str, model, tokenizer, spec: TaskSpec, options: ProbeOptions, seed: int
+) -> EmbeddingFeatures | BagOfWords:
     """That of the model, named `""`, or of one of `BASELINES`."""
     if name == "bag_of_words":
         return BagOfWords(tokenizer, spec, LATENT_DIMENSIONS if spec.probe_hidden_units else None, seed)

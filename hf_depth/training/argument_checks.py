@@ -182,11 +182,25 @@ def _check_saving(args: TrainingArguments) -> None:
         )
     if keeps_best and args.metric_for_best_model is None:
         raise ValueError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+    _report_metric_without_effect(args)
     if args.hub_model_id is not None:
         try:
             validate_repo_id(args.hub_model_id)
         except HFValidationError as error:
             raise ValueError(f"`hub_model_id` {args.hub_model_id!r} is no name of a repository: {error}") from error
+
+
+def _report_metric_without_effect(args: TrainingArguments) -> None:
+    """Warn of a metric that is named, by which no model is chosen."""
+    default = type(args).__dataclass_fields__["metric_for_best_model"].default
+    chooses = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+    follows = args.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
+    if chooses or follows or args.metric_for_best_model in (None, default):
+        return
+    logger.warning(
+        f"`metric_for_best_model` {args.metric_for_best_model} chooses no model: the run ends with the last weights. "
+        "Add `--load_best_model_at_end` and an `--eval_strategy`, or leave it out."
+    )
 
 
 def _check_trackers(args: TrainingArguments) -> None:

@@ -18,7 +18,6 @@ from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
 
 from helpers import process_environment, script_arguments
-from hf_depth.arguments.compare_args import CompareArguments
 from hf_depth.arguments.parser import parse_arguments
 
 
@@ -268,9 +267,10 @@ class ParseArgumentsTest(ArgumentsTestCase):
         "examples/fine_tune_t5.py",
         "examples/compare_checkpoints.py",
         "examples/build_pmi_vocabulary.py",
+        "examples/evaluate_minimal_pairs.py",
     )
     def test_help_shows_our_flags_of_a_script_once_each_in_a_line_by_topic(self, script):
-        types = [CompareArguments] if "compare" in script else script_arguments(script)
+        types = script_arguments(script)
         text = self.help(types)
         ours = {item.name for kind in types for item in fields(kind) if item.init}
         is_training = any(issubclass(kind, Seq2SeqTrainingArguments) for kind in types)
@@ -292,7 +292,6 @@ class ParseArgumentsTest(ArgumentsTestCase):
         code = "import sys, {0}; print({{'{1}'}} & sys.modules.keys())"
         heavy = "','".join(("datasets", "pandas", "scipy", "transformers.modeling_utils", "transformers.trainer"))
         modules = "hf_depth.arguments.data_args, hf_depth.arguments.task_args, hf_depth.training.training_args"
-        modules += ", hf_depth.arguments.pmi_args, hf_depth.arguments.compare_args"
         modules += ", hf_depth.training.checkpoints.stopping"
         command = [sys.executable, "-c", code.format(modules, heavy)]
         process = subprocess.run(command, env=process_environment(), capture_output=True, text=True)
@@ -410,11 +409,11 @@ class ErrorTest(ArgumentsTestCase):
         self.assertIn(expected.format(path), self.message([path]))
 
     @parameterized.named_parameters(
-        ("misspelt", '{"lerning_rate": 1}', "`--lerning_rate` (in {}); did you mean `--learning_rate`?"),
-        ("integer", '{"max_steps": 1.5}', "argument `--max_steps` (in {}) takes an integer, got '1.5'"),
-        ("twice", '{"max_steps": 1, "max_steps": 2}', "{} gives 'max_steps' twice"),
-        ("no_mapping", "[1]", "{} must hold one JSON object"),
-        ("syntax", '{\n"max_steps": 1,\n}', "{}, line "),
+        ("misspelt", '{"lerning_rate": 1}', "`--lerning_rate` (in {}, line 1); did you mean `--learning_rate`?"),
+        ("integer", '{"max_steps": 1.5}', "argument `--max_steps` (in {}, line 1) takes an integer, got '1.5'"),
+        ("twice", '{"max_steps": 1, "max_steps": 2}', "argument `--max_steps` is given twice: in {}, line 1"),
+        ("no_mapping", "[1]", "{} must hold `argument: value` lines, got sequence"),
+        ("syntax", '{\n"max_steps": 1\n', "{}, line 3, is not JSON"),
     )
     def test_a_wrong_json_file_is_named(self, text, expected):
         path = self.config(text, "run.json")

@@ -5,8 +5,7 @@ from absl.testing import parameterized
 from transformers import BartConfig, BartForConditionalGeneration, T5ForConditionalGeneration
 
 from hf_depth.evaluation.attention_entropy import KINDS, MIN_KEYS, attention_entropy, entropy_metrics
-from hf_depth.evaluation.attention_masks import attention_masks
-from tiny_models import random_batch, tiny_config, tiny_model, tiny_t5_config
+from tiny_models import captured_masks, dense_mask, random_batch, tiny_config, tiny_model, tiny_t5_config
 
 QUERIES = ("SelfAttention.q", "EncDecAttention.q")
 
@@ -50,12 +49,12 @@ class AttentionEntropyTest(parameterized.TestCase):
 
     def test_it_is_the_mean_over_queries_that_are_no_padding_and_have_enough_keys(self):
         model, batch = tiny_model(attn_implementation="eager"), batch_of()
-        shifted = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-        masks = attention_masks(model, batch["input_ids"], shifted, batch["attention_mask"])
-        outputs = model(**batch, output_attentions=True, use_cache=False)
+        with captured_masks(model) as masks:
+            outputs = model(**batch, output_attentions=True, use_cache=False)
         for kind, name in KINDS.items():
             shares = []
-            for row, mask in enumerate(masks[kind]):
+            allowed = dense_mask(masks[kind][0], kind, *outputs[name][0][:, 0].shape)  # (B, Q, K)
+            for row, mask in enumerate(allowed):
                 queries = batch["attention_mask"] if kind == "encoder" else batch["labels"] != -100
                 for query, keys in enumerate(mask.sum(-1).tolist()):
                     if queries[row, query] and keys >= MIN_KEYS:

@@ -13,7 +13,7 @@ from datasets import Dataset
 from hf_depth.evaluation.outputs import results_table, write_outputs, write_predictions, write_submission
 from hf_depth.evaluation.scoring import TaskEvaluation, TaskPredictions, TaskResult
 from hf_depth.tasks.registry import get_task, task_names
-from hf_depth.tasks.spec import UNPARSED
+from hf_depth.tasks.spec import UNPARSED, TaskSpec
 from tiny_tasks import QUESTIONS, rte_rows, task_dataset, task_results
 
 # GLUE's server: the name of each file, and what may stand in its second column.
@@ -82,14 +82,9 @@ class SubmissionTest(FilesTest):
         self.assertIsNone(write_submission(self.folder, get_task("SParxiv"), "test", [0, 1]))
         self.assertEmpty(list(self.folder.iterdir()))
 
-    @parameterized.named_parameters(
-        ("twice", [0, 1], [3, 3], "'rte', split 'test': the index 3 is given twice"),
-        ("missing", [0, 1], [3], "1 `indices` for 2 predictions"),
-        ("no_class", [0, 2], [0, 1], "2 is no class. The classes are 0 to 1"),
-    )
-    def test_bad_predictions_are_named(self, predicted, indices, message):
-        with self.assertRaisesRegex(ValueError, message):
-            write_submission(self.folder, get_task("rte"), "test", predicted, indices)
+    def test_an_index_that_is_given_twice_is_named(self):
+        with self.assertRaisesRegex(ValueError, "'rte', split 'test': the index 3 is given twice"):
+            write_submission(self.folder, get_task("rte"), "test", [0, 1], [3, 3])
 
 
 class PredictionsTest(FilesTest):
@@ -195,6 +190,12 @@ class OutputsTest(FilesTest):
         rows = rte_rows(3).remove_columns("label").add_column("label", [-1] * 3)
         write_outputs(self.folder, [self.evaluation(get_task("rte", "glue"), rows, ["entailment"] * 3)])
         self.assertEqual(self.files(), {"predictions_rte_validation.jsonl"})
+
+    def test_of_many_labels_no_matrix_is_drawn(self):
+        spec = TaskSpec("mine", "many", "text", "", labels=tuple(f"label {number}" for number in range(41)))
+        rows = Dataset.from_dict({"text": ["A.", "B."], "label": [0, 40]})
+        write_outputs(self.folder, [self.evaluation(spec, rows, ["label 0", "label 1"])])
+        self.assertEqual(self.files(), {"predictions_many_validation.jsonl"})
 
     def test_tasks_of_one_name_leave_files_of_their_own(self):
         specs = [replace(get_task("rte", "glue"), benchmark=benchmark) for benchmark in ("glue", "mine")]

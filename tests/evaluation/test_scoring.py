@@ -185,21 +185,7 @@ class TaskMetricsTest(parameterized.TestCase):
                 self.assertIs(type(value), float)
                 self.assertTrue(math.isfinite(value))
 
-    @parameterized.named_parameters(
-        ("neither", {}, "either `texts` or `predicted_ids`"),
-        ("both", {"texts": ["a", "b"], "predicted_ids": [0, 1]}, "either `texts` or `predicted_ids`"),
-        ("texts", {"texts": ["a"]}, "'rte' has 2 examples, but 1 `texts`"),
-        ("classes", {"predicted_ids": [0, 1, 1]}, "'rte' has 2 examples, but 3 `predicted_ids`"),
-    )
-    def test_one_prediction_per_example_is_needed(self, predictions, message):
-        with self.assertRaisesRegex(ValueError, message):
+    @parameterized.parameters({}, {"texts": ["a"]}, {"predicted_ids": [0, 1, 1]})
+    def test_one_prediction_per_example_is_needed(self, **predictions):
+        with self.assertRaisesRegex(ValueError, "'rte': give a text, or a class, for each of the 2 examples"):
             compute_task_metrics(get_task("rte"), rows_of([0, 1]), **predictions)
-
-    @parameterized.parameters(([2, 1],), ([[0.1, 0.9], [0.2, 0.3]],), ([0.9, 1.0],))
-    def test_what_is_no_class_is_refused(self, predicted_ids):
-        with self.assertRaisesRegex(ValueError, "'rte': `predicted_ids` holds .*, which is no class. .* 0 to 1, and"):
-            compute_task_metrics(get_task("rte"), rows_of([0, 1]), predicted_ids=predicted_ids)
-
-    def test_free_form_tasks_has_no_classes(self):
-        with self.assertRaisesRegex(ValueError, "'t' is free-form: give `texts`"):
-            compute_task_metrics(task(labels=None), rows_of([0]), predicted_ids=[0])

@@ -16,6 +16,7 @@ from absl.testing import parameterized
 
 from helpers import ROOT, load_script, process_environment, script_arguments
 from hf_depth import get_task
+from hf_depth.arguments.parser import parse_arguments
 from tiny_training import save_pretraining, tiny_model
 
 compare = load_script("examples/compare_checkpoints.py")
@@ -37,6 +38,19 @@ results = json.loads(path.read_text()) if path.exists() else {}  # as a run does
 name = "train_loss" if pathlib.Path("no_score").exists() and flags["--dataset_name"] == "rte" else "eval_accuracy"
 path.write_text(json.dumps(results | {name: step / 100 + int(flags["--seed"]) / 10}))
 """
+
+
+class ArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(([], (0, 1)), (["--shard", "2/3"], (2, 3)))
+    def test_a_shard_is_an_index_and_a_number(self, flags, expected):
+        required = ["--checkpoints", "t5=runs/t5", "--tasks", "glue/rte", "--output_dir", "out"]
+        (arguments,) = parse_arguments(compare.ARGUMENTS, [*required, *flags])
+        self.assertEqual((arguments.shard_index, arguments.num_shards), expected)
+
+    @parameterized.parameters("3/3", "1", "-1/2", "a/b")
+    def test_any_other_shard_is_refused(self, shard):
+        with self.assertRaisesRegex(ValueError, f"I/N with I below N, got '{shard}'"):
+            compare.CompareArguments(["t5=runs/t5"], ["glue/rte"], output_dir="out", shard=shard)
 
 
 class CompareTestCase(parameterized.TestCase):
@@ -277,7 +291,7 @@ class WholeRunTest(CompareTestCase):
         self.assertTrue(Path("out/scores.png").is_file())
 
     def test_the_arguments_that_are_checked_are_those_of_the_fine_tuning_script(self):
-        self.assertEqual(compare.ARGUMENTS, script_arguments("examples/fine_tune_t5.py"))
+        self.assertEqual(compare.FINE_TUNING_ARGUMENTS, script_arguments("examples/fine_tune_t5.py"))
 
 
 class FindCheckpointsTest(CompareTestCase):

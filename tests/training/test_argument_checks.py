@@ -89,6 +89,19 @@ class ArgumentsTest(parameterized.TestCase):
     def test_what_works_is_accepted(self, **arguments):
         self.assertIsNotNone(DepthTrainingArguments("unused", use_cpu=True, **arguments))
 
+    def test_a_metric_that_chooses_no_model_is_reported(self):
+        kinds = (DepthTrainingArguments, "loss"), (TaskTrainingArguments, "accuracy")
+        for kind, name in kinds:
+            with self.assertLogs("hf_depth.training.argument_checks", "WARNING") as logs:
+                kind("unused", use_cpu=True, metric_for_best_model=name)
+            self.assertIn(f"`metric_for_best_model` {name} chooses no model", logs.output[0])
+            best = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
+            plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "epoch"}
+            with self.assertNoLogs("hf_depth.training.argument_checks", "WARNING"):
+                kind("unused", use_cpu=True)
+                kind("unused", use_cpu=True, metric_for_best_model=name, **best)
+                kind("unused", use_cpu=True, metric_for_best_model=name, **plateau)
+
     @parameterized.parameters({}, {"eval_strategy": "epoch"})
     def test_steps_without_the_strategy_that_counts_them_are_reported(self, **arguments):
         strategy = arguments.get("eval_strategy", "no")

@@ -1,0 +1,246 @@
+"""
+Minimal pairs: of two sentences that differ in little, is the right one the likelier by the model's own score? Nothing
+is trained, and nothing is generated.
+
+Source: BLiMP (Warstadt et al. 2020, arXiv 1912.00582), whose files are read as they are. A model that fills blanks is
+asked for what it was trained on, in one of three ways (`SCORES`):
+
+- `"spans"`: each span of a sentence is a blank in turn, and the log-probabilities are added up: the
+  pseudo-log-likelihood of Salazar et al. (2020, arXiv 1910.14659). With one token a span, these are the blanks of
+  `enc_dec_mask` in BabyLM's evaluation pipeline.
+- `"difference"`: all that differs between the two sentences is one blank. The quickest: two examples a pair.
+- `"prefix"`: the encoder reads what the two sentences begin with, the decoder writes the rest, as a prefix language
+  model does.
+
+What fills a blank is followed by its end, which counts: so blanks of different lengths can be compared.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..data.tokenization import (
+    check_sentence_tokens,
+    eosen_token_id,
+    sentence_token_ids,
+    sentinel_token_ids,
+)
+from ..models.modeling_depth import has_sentence_tokens
+from ..suggestions import suggestion
+from .inference import batches_by_length, check_least, encode_documents, evaluating, not_finite, padded
+
+SCORES = ("spans", "difference", "prefix")
+COLUMNS = ("sentence_good", "sentence_bad")
+
+Pair = tuple[str, str]  # the right sentence, and the wrong one
+Blank = tuple[Sequence[int], Sequence[int], Sequence[int]]  # ids before it, what fills it, ids behind it
+
+
+def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pair]]:
+    """
+    The pairs of files of JSON lines with `sentence_good` and `sentence_bad`, as BLiMP has them.
+
+    Args:
+        paths (`Iterable[str]`): files, or folders of `.jsonl` files.
+
+    Returns:
+        `dict[str, list[tuple[str, str]]]`: the pairs of each file by its name without `.jsonl`, such as
+        `adjunct_island`.
+
+    Raises:
+        `ValueError`: naming file and line, if it is no pair; if a folder has no such file, or two files have one name.
+        `FileNotFoundError`: if there is no such file.
+    """
+    tasks: dict[str, list[Pair]] = {}
+    for path in map(Path, paths):
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not files:
+            raise ValueError(f"{path} has no file that ends in .jsonl: name a folder of minimal pairs, or a file.")
+        for file in files:
+            if file.stem in tasks:
+                raise ValueError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
+            tasks[file.stem] = _read_pairs(file)
+    return tasks
+
+
+def _read_pairs(file: Path) -> list[Pair]:
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file or folder {str(file)!r} of minimal pairs.")
+    try:
+        text = file.read_text(encoding="utf-8-sig").rstrip()  # with or without a byte order mark
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text: {error}.") from error
+    if not text:
+        raise ValueError(f"{file} is empty.")
+    return [_pair(f"{file}, line {number}", line) for number, line in enumerate(text.split("\n"), 1)]
+
+
+def _pair(place: str, line: str) -> Pair:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place}, is not JSON: {error.msg}.") from error
+    pair = tuple(row.get(name) if isinstance(row, dict) else None for name in COLUMNS)
+    if not all(isinstance(sentence, str) and sentence.strip() for sentence in pair):
+        raise ValueError(f"{place}, must have a text as `{COLUMNS[0]}` and as `{COLUMNS[1]}`, got {line.strip():.80}")
+    return pair
+
+
+def score_minimal_pairs(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Sequence[Pair],
+    *,
+    score: str = "spans",
+    span_length: int = 1,
+    batch_size: int = 64,
+) -> np.ndarray:
+    """
+    The log-probability of each sentence of each pair, in nats.
+
+    Args:
+        model (`PreTrainedModel`): an encoder-decoder that fills blanks: DEPTH, a T5 or another one with sentinels.
+        tokenizer (`PreTrainedTokenizerBase`): its tokenizer.
+        pairs (`Sequence[tuple[str, str]]`): the right sentence and the wrong one.
+        score (`str`, *optional*, defaults to `"spans"`): one of `SCORES`, see the module.
+        span_length (`int`, *optional*, defaults to 1): of `"spans"`, tokens of a blank.
+        batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
+
+    Returns:
+        `np.ndarray` of shape `(num_pairs, 2)`, float64. See [`pair_accuracy`].
+
+    Raises:
+        `ValueError`: if an argument is out of range, a sentence has no token, model and tokenizer do not fit each
+            other, or `"prefix"` is asked of a DEPTH model, which reads whole sentences.
+        `FloatingPointError`: if a log-probability is not finite.
+
+    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
+    >>> pairs = [("The cat sleeps.", "The cat sleep."), ("The cats sleep.", "The cats sleeps.")]
+    >>> tokenizer = train_tokenizer([" ".join(pair) for pair in pairs], vocab_size=300, allow_fewer=True)
+    >>> model = load_model(None, tokenizer, model_type="t5", d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> scores = score_minimal_pairs(model, tokenizer, pairs, score="difference")
+    >>> scores.shape, 0 <= pair_accuracy(scores) <= 1
+    ((2, 2), True)
+    """
+    if score not in SCORES:
+        raise ValueError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.{suggestion(str(score), SCORES)}")
+    if score == "prefix" and has_sentence_tokens(model.config):
+        raise ValueError("`score` prefix is for models without sentence tokens: take spans or difference for DEPTH.")
+    check_least(1, span_length=span_length, batch_size=batch_size)
+    encoded = encode_documents(tokenizer, pairs)
+    of_sentences = [blanks for good, bad in encoded for blanks in _blanks(score, good, bad, span_length)]
+    blanks = [blank for own in of_sentences for blank in own]
+    found = fill_log_probabilities(model, tokenizer, blanks, batch_size, has_sentinel=score != "prefix")
+    owners = np.repeat(np.arange(len(of_sentences)), [len(own) for own in of_sentences])
+    return np.bincount(owners, found, minlength=len(of_sentences)).reshape(-1, 2)
+
+
+def _blanks(score: str, good: list[int], bad: list[int], span_length: int) -> list[list[Blank]]:
+    """The blanks of the right sentence and of the wrong one."""
+    if score == "spans":
+        return [
+            [(ids[:i], ids[i : i + span_length], ids[i + span_length :]) for i in range(0, len(ids), span_length)]
+            for ids in (good, bad)
+        ]
+    start = len(os.path.commonprefix([good, bad]))
+    end = len(os.path.commonprefix([good[start:][::-1], bad[start:][::-1]])) if score == "difference" else 0
+    return [[(ids[:start], ids[start : len(ids) - end], ids[len(ids) - end :])] for ids in (good, bad)]
+
+
+def fill_log_probabilities(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    blanks: Sequence[Blank],
+    batch_size: int = 64,
+    has_sentinel: bool = True,
+) -> list[float]:
+    """
+    The log-probability of what fills each blank, with its end, in nats.
+
+    The encoder reads `before <extra_id_0> behind </s>`, and the target is `<extra_id_0> filling </s>`; of a DEPTH
+    model `<eosen> <sent_0> before <extra_id_0> behind <eosen> </s>` and `<sent_0> <extra_id_0> filling <eosen> </s>`.
+
+    Args:
+        model (`PreTrainedModel`), tokenizer (`PreTrainedTokenizerBase`): see [`score_minimal_pairs`].
+        blanks (`Sequence[tuple]`): token ids before each blank, those that fill it, and those behind it.
+        batch_size (`int`, *optional*, defaults to 64): blanks of one forward pass.
+        has_sentinel (`bool`, *optional*, defaults to `True`):
+            Whether a sentinel stands for the blank, and before its filling. Without, the model goes on with the text.
+
+    Returns:
+        `list[float]`: one for each blank.
+
+    Raises:
+        `ValueError`: if model and tokenizer do not fit each other.
+        `FloatingPointError`: if one is not finite.
+    """
+    check_sentence_tokens(model, tokenizer)
+    rows = _rows(model, tokenizer, blanks, has_sentinel)
+    results = [0.0] * len(rows)
+    with evaluating(model):
+        for places in batches_by_length([[*source, *target] for source, target in rows], batch_size):
+            batch = padded([rows[place][0] for place in places], tokenizer, model.device)
+            targets = padded([rows[place][1] for place in places], tokenizer, model.device)
+            labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)  # (B, T)
+            batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+            logits = model(**batch, use_cache=False).logits.float()  # (B, T, V)
+            losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
+            for place, loss in zip(places, losses.sum(1).tolist(), strict=True):
+                results[place] = -loss
+    if not np.isfinite(results).all():
+        raise not_finite("The log-probability of a sentence", model)
+    return results
+
+
+def _rows(model, tokenizer, blanks: Sequence[Blank], has_sentinel: bool) -> list[tuple[list[int], list[int]]]:
+    """What the encoder reads, and what the decoder writes."""
+    eos = tokenizer.eos_token_id
+    sentinel = [int(sentinel_token_ids(tokenizer)[0])] if has_sentinel else []
+    rows = [([*before, *sentinel, *behind], [*sentinel, *filling]) for before, filling, behind in blanks]
+    if not has_sentence_tokens(model.config):
+        return [([*source, eos], [*target, eos]) for source, target in rows]
+    first, eosen = int(sentence_token_ids(tokenizer)[0]), eosen_token_id(tokenizer)
+    return [([eosen, first, *source, eosen, eos], [first, *target, eosen, eos]) for source, target in rows]
+
+
+def pair_accuracy(scores: np.ndarray) -> float:
+    """
+    The share of pairs whose right sentence is the likelier one; a tie counts one half.
+
+    Args:
+        scores (`np.ndarray` of shape `(num_pairs, 2)`): from [`score_minimal_pairs`].
+
+    >>> pair_accuracy(np.array([[-1.0, -2.0], [-3.0, -2.0], [-1.0, -1.0]]))
+    0.5
+    """
+    good, bad = np.asarray(scores).T
+    return float(np.mean((good > bad) + 0.5 * (good == bad)))
+
+
+def babylm_predictions(tasks: Mapping[str, Sequence[Pair]], scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """
+    The likelier sentence of each pair as BabyLM's evaluation pipeline writes it to `predictions.json`; of a tie the
+    wrong one.
+
+    Args:
+        tasks (`Mapping`): from [`read_minimal_pairs`].
+        scores (`Mapping[str, np.ndarray]`): those of each task.
+
+    >>> babylm_predictions({"agreement": [("It is.", "It are.")]}, {"agreement": np.array([[-1.0, -2.0]])})
+    {'agreement': {'predictions': [{'id': 'agreement_0', 'pred': 'It is.'}]}}
+    """
+    return {
+        name: {
+            "predictions": [
+                {"id": f"{name}_{number}", "pred": good if good_score > bad_score else bad}
+                for number, ((good, bad), (good_score, bad_score)) in enumerate(zip(pairs, scores[name], strict=True))
+            ]
+        }
+        for name, pairs in tasks.items()
+    }
