@@ -4,12 +4,11 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from inspect import get_annotations, isdatadescriptor
 from itertools import islice
 from typing import Any, ClassVar
 
-import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -18,7 +17,7 @@ from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .files import check_text_column, without_format
 from .metadata import METADATA_IDS, MetadataEncoder, check_metadata_columns
 from .mixture import DocumentMixture, MixtureDataset, MixtureStream, mix_examples, naming_source
-from .packing import PER_EXAMPLE, LengthBounds, PackedPreprocessor
+from .packing import LengthBounds, PackedPreprocessor
 from .preprocessing import (
     DepthPreprocessor,
     NoExamplesError,
@@ -36,8 +35,6 @@ SPLITS = ("train", "validation", "test")
 
 # A stream to train on is judged by so many of its first examples, before anything is trained.
 STREAM_CHECK_EXAMPLES = 1000
-# The share of real tokens in packed rows is that of so many rows, at equal distances.
-MEASURED_ROWS = 500
 PACKING_SETTINGS = ("packing", "packed_source_length", "packed_target_length")
 METADATA_SETTINGS = ("metadata_columns", "metadata_probability", "max_metadata_length")
 
@@ -57,6 +54,17 @@ def summed_statistics(statistics: Iterable[Statistics]) -> Statistics:
 def without_waiting(desc: str) -> Iterator[None]:
     """Stands for `main_process_first` where there is one process."""
     yield
+
+
+def _check_splits(corpus: Any, limits: Mapping[str, int | None]) -> None:
+    if not isinstance(corpus, Mapping):
+        raise ValueError(
+            f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one data "
+            "set by `objective.prepare(documents)`."
+        )
+    unknown = [split for split in limits if split not in SPLITS]
+    if unknown:
+        raise ValueError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
 
 
 @dataclass
@@ -120,16 +128,14 @@ class Objective(ABC):
 
     def _check_settings(self) -> None:
         """Stop on a subclass whose settings are no fields: they would be left out without a word."""
-        defaults = {item.name: item.default for item in fields(self) if item.default is not MISSING}
-        annotations = {}
+        given = []
         for kind in type(self).__mro__:
-            annotations |= get_annotations(kind) if issubclass(kind, Objective) else {}
-        given = [name for name, annotation in annotations.items() if "ClassVar" not in str(annotation)]
-        given = [name for name in given if name not in (*get_annotations(Objective), *self.__dataclass_fields__)]
-        for name, default in defaults.items():
-            value = getattr(type(self), name, default)
-            if value is not default and not isdatadescriptor(value):  # a property, or of `@dataclass(slots=True)`
-                given.append(name)
+            annotations = get_annotations(kind) if issubclass(kind, Objective) and kind is not Objective else {}
+            given += [name for name, annotation in annotations.items() if "ClassVar" not in str(annotation)]
+        given = [name for name in given if name not in self.__dataclass_fields__]
+        for item in fields(self):  # a new default without a type
+            value = getattr(type(self), item.name, item.default)
+            given += [item.name] if value is not item.default and not isdatadescriptor(value) else []
         if given:
             raise TypeError(
                 f"The setting `{given[0]}` of {type(self).__name__} is no field, and would be left out: put "
@@ -316,8 +322,7 @@ class Objective(ABC):
         preprocessor = self.training_preprocessor(text_column) if packing else self.preprocessor(text_column)
         examples = self._prepare(documents, preprocessor, max_samples, num_proc, overwrite_cache, desc)
         if isinstance(examples, Dataset):
-            self.report(dataset_statistics(examples, self.tokenizer.unk_token_id), "prepared")
-            self._report_examples(examples, "prepared")
+            self._reported(examples, "prepared")
         return examples
 
     def _prepare(
@@ -337,16 +342,11 @@ class Objective(ABC):
         number = len(documents)
         if max_samples is not None and not self.pack_examples:
             number = min(max_samples, number)
+        settings = {"num_proc": num_proc, "overwrite_cache": overwrite_cache, "desc": desc}
         while True:
             try:
-                examples = prepare_dataset(
-                    documents.select(range(number)),
-                    preprocessor,
-                    num_proc=num_proc,
-                    overwrite_cache=overwrite_cache,
-                    desc=desc,
-                    min_sentences=self.min_sentences,
-                )
+                some = documents.select(range(number))
+                examples = prepare_dataset(some, preprocessor, min_sentences=self.min_sentences, **settings)
             except NoExamplesError:
                 if number == len(documents):
                     raise
@@ -390,24 +390,17 @@ class Objective(ABC):
             seed, shuffle_buffer_size, whole_shards: of a stream to train on, see [`ExampleStream`].
 
         Returns:
-            The prepared splits, and the [`dataset_statistics`] of those whose length is known; of a mixture their sums
-            and those of each source, such as `"novels train"`.
+            The prepared splits, and the [`dataset_statistics`] of those whose length is known, also those of each
+            source of a mixture, such as `"novels train"`.
 
         Raises:
             `ValueError`: as [`prepare`], or if the training examples have nothing to learn from.
         """
-        if not isinstance(corpus, Mapping):
-            raise ValueError(
-                f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one "
-                "data set by `objective.prepare(documents)`."
-            )
         limits = max_samples or {}
-        unknown = [split for split in limits if split not in SPLITS]
-        if unknown:
-            raise ValueError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
+        _check_splits(corpus, limits)
         data, statistics = {}, {}
 
-        def prepared(
+        def prepare(
             split: str, documents: Documents, text_column: str, whole_shards: bool, source: str = ""
         ) -> Dataset | ExampleStream:
             if isinstance(documents, IterableDataset) and split == "train" and limits.get(split) is None:
@@ -415,33 +408,28 @@ class Objective(ABC):
             # Metrics of evaluation are means over examples, and `generate()` takes one per row.
             preprocessor = (self.training_preprocessor if split == "train" else self.preprocessor)(text_column)
             title = f"{source} {split}".lstrip()
+            settings = (limits.get(split), num_proc, overwrite_cache, f"Preparing {title}")
             with main_process_first(desc=f"preparing the {title} split"):
-                examples = self._prepare(
-                    documents, preprocessor, limits.get(split), num_proc, overwrite_cache, f"Preparing {title}"
-                )
+                examples = self._prepare(documents, preprocessor, *settings)
                 if isinstance(examples, IterableDataset):
                     examples = self._in_memory(examples, split, preprocessor)
-            statistics[title] = dataset_statistics(examples, self.tokenizer.unk_token_id)
-            self.report(statistics[title], split)
-            self._report_examples(examples, split)
+            statistics[title] = self._reported(examples, split)
             return examples
 
         for split, documents in corpus.items():
             if not isinstance(documents, DocumentMixture):
-                data[split] = prepared(split, documents, text_column, whole_shards)
+                data[split] = prepare(split, documents, text_column, whole_shards)
                 continue
-            parts = {}
+            data[split] = {}
             for name, source in documents.sources.items():
                 logger.info(f"{split}, source {name!r}:")
                 with naming_source(name):
-                    parts[name] = prepared(split, documents[name], source.text_column, source.is_remote, name)
-            data[split] = parts
+                    data[split][name] = prepare(split, documents[name], source.text_column, source.is_remote, name)
+            counts = [statistics[f"{name} {split}"] for name in data[split] if f"{name} {split}" in statistics]
+            statistics |= {split: summed_statistics(counts)} if counts else {}
             if split == "train":
-                data[split] = mix_examples(parts, documents.mixing, seed)
+                data[split] = mix_examples(data[split], documents.mixing, seed)
                 logger.info(f"{split}: {data[split].description}")
-            counts = [statistics[f"{name} {split}"] for name in parts if f"{name} {split}" in statistics]
-            if counts:
-                statistics[split] = summed_statistics(counts)
         return data, statistics
 
     def _endless(
@@ -451,15 +439,19 @@ class Objective(ABC):
         documents = without_format(documents)
         check_text_column(documents, text_column)
         check_metadata_columns(documents, self.metadata_columns, text_column)
-        stream = ExampleStream(
-            documents, self.training_preprocessor(text_column), self.min_sentences, seed, buffer_size, whole_shards
-        )
-        first = Dataset.from_list(list(islice(stream.one_pass(), STREAM_CHECK_EXAMPLES)), stream.preprocessor.features)
+        preprocessor = self.training_preprocessor(text_column)
+        stream = ExampleStream(documents, preprocessor, self.min_sentences, seed, buffer_size, whole_shards)
+        first = Dataset.from_list(list(islice(stream.one_pass(), STREAM_CHECK_EXAMPLES)), preprocessor.features)
         kind = "rows" if self.packing else "examples"
         logger.info(f"train: a stream, of which these are the first {len(first):,} {kind}")
-        self.report(dataset_statistics(first, self.tokenizer.unk_token_id), "train")
-        self._report_examples(first.with_format("numpy"), "train")
+        self._reported(first.with_format("numpy"), "train")
         return stream
+
+    def _reported(self, examples: Dataset, split: str) -> Statistics:
+        """The statistics of prepared examples, which are in numpy format; they are logged and checked."""
+        statistics = dataset_statistics(examples, self.tokenizer.unk_token_id)
+        self.report(statistics, split)
+        return statistics
 
     def report(self, statistics: Statistics, split: str) -> None:
         """
@@ -482,39 +474,6 @@ class Objective(ABC):
             logger.warning(
                 f"No example of the {split} data has metadata: {', '.join(self.metadata_columns)} are empty."
             )
-
-    def real_token_shares(self, rows: Dataset) -> dict[str, float]:
-        """
-        How much of packed rows is no padding, as the collator corrupts them in the first epoch.
-
-        Args:
-            rows: from [`prepare`] with `packing`.
-
-        Returns:
-            `dict[str, float]`: `source`, the share of the `packed_source_length` tokens of a row, and `target`, that
-            of `packed_target_length`; of many rows, those of a sample.
-        """
-        indices = np.unique(np.linspace(0, len(rows) - 1, MEASURED_ROWS).astype(int))
-        collator, num_source, num_target = self.collator(), 0, 0
-        for start in range(0, len(indices), 50):
-            batch = collator([rows[int(index)] for index in indices[start : start + 50]])
-            num_source += int((batch["encoder_segment_ids"] > 0).sum())
-            num_target += int((batch["decoder_segment_ids"] > 0).sum())
-        return {
-            "source": num_source / (len(indices) * self.packed_source_length),
-            "target": num_target / (len(indices) * self.packed_target_length),
-        }
-
-    def _report_examples(self, examples: Dataset, split: str) -> None:
-        """Log what is measured on prepared examples, which are in numpy format, beside their statistics."""
-        if f"input_ids{PER_EXAMPLE}" not in examples.column_names:
-            return
-        shares = self.real_token_shares(examples)
-        logger.info(
-            f"{split}: packed rows of {self.packed_source_length:,} source and {self.packed_target_length:,} target "
-            f"tokens, of which {shares['source']:.1%} and {shares['target']:.1%} are real, the rest padding; a batch "
-            "is padded to its longest row only"
-        )
 
     def _in_memory(self, examples: IterableDataset, split: str, preprocessor: Preprocessor) -> Dataset:
         features = preprocessor.features

@@ -1,5 +1,6 @@
 """Where the text comes from: files, the Hub, or Python's own documentation."""
 
+import contextlib
 import glob
 import hashlib
 import logging
@@ -16,6 +17,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
+from ..suggestions import listed
 from .files import (
     Files,
     check_files_named,
@@ -36,6 +38,7 @@ from .sentences import get_sentence_splitter
 logger = logging.getLogger(__name__)
 
 Documents = Dataset | IterableDataset
+SPLITS = ("train", "validation", "test")
 
 # Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
 HELD_OUT_PERCENTAGE = 5
@@ -75,48 +78,35 @@ def load_corpus(
     installed_packages: bool = False,
 ) -> DatasetDict | IterableDatasetDict | dict[str, DocumentMixture]:
     """
-    Load documents to pre-train on. Without any source, they are what every CPython has: its language reference, and
-    the docstrings of its standard library, about a megabyte of prose. With `installed_packages` there are some eleven
-    megabytes more.
+    Load documents to pre-train on; without any source, about a megabyte of prose that every CPython has: its language
+    reference and the docstrings of its standard library.
 
     Args:
-        dataset_name (`str`, *optional*): a data set on the Hub, or a folder, as for `datasets.load_dataset`. Of text
-            files, that takes each line for a document: name them by `train_file` if blank lines separate them.
-        dataset_config_name (`str`, *optional*): the configuration of that data set.
-        train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs:
-            txt, json, jsonl, csv, parquet, or the .gz of one of these, in UTF-8. Blank lines separate the documents of
-            a text file; in a file without any, each line is a document. The files of a split must be of one kind.
+        dataset_name, dataset_config_name, cache_dir, token, revision (`str`, *optional*): as for
+            `datasets.load_dataset`, which takes each line of a text file for a document.
+        train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs, of one
+            kind in each split, see [`load_files`].
         text_column (`str`, defaults to `"text"`): the column that holds the documents (`"text"` for text files).
         streaming (`bool`, defaults to `False`): read the documents while training instead of before.
         validation_split_percentage (`float`, defaults to 5): without validation data, the share of the training
-            documents to set apart for validation, at least one document; 0 for none. They are chosen by their text,
-            see [`hold_out`].
+            documents to set apart for validation, see [`hold_out`]; 0 for none.
         split_seed (`int`, defaults to 42): of that choice. A run's `seed` has no part in it.
-        cache_dir, token, revision (`str`, *optional*): as for `datasets.load_dataset`.
         split (`str`, *optional*): train on this split of the data set, or, unless it is streamed, on a part of it such
             as `"train[:10%]"`, and read no other one.
-        dataset_mixture (`Sequence`, *optional*): instead of one source several, each as a mapping with `name`,
-            `weight` and what says where its documents are, see [`MixtureSource`] and [`read_sources`].
+        dataset_mixture (`Sequence`, *optional*): several sources instead of one, see [`read_sources`].
         mixture_temperature, mixture_stopping_strategy (*optional*): how they are mixed, see [`Mixing`].
         installed_packages (`bool`, defaults to `False`): without any source, read the docstrings of numpy, torch and
-            the other packages that hf_depth requires, too. That takes minutes once; then they are kept.
+            other packages, too: eleven megabytes more. That takes minutes once; then they are kept.
 
     Returns:
-        `DatasetDict` or, if `streaming`, `IterableDatasetDict`: a dictionary with the splits `"train"`, `"validation"`
-        and `"test"`, those of them that there are. Each example of a split is one document. With `dataset_mixture`
-        a split is a [`DocumentMixture`], a dictionary with the documents of each source.
+        A dictionary with the splits `"train"`, `"validation"` and `"test"`, those of them that there are. Each row is
+        one document. With `dataset_mixture`, a split is a [`DocumentMixture`] with the documents of each source.
 
     Raises:
-        `ValueError`: if a file is empty, of an unknown kind or not UTF-8, or both trained on and held out, or a column
-            is missing or holds no text, or there are too few documents to set some apart, or an argument would have no
-            effect beside the others. The message names the argument, the file, the line and the remedy.
+        `ValueError`: naming the argument, the file, the line and the remedy.
         `FileNotFoundError`: if there is no such file.
 
-    Example:
-
     >>> import tempfile
-    >>> from pathlib import Path
-    >>> from hf_depth.data.corpus import load_corpus
     >>> folder = tempfile.TemporaryDirectory()
     >>> file = Path(folder.name, "texts.txt")
     >>> _ = file.write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
@@ -126,55 +116,27 @@ def load_corpus(
     """
     if not 0 <= validation_split_percentage < 100:
         raise ValueError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
-    named = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
-    check_files_named(named | {"dataset_name": dataset_name})
     files = {"train": train_file, "validation": validation_file, "test": test_file}
-    files = {name: file_names(names) for name, names in files.items() if names}
+    check_files_named({f"{name}_file": value for name, value in files.items()} | {"dataset_name": dataset_name})
+    files = {name: file_names(value) for name, value in files.items() if value}
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}
     mixing = {"temperature": mixture_temperature, "stopping_strategy": mixture_stopping_strategy}
-    _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing)
+    _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing, installed_packages)
+    reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
     if dataset_mixture is not None:
-        shared = {"text_column": text_column, "streaming": streaming, "split_seed": split_seed}
-        shared |= {"cache_dir": cache_dir, "token": token, "validation_split_percentage": validation_split_percentage}
-        return _load_mixture(dataset_mixture, mixing, shared)
-    if installed_packages and (dataset_name or files):
-        raise ValueError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
+        holding_out = {"validation_split_percentage": validation_split_percentage, "split_seed": split_seed}
+        return _load_mixture(dataset_mixture, mixing, reading | holding_out | {"token": token})
     if dataset_name:
-        check_folder_name("dataset_name", dataset_name)
-        _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
-        options = {"cache_dir": cache_dir, "token": token, "revision": revision, "streaming": streaming}
-        corpus = _load_named(dataset_name, dataset_config_name, split, options)
+        corpus = _load_named(dataset_name, **reading, **of_hub, token=token)
     elif files:
-        _check_files(files)
-        corpus = {
-            split: load_files(f"{split}_file", files[split], streaming, cache_dir, text_column) for split in files
-        }
+        corpus = _load_splits(files, **reading)
     else:
-        documents = _python_documents(cache_dir, find_packages() if installed_packages else {})
-        corpus = {"train": documents.to_iterable_dataset() if streaming else documents}
-    for name, documents in corpus.items():
-        try:
-            check_text_column(documents, text_column)
-            if dataset_name:
-                _report_lines(dataset_name, name, documents)
-        except ValueError as error:
-            if str(error).startswith(f"`{name}_file`"):  # of a stream, with the file and the line
-                raise
-            source = f"`dataset_name` {dataset_name!r}" if dataset_name else f"`{name}_file` {files.get(name)}"
-            reason = "it has a file without rows." if _has_no_rows(error) else error
-            raise ValueError(f"{source}, {name} split: {reason}") from error
-        if files and isinstance(documents, Dataset) and documents.data.column(text_column).null_count:
-            logger.warning(
-                f"`{name}_file`: {documents.data.column(text_column).null_count:,} of {len(documents):,} rows have no "
-                f"{text_column!r}, or null. They are left out."
-            )
+        corpus = _load_python_text(streaming, cache_dir, installed_packages)
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
         corpus |= hold_out(corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column)
-    if streaming:
-        return IterableDatasetDict(corpus)
-    for name, documents in corpus.items():
+    for name, documents in corpus.items() if not streaming else ():
         logger.info(f"{name}: {len(documents):,} documents")
-    return DatasetDict(corpus)
+    return IterableDatasetDict(corpus) if streaming else DatasetDict(corpus)
 
 
 def _check_one_source(
@@ -183,57 +145,117 @@ def _check_one_source(
     mixture: Any,
     of_hub: Mapping[str, str | None],
     mixing: Mapping[str, Any],
+    installed_packages: bool,
 ) -> None:
     """Stop on arguments that would have no part in what is loaded."""
     given = [name for name, value in of_hub.items() if value is not None]
-    if mixture is not None:
-        others = ["dataset_name"] * bool(dataset_name) + [f"{name}_file" for name in files]
-        if others:
-            raise ValueError(
-                f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture."
-            )
-        if given:
-            raise ValueError(
-                f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: give it to a source of "
-                "the mixture."
-            )
-        return
-    if Mixing(**mixing) != Mixing():
+    others = ["dataset_name"] * bool(dataset_name) + [f"{name}_file" for name in files]
+    if mixture is not None and others:
+        raise ValueError(
+            f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture."
+        )
+    if mixture is not None and given:
+        raise ValueError(
+            f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: give it to a source of the "
+            "mixture."
+        )
+    if mixture is None and Mixing(**mixing) != Mixing():
         raise ValueError(
             "`mixture_temperature` and `mixture_stopping_strategy` are for `dataset_mixture`, which is missing."
         )
     if dataset_name and files:
         raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
-    if given and not dataset_name:
+    if given and mixture is None and not dataset_name:
         raise ValueError(f"`{given[0]}` is for `dataset_name`, which is missing.")
     if of_hub["revision"] is not None and Path(dataset_name or "").is_dir():
         raise ValueError(
             f"`revision` {of_hub['revision']!r} is of a data set on the Hub, but `dataset_name` {dataset_name!r} is a "
             "folder: leave it out."
         )
+    if installed_packages and others:
+        raise ValueError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
 
 
-def _check_files(files: Mapping[str, list[str]]) -> None:
+def _load_mixture(mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:
+    """The splits of a mixture, from what [`load_corpus`] reads of each source; `shared` are its other arguments."""
+    sources = read_sources(mixture)
+    weights = {source.name: source.weight for source in sources if source.weight is not None}
+    settings = Mixing(weights or None, **mixing)
+    if shared["streaming"]:
+        settings.check_streams()
+    for source in sources:  # of its own files, `load_corpus` sees to it
+        others = [item for other in sources if other is not source for item in other.files.items()]
+        with naming_source(source.name):
+            check_held_out(source.files.get("train_file", ()), [item for item in others if item[0] != "train_file"])
+    splits: dict[str, dict[str, Documents]] = {}
+    for source in sources:
+        given = {item.name: getattr(source, item.name) for item in fields(source)}
+        given = {name: value for name, value in given.items() if value is not None and name not in ("name", "weight")}
+        with naming_source(source.name):
+            for split, documents in load_corpus(**{**shared, **given}).items():
+                splits.setdefault(split, {})[source.name] = documents
+    return {
+        split: DocumentMixture(documents, sources, settings, shared["text_column"])
+        for split, documents in splits.items()
+    }
+
+
+def _load_named(
+    dataset_name: str,
+    dataset_config_name: str | None,
+    text_column: str,
+    split: str | None,
+    **options: Any,
+) -> dict[str, Documents]:
+    """The splits of a data set on the Hub, or of a folder."""
+    source = f"`dataset_name` {dataset_name!r}"
+    if os.path.isfile(dataset_name):
+        raise ValueError(f"{source} is a file. Name it by `train_file`.")
+    check_folder_name("dataset_name", dataset_name)
+    _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
+    with _naming(source):
+        loaded = load_dataset(dataset_name, dataset_config_name, split=split, **options)
+        if split is None and "train" not in loaded:
+            raise ValueError(f"there is no split 'train', only {listed(loaded)}.")
+    splits = {"train": loaded} if split is not None else {name: loaded[name] for name in SPLITS if name in loaded}
+    for name, documents in splits.items():
+        with _naming(f"{source}, {name} split"):
+            check_text_column(documents, text_column)
+            _report_lines(f"{source}, {name} split", dataset_name, documents)
+    return splits
+
+
+def _load_splits(
+    files: Mapping[str, list[str]], text_column: str, streaming: bool, cache_dir: str | None
+) -> dict[str, Documents]:
+    """The splits, from the files of each."""
     check_held_out(files.get("train", ()), [(f"{split}_file", files[split]) for split in files if split != "train"])
+    splits = {}
     for split, names in files.items():
-        _report_shards(f"{split}_file", find_files(f"{split}_file", names))
+        argument = f"{split}_file"
+        _report_shards(argument, find_files(argument, names))
+        splits[split] = load_files(argument, names, streaming, cache_dir, text_column)
+        with _naming(f"`{argument}` {names}"):
+            check_text_column(splits[split], text_column)
+        missing = 0 if streaming else splits[split].data.column(text_column).null_count
+        if missing:
+            logger.warning(
+                f"`{argument}`: {missing:,} of {len(splits[split]):,} rows have no {text_column!r}, or null. They are "
+                "left out."
+            )
+    return splits
 
 
-def _report_shards(argument: str, files: Sequence[str]) -> None:
-    """Warn of an incomplete copy, which may be meant: of large corpora often some shards only are downloaded."""
-    problem = shard_problem(files)
-    if problem:
-        logger.warning(f"`{argument}`: {problem}. If this is not meant, copy the files again, older ones removed.")
-
-
-def _python_documents(cache_dir: str | None, packages: Mapping[str, tuple[str, str]]) -> Dataset:
+def _load_python_text(streaming: bool, cache_dir: str | None, installed_packages: bool) -> dict[str, Documents]:
     """Python's own documentation, and that of packages. It takes some seconds to read, hence is kept on disk."""
     versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
-    arguments = {"folder": standard_library(), "packages": dict(packages), "versions": versions}
+    packages = find_packages() if installed_packages else {}
+    arguments = {"folder": standard_library(), "packages": packages, "versions": versions}
     try:
-        return Dataset.from_generator(_read_python_documents, gen_kwargs=arguments, cache_dir=cache_dir)
+        documents = Dataset.from_generator(_read_python_documents, gen_kwargs=arguments, cache_dir=cache_dir)
     except DatasetGenerationError as error:
         raise (error.__cause__ or error) from None
+    return {"train": documents.to_iterable_dataset() if streaming else documents}
 
 
 def _read_python_documents(
@@ -255,73 +277,35 @@ def python_text(with_packages: bool = False) -> str:
     return f"{PYTHON_TEXT} and that of installed packages: {versions}"
 
 
-def _load_mixture(mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:
-    """The splits of a mixture, from what [`load_corpus`] reads of each source; `shared` are its other arguments."""
-    sources = read_sources(mixture)
-    streaming = shared["streaming"]
-    weights = {source.name: source.weight for source in sources if source.weight is not None}
-    settings = Mixing(weights or None, **mixing)
-    if streaming:
-        settings.check_streams()
-    for source in sources:  # of its own files, `load_corpus` sees to it
-        others = [item for other in sources if other is not source for item in other.files.items()]
-        with naming_source(source.name):
-            check_held_out(source.files.get("train_file", ()), [item for item in others if item[0] != "train_file"])
-    splits: dict[str, dict[str, Documents]] = {}
-    for source in sources:
-        given = {
-            item.name: getattr(source, item.name) for item in fields(source) if item.name not in ("name", "weight")
-        }
-        given = {name: value for name, value in given.items() if value is not None}
-        with naming_source(source.name):
-            for split, documents in load_corpus(**{**shared, **given}).items():
-                splits.setdefault(split, {})[source.name] = documents
-    return {
-        split: DocumentMixture(documents, sources, settings, shared["text_column"])
-        for split, documents in splits.items()
-    }
-
-
-def _load_named(
-    name: str, config_name: str | None, split: str | None, options: dict[str, Any]
-) -> dict[str, Documents]:
-    if os.path.isfile(name):
-        raise ValueError(f"`dataset_name` {name!r} is a file. Name it by `train_file`.")
+@contextlib.contextmanager
+def _naming(source: str) -> Iterator[None]:
+    """Errors about bad input name where it is from, unless they name an argument already."""
     try:
-        loaded = load_dataset(name, config_name, split=split, **options)
+        yield
     except (ValueError, DatasetGenerationError) as error:
-        if _has_no_rows(error):
-            raise ValueError(f"`dataset_name` {name!r}: a split has no rows. Remove its empty files.") from error
-        if str(error).startswith("Bad split"):  # of a stream
-            raise ValueError(f"{error}. (What is streamed is a whole split: no part of one, no sum.)") from error
-        raise
-    if split is not None:
-        return {"train": loaded}
-    if "train" not in loaded:
-        raise ValueError(f"The data set {name!r} has no split 'train', but: {', '.join(map(repr, loaded))}.")
-    return {split: loaded[split] for split in ("train", "validation", "test") if split in loaded}
+        if str(error).startswith("`"):
+            raise
+        raise ValueError(f"{source}: {error.__cause__ or error}") from error
 
 
-def _has_no_rows(error: Exception) -> bool:
-    """Whether a builder of `datasets` has failed since there is nothing to read."""
-    message = f"{error} {error.__cause__}"
-    of_builders = ("corresponds to no data", "at least one example", "BatchSize must be greater than 0, got 0")
-    return any(part in message for part in of_builders)  # the last one of parquet
+def _report_shards(argument: str, files: Sequence[str]) -> None:
+    """Warn of an incomplete copy, which may be meant: of large corpora often some shards only are downloaded."""
+    problem = shard_problem(files)
+    if problem:
+        logger.warning(f"`{argument}`: {problem}. If this is not meant, copy the files again, older ones removed.")
 
 
-def _report_lines(dataset_name: str, split: str, documents: Documents) -> None:
+def _report_lines(source: str, folder: str, documents: Documents) -> None:
     """Warn where `datasets` made a document of each line of text files, although blank lines part their text."""
-    if documents.info.builder_name != "text":
-        return
-    lines = next(documents.iter(_CHECKED_LINES), {}).get("text", [])
+    lines = next(documents.iter(_CHECKED_LINES)).get("text", []) if documents.info.builder_name == "text" else []
     texts = [place for place, line in enumerate(lines) if line.strip()]
     are_lines = not any("\n" in line.strip() for line in lines)  # else they are paragraphs or files (`sample_by`)
     if texts and are_lines and texts[-1] - texts[0] >= len(texts):
-        example = f", such as '{dataset_name}/**/*.txt'" if os.path.isdir(dataset_name) else ""
+        example = f", such as '{folder}/**/*.txt'" if os.path.isdir(folder) else ""
         logger.warning(
-            f"`dataset_name` {dataset_name!r}, {split} split: `datasets` takes each line of these text files for a "
-            "document, although there are blank lines between them. If these separate the documents, name the files "
-            f"themselves by `train_file`, `validation_file` and `test_file`{example}."
+            f"{source}: `datasets` takes each line of these text files for a document, although there are blank lines "
+            "between them. If these separate the documents, name the files themselves by `train_file`, "
+            f"`validation_file` and `test_file`{example}."
         )
 
 
@@ -342,11 +326,8 @@ def describe_documents(
     What identifies the documents that [`load_corpus`] gives to train on, wherever their files are: what these hold,
     and how many of the documents are held out, which are none where there are validation data.
 
-    Args: of [`load_corpus`]. Without `streaming`, a data set of the Hub, or Python's documentation, is left to what is
-    prepared of it: that stays the same if nothing but a card has changed.
-
-    Returns:
-        `dict`: what is not known, as without a connection to the Hub, is `None`.
+    Without `streaming`, a data set of the Hub, or Python's documentation, is left to what is prepared of it: that
+    stays the same if nothing but a card has changed. What is not known, as without a connection, is `None`.
     """
     held_out = {"documents_held_out": f"{0 if validation_file else validation_split_percentage:g}%"}
     if train_file:
@@ -373,13 +354,7 @@ def describe_dataset(
 ) -> dict[str, list[str]] | list[str] | None:
     """
     What a data set holds, by the names of its splits: of a folder [`describe_file`] of the files, of the Hub the
-    commit; or of Python's own documentation the versions.
-
-    Args:
-        dataset_name, dataset_config_name, cache_dir, revision, installed_packages: as for [`load_corpus`].
-
-    Returns:
-        `None` if it is not known, as without a connection to the Hub.
+    commit; or of Python's own documentation the versions. `None` if it is not known, as without a connection.
     """
     if dataset_name is None:
         return _describe_python(installed_packages)

@@ -1,8 +1,15 @@
 """
 Noise functions for pre-training: pure numpy, a whole batch per call, no Python loop over tokens or examples.
 
-Inputs and outputs are ragged batches, see [`ragged`](ragged.py). "Tokens" are those of the text; special tokens are
-called by their names, and are never masked. Randomness comes in as an [`ExampleRandom`].
+"Tokens" are those of the text; special tokens are called by their names, and are never masked. All functions take
+
+- `token_ids` (`np.ndarray` of int64): the tokens of all examples, one after the other;
+- `lengths` (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2; or, for DEPTH,
+  `sentence_lengths` (`np.ndarray` of shape `(num_sentences.sum(),)`, int64), tokens per sentence, at least 1, and
+  `num_sentences` (`np.ndarray` of shape `(batch_size,)`, int64), sentences per example;
+- `special_ids` ([`SpecialIds`]) and `random` ([`ExampleRandom`] of these examples);
+
+and return inputs and targets, each as a [ragged batch](ragged.py) `(values, lengths)`.
 """
 
 from typing import NamedTuple
@@ -10,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .example_random import Draw, ExampleRandom
-from .noise_lengths import MAX_UNIT_LENGTH, depth_most_spans, depth_noise_counts, noise_counts
+from .noise_lengths import MAX_UNIT_LENGTH, depth_most_spans, depth_noise_counts
 from .noise_spans import random_spans, unit_spans
 from .ragged import Ragged, copy_runs, run_positions, run_starts
 
@@ -24,39 +31,6 @@ class SpecialIds(NamedTuple):
     eosen: int = -1  # `<eosen>`
 
 
-def corrupt_t5(
-    token_ids: np.ndarray,
-    lengths: np.ndarray,
-    noise_density: float,
-    mean_noise_span_length: float,
-    special_ids: SpecialIds,
-    random: ExampleRandom,
-) -> tuple[Ragged, Ragged]:
-    """
-    T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans.
-
-    An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
-    the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
-    of masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the
-    text, as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
-
-    Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
-        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, `</s>` included; at least 2 others.
-        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
-        special_ids ([`SpecialIds`]): the sentinels are used in their order in every example.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        Inputs and targets, each as a ragged batch `(values, lengths)`.
-
-    Raises:
-        `ValueError`: if an example has more spans than there are sentinels.
-    """
-    counts = noise_counts(lengths, noise_density, mean_noise_span_length)
-    return mask_spans(token_ids, lengths, *counts, special_ids, random)
-
-
 def mask_spans(
     token_ids: np.ndarray,
     lengths: np.ndarray,
@@ -66,17 +40,17 @@ def mask_spans(
     random: ExampleRandom,
 ) -> tuple[Ragged, Ragged]:
     """
-    [`corrupt_t5`] with other numbers of masked tokens and spans for every example.
+    T5 span corruption: in the input a sentinel replaces every masked span, the target lists sentinels and spans. The
+    sentinels are used in their order in every example.
+
+    An example may hold several documents with `</s>` between them, which is not masked. If a masked span reaches into
+    the next document, its `</s>` stands behind the sentinel (before it, if the span is the last one): so the numbers
+    of masked tokens and of spans, and both lengths, are those of any other example. A single span is the end of the
+    text, as in prefix language modelling, and `</s>` stands in the target where it stands in the text.
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
-        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
-        num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`, int64): see [`random_spans`].
-        special_ids ([`SpecialIds`]): the sentinels are used in their order in every example.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        Inputs and targets, each as a ragged batch `(values, lengths)`.
+        num_noise, num_spans (`np.ndarray` of shape `(batch_size,)`, int64): masked tokens and spans of each example,
+            such as [`noise_counts`].
 
     Raises:
         `ValueError`: if an example has more spans than there are sentinels.
@@ -94,59 +68,37 @@ def mask_spans(
         token_ids, kept = _place_separators(token_ids, lengths, is_separator, kept, noise, num_spans)
     else:
         kept, noise = random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
-    sentinels = special_ids.sentinels[run_positions(num_spans)]  # (num_spans.sum(),)
-    # The last span of an example has room for `</s>` behind it.
-    is_last = np.zeros(len(kept), bool)  # (num_spans.sum(),)
-    is_last[np.cumsum(num_spans) - 1] = True
-    inputs, targets = _replace_noise(token_ids, kept, noise, sentinels, rooms=(is_last, is_last))
-    input_lengths, target_lengths = lengths - num_noise + num_spans + 1, num_noise + num_spans + 1
-    inputs[np.cumsum(input_lengths) - 1] = special_ids.eos
-    targets[np.cumsum(target_lengths) - 1] = special_ids.eos
-    return (inputs, input_lengths), (targets, target_lengths)
+    last = np.cumsum(num_spans) - 1  # (batch_size,)
+    return _closed(token_ids, lengths, (kept, noise), (num_noise, num_spans), (last, last), special_ids)
 
 
 def mask_units(
     token_ids: np.ndarray,
     lengths: np.ndarray,
     units: Ragged,
-    noise_density: float,
-    mean_noise_span_length: float,
+    num_noise: np.ndarray,
+    num_spans: np.ndarray,
     special_ids: SpecialIds,
     random: ExampleRandom,
 ) -> tuple[Ragged, Ragged]:
     """
-    [`corrupt_t5`] that masks whole units, see [`unit_spans`].
+    [`mask_spans`] that masks whole units, see [`unit_spans`].
 
     Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
-        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
         units (`Ragged`): tokens per unit, and units per example.
-        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
-        special_ids ([`SpecialIds`]): the sentinels are used in their order in every example.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        Inputs and targets, each as a ragged batch `(values, lengths)`.
+        num_noise, num_spans: the most spans, and about as many masked tokens.
 
     Raises:
         `ValueError`: if an example can have more spans than there are sentinels.
     """
-    num_noise, num_spans = noise_counts(lengths, noise_density, mean_noise_span_length)
     _check_enough_sentinels(num_spans, special_ids)
     kept, noise, num_pieces = unit_spans(*units, num_noise, num_spans, random)
     first_pieces = run_starts(num_pieces)  # (batch_size,)
-    spans = np.flatnonzero(noise)  # (num_spans.sum(),)
     num_spans = np.add.reduceat(noise > 0, first_pieces, dtype=np.int64)  # (batch_size,)
     num_noise = np.add.reduceat(noise, first_pieces)  # (batch_size,)
-    # Room for `</s>` behind the last piece of the input, and behind the last span of the target.
-    rooms = np.zeros((2, len(noise)), bool)
-    rooms[0, np.cumsum(num_pieces) - 1] = True
-    rooms[1, spans[np.cumsum(num_spans) - 1]] = True
-    inputs, targets = _replace_noise(token_ids, kept, noise, special_ids.sentinels[run_positions(num_spans)], rooms)
-    input_lengths, target_lengths = lengths - num_noise + num_spans + 1, num_noise + num_spans + 1
-    inputs[np.cumsum(input_lengths) - 1] = special_ids.eos
-    targets[np.cumsum(target_lengths) - 1] = special_ids.eos
-    return (inputs, input_lengths), (targets, target_lengths)
+    last_spans = np.flatnonzero(noise)[np.cumsum(num_spans) - 1]  # (batch_size,)
+    last = np.cumsum(num_pieces) - 1, last_spans
+    return _closed(token_ids, lengths, (kept, noise), (num_noise, num_spans), last, special_ids)
 
 
 def split_prefix(
@@ -155,15 +107,6 @@ def split_prefix(
     """
     Prefix language modelling: cut every example between two tokens, all places being equally likely. The input is the
     part before, the target the part after.
-
-    Args:
-        token_ids (`np.ndarray` of shape `(lengths.sum(),)`, int64): tokens of all examples.
-        lengths (`np.ndarray` of shape `(batch_size,)`, int64): tokens per example, at least 2.
-        special_ids ([`SpecialIds`]): `</s>` ends inputs and targets.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        Inputs and targets, each as a ragged batch `(values, lengths)`.
     """
     # From 1 to length - 1.
     prefix_lengths = 1 + (random.uniform(Draw.PREFIX) * (lengths - 1)).astype(np.int64)  # (batch_size,)
@@ -188,20 +131,13 @@ def split_depth_prefix(
     by its sentence token and `<eosen>`, and then goes on with the sentences that follow, as a whole.
 
     So the target has the form of that of [`corrupt_depth`]: nothing of the first sentences is masked, and all of the
-    others is. The order of what the model reads is to be found before the text is continued. The sentences that follow
-    have the sentence tokens that the input has not, in the order of their ids: a model can know which comes next,
-    whereas randomly drawn ones would be a loss from which nothing can be learnt.
+    others is. The order of what the model reads is to be found before the text is continued. Inputs use a random draw
+    of sentence tokens, without replacement. The sentences that follow have those that the input has not, in the order
+    of their ids: a model can know which comes next, whereas from randomly drawn ones nothing can be learnt.
 
     Args:
-        token_ids (`np.ndarray` of shape `(sentence_lengths.sum(),)`, int64): tokens of all examples.
-        sentence_lengths (`np.ndarray` of shape `(num_sentences.sum(),)`, int64): tokens per sentence, at least 1.
-        num_sentences (`np.ndarray` of shape `(batch_size,)`, int64): sentences per example, at least 2.
+        num_sentences: at least 2.
         shuffling_probability (`float`): share of the examples whose inputs are shuffled.
-        special_ids ([`SpecialIds`]): inputs use a random draw of sentence tokens, without replacement.
-        random ([`ExampleRandom`]): of these examples.
-
-    Returns:
-        Inputs and targets, each as a ragged batch `(values, lengths)`.
     """
     num_given = 1 + (random.uniform(Draw.PREFIX) * (num_sentences - 1)).astype(np.int64)  # (batch_size,)
     columns = np.arange(len(special_ids.sentences))
@@ -215,19 +151,12 @@ def split_depth_prefix(
     is_prefix = is_given[is_sentence]  # (num_sentences.sum(),)
     order = _sentence_order(num_sentences, len(columns), shuffling_probability, random)
     order = order[is_prefix[order]]  # (num_given.sum(),)
-    starts = run_starts(sentence_lengths)
-    inputs = (token_ids, starts[order], sentence_lengths[order], marks[order])
+    starts, continued = run_starts(sentence_lengths), np.where(is_prefix, 0, sentence_lengths)
+    inputs = (token_ids, starts[order], sentence_lengths[order], marks[order], num_given)
+    targets = (token_ids, starts, continued, marks, num_sentences)
     return (
-        _mark_sentences(*inputs, num_given, special_ids, leading_eosen=True),
-        _mark_sentences(
-            token_ids,
-            starts,
-            np.where(is_prefix, 0, sentence_lengths),
-            marks,
-            num_sentences,
-            special_ids,
-            leading_eosen=False,
-        ),
+        _mark_sentences(*inputs, special_ids, leading_eosen=True),
+        _mark_sentences(*targets, special_ids, leading_eosen=False),
     )
 
 
@@ -246,25 +175,13 @@ def corrupt_depth(
     DEPTH corruption: spans of tokens are masked, and some inputs have their sentences in a random order.
 
     A shuffled example differs from the same example left in order only in the order of the sentences in its input.
-
-    The noise mask is laid over the sentences in a random order of its own. T5's mask always keeps the first token and
-    masks the last, and a span that is cut at the end of a sentence continues in the next one: laid over the document
-    in its true order, it would show which sentence is the last and which are neighbours.
+    Every example uses a random draw of sentinels and of sentence tokens, without replacement.
 
     Args:
-        token_ids (`np.ndarray` of shape `(sentence_lengths.sum(),)`, int64): tokens of all examples.
-        sentence_lengths (`np.ndarray` of shape `(num_sentences.sum(),)`, int64): tokens per sentence, at least 1.
-        num_sentences (`np.ndarray` of shape `(batch_size,)`, int64): sentences per example, at least 1.
         noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
         shuffling_probability (`float`): share of the examples to shuffle.
-        special_ids ([`SpecialIds`]): every example uses a random draw of sentinels and of sentence tokens, without
-            replacement.
-        random ([`ExampleRandom`]): of these examples.
         unit_lengths (`np.ndarray` of shape `(num_units,)`, int64, *optional*): tokens per unit of all examples, for
             [`unit_spans`]. No unit reaches beyond the end of a sentence.
-
-    Returns:
-        Inputs and targets, each as a ragged batch `(values, lengths)`.
 
     Raises:
         `ValueError`: if an example can have more spans than there are sentinels. The worst draw counts, so that an
@@ -272,45 +189,79 @@ def corrupt_depth(
 
     Source: DEPTH (arXiv 2405.07788).
     """
-    first_sentences = run_starts(num_sentences)  # (batch_size,): index of each example's first sentence
     # From here on, sentences are in the order of the noise; `place` finds those of the document among them.
     noise_order = _random_order(num_sentences, len(special_ids.sentences), random, Draw.NOISE_ORDER)
     place = np.argsort(noise_order)  # (num_sentences.sum(),)
     token_ids = copy_runs(token_ids, run_starts(sentence_lengths)[noise_order], sentence_lengths[noise_order])
-    if unit_lengths is not None:
-        ends = np.searchsorted(np.cumsum(unit_lengths), np.cumsum(sentence_lengths)) + 1  # (num_sentences.sum(),)
-        sentence_units = np.diff(ends, prepend=0)[noise_order]  # (num_sentences.sum(),)
-        starts = np.concatenate([[0], ends[:-1]])[noise_order]  # likewise
-        units = copy_runs(unit_lengths, starts, sentence_units), np.add.reduceat(sentence_units, first_sentences)
+    units = (
+        None if unit_lengths is None else _ordered_units(unit_lengths, sentence_lengths, num_sentences, noise_order)
+    )
     sentence_lengths = sentence_lengths[noise_order]
-    lengths = np.add.reduceat(sentence_lengths, first_sentences)  # (batch_size,)
-    num_noise, num_spans, _ = depth_noise_counts(lengths, num_sentences, noise_density, mean_noise_span_length)
-    max_unit_length = 1 if unit_lengths is None else MAX_UNIT_LENGTH
-    noise_settings = (noise_density, mean_noise_span_length, max_unit_length)
-    _check_enough_sentinels(depth_most_spans(lengths, num_sentences, *noise_settings), special_ids)
-    if unit_lengths is None:
-        kept, noise = random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
-    else:
-        kept, noise, _ = unit_spans(*units, num_noise, num_spans, random)  # (num_pieces,) each
+    kept, noise = _depth_spans(
+        sentence_lengths, num_sentences, units, (noise_density, mean_noise_span_length), special_ids, random
+    )
     # Two counts for each piece, (num_pieces,), and the index of each sentence's first piece, (num_sentences.sum(),).
     kept, noise, first_pieces = _cut_spans(kept, noise, sentence_lengths)
 
     span_counts = np.add.reduceat(noise > 0, first_pieces, dtype=np.int64)  # (num_sentences.sum(),)
     input_counts = np.add.reduceat(kept, first_pieces) + span_counts  # (num_sentences.sum(),)
     target_counts = np.add.reduceat(noise, first_pieces) + span_counts  # (num_sentences.sum(),)
-    example_spans = np.add.reduceat(span_counts, first_sentences)  # (batch_size,)
+    example_spans = np.add.reduceat(span_counts, run_starts(num_sentences))  # (batch_size,)
     sentinels = _draw_ids(special_ids.sentinels, example_spans, random, Draw.SENTINELS)  # (example_spans.sum(),)
     inputs, targets = _replace_noise(token_ids, kept, noise, sentinels)
 
     marks = _draw_ids(special_ids.sentences, num_sentences, random, Draw.SENTENCE_TOKENS)  # (num_sentences.sum(),)
     order = place[_sentence_order(num_sentences, len(special_ids.sentences), shuffling_probability, random)]
     input_starts, target_starts = run_starts(input_counts), run_starts(target_counts)
-    inputs = (inputs, input_starts[order], input_counts[order], marks[order])
-    targets = (targets, target_starts[place], target_counts[place], marks[place])
+    inputs = (inputs, input_starts[order], input_counts[order], marks[order], num_sentences)
+    targets = (targets, target_starts[place], target_counts[place], marks[place], num_sentences)
     return (
-        _mark_sentences(*inputs, num_sentences, special_ids, leading_eosen=True),
-        _mark_sentences(*targets, num_sentences, special_ids, leading_eosen=False),
+        _mark_sentences(*inputs, special_ids, leading_eosen=True),
+        _mark_sentences(*targets, special_ids, leading_eosen=False),
     )
+
+
+def _depth_spans(sentence_lengths, num_sentences, units, noise_settings, special_ids, random):
+    """
+    The lengths of kept and masked spans of all examples, in turn.
+
+    They are laid over the sentences in a random order of its own. T5's mask always keeps the first token and masks the
+    last, and a span that is cut at the end of a sentence continues in the next one: laid over the document in its true
+    order, it would show which sentence is the last and which are neighbours.
+    """
+    lengths = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
+    num_noise, num_spans, _ = depth_noise_counts(lengths, num_sentences, *noise_settings)
+    max_unit_length = 1 if units is None else MAX_UNIT_LENGTH
+    _check_enough_sentinels(depth_most_spans(lengths, num_sentences, *noise_settings, max_unit_length), special_ids)
+    if units is None:
+        return random_spans(lengths, num_noise, num_spans, random)  # (num_spans.sum(),) each
+    return unit_spans(*units, num_noise, num_spans, random)[:2]  # (num_pieces,) each
+
+
+def _ordered_units(unit_lengths, sentence_lengths, num_sentences, order):
+    """Tokens per unit, and units per example, with the sentences in another order."""
+    ends = np.searchsorted(np.cumsum(unit_lengths), np.cumsum(sentence_lengths)) + 1  # (num_sentences.sum(),)
+    num_units = np.diff(ends, prepend=0)[order]  # (num_sentences.sum(),): of each sentence
+    starts = np.concatenate([[0], ends[:-1]])[order]  # likewise
+    return copy_runs(unit_lengths, starts, num_units), np.add.reduceat(num_units, run_starts(num_sentences))
+
+
+def _closed(token_ids, lengths, pieces, counts, last, special_ids):
+    """
+    Inputs and targets with `</s>` at their ends, and sentinels in their order.
+
+    `pieces` are the numbers of kept and of masked tokens of each piece, `(num_pieces,)`; `counts` those of masked
+    tokens and spans of each example, `last` the indices of its last piece and of its last span, `(batch_size,)`.
+    """
+    (kept, noise), (num_noise, num_spans) = pieces, counts
+    # Room for `</s>` behind the last piece of the input, and behind the last span of the target.
+    rooms = np.zeros((2, len(noise)), bool)
+    rooms[0, last[0]] = rooms[1, last[1]] = True
+    inputs, targets = _replace_noise(token_ids, kept, noise, special_ids.sentinels[run_positions(num_spans)], rooms)
+    input_lengths, target_lengths = lengths - num_noise + num_spans + 1, num_noise + num_spans + 1
+    inputs[np.cumsum(input_lengths) - 1] = special_ids.eos
+    targets[np.cumsum(target_lengths) - 1] = special_ids.eos
+    return (inputs, input_lengths), (targets, target_lengths)
 
 
 def _check_enough_sentinels(num_spans, special_ids):

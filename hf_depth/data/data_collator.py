@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..ranges import Range, check_ranges
+from ..suggestions import listed
 from .corruption import (
     SpecialIds,
     corrupt_depth,
-    corrupt_t5,
     mask_spans,
     mask_units,
     split_depth_prefix,
@@ -30,6 +31,8 @@ from .noise_lengths import (
     check_noise,
     depth_input_and_target_lengths,
     depth_prefix_lengths,
+    noise_counts,
+    prefix_lengths,
     t5_input_and_target_lengths,
 )
 from .packing import examples_per_row, lengths_per_example
@@ -42,6 +45,11 @@ from .tokenization import (
     sentinel_token_ids,
 )
 
+MAX_LENGTH = 1 << 17  # of inputs and targets: windows for longer ones would fill the memory
+_LENGTHS = ("max_source_length", "max_target_length", "packed_source_length", "packed_target_length")
+_RANGES = dict.fromkeys((*_LENGTHS, "pad_to_multiple_of"), Range(least=1, most=MAX_LENGTH)) | dict.fromkeys(
+    ("metadata_probability", "sentence_shuffling_probability"), Range(least=0, most=1)
+)
 IGNORED_LABEL = -100  # by the loss, as in PyTorch
 _PARTS = {"inputs": "max_source_length", "targets": "max_target_length"}  # what corruption makes, and its limits
 
@@ -68,6 +76,7 @@ class _CorruptionCollator:
 
     # The columns that examples must have, and what makes them.
     _columns = ("input_ids",)
+    _objectives = ("span_corruption", "prefix_lm", "mixture_of_denoisers")
     _preparation = (
         "`SpanCorruptionObjective(...).prepare(documents)` (or `PrefixLMObjective`) of hf_depth, or by "
         "`documents.map` with `hf_depth.data.preprocessing.SpanCorruptionPreprocessor`"
@@ -193,39 +202,33 @@ class _CorruptionCollator:
         """
         raise NotImplementedError
 
-    def _checked(self, corrupted: tuple[Ragged, Ragged], batch_size: int) -> tuple[Ragged, Ragged]:
-        """What `_corrupt` returned, also that of a subclass, whose rows would run into each other without a word."""
-        is_pair = isinstance(corrupted, (tuple, list)) and len(corrupted) == 2
-        if not is_pair or any(not isinstance(part, (tuple, list)) or len(part) != 2 for part in corrupted):
-            raise ValueError(
-                f"`{type(self).__name__}._corrupt` must return inputs and targets, each as a pair `(token_ids, "
-                f"lengths)`, got {corrupted!r:.80}."
+    def _checked(self, corrupted: tuple[Ragged, Ragged], num_examples: int) -> tuple[Ragged, Ragged]:
+        """What `_corrupt` returned; of a subclass, wrong rows would run into each other without a word."""
+        name = f"`{type(self).__name__}._corrupt`"
+        try:
+            inputs, targets = ([np.asarray(values) for values in part] for part in corrupted)
+            is_right = all(
+                token_ids.dtype.kind + lengths.dtype.kind in ("ii", "uu", "iu", "ui")
+                and lengths.shape == (num_examples,)
+                and token_ids.shape == (lengths.sum(),)
+                and lengths.min() > 0
+                for token_ids, lengths in (inputs, targets)
             )
-        return tuple(self._checked_part(kind, *part, batch_size) for kind, part in zip(_PARTS, corrupted, strict=True))
-
-    def _checked_part(self, kind: str, token_ids: np.ndarray, lengths: np.ndarray, batch_size: int) -> Ragged:
-        made = [np.asarray(part) if _is_flat(part) else None for part in (token_ids, lengths)]
-        has_integers = all(part is not None and part.dtype.kind in "iu" for part in made)
-        if not has_integers or made[1].shape != (batch_size,) or made[0].shape != (made[1].sum(),):
+        except (TypeError, ValueError):  # no pairs, or lists of lists
+            is_right = False
+        if not is_right:
             raise ValueError(
-                f"`{type(self).__name__}._corrupt` must return {kind} as the ids of all {batch_size} examples in one "
-                f"array of integers, and {batch_size} lengths that add up to its size, got {token_ids!r:.60} and "
-                f"{lengths!r:.60}."
+                f"{name} must return inputs and targets, each as a pair: the ids of all {num_examples} examples in "
+                f"one array of integers, and {num_examples} lengths, at least 1, that add up to its size. It returned "
+                f"{corrupted!r:.80}."
             )
-        token_ids, lengths = (part.astype(np.int64, copy=False) for part in made)
-        if lengths.min() < 1:
-            raise ValueError(
-                f"`{type(self).__name__}._corrupt` gives example {int(lengths.argmin())} of the batch no tokens in "
-                f"its {kind}: they have at least the `</s>`."
-            )
-        name, limit = _PARTS[kind], getattr(self, _PARTS[kind])
-        if limit is not None and lengths.max() > limit:
-            raise ValueError(
-                f"`{type(self).__name__}._corrupt` gives example {int(lengths.argmax())} of the batch {lengths.max()} "
-                f"tokens in its {kind}, but `{name}` is {limit}. Let it return fewer, cut the documents into shorter "
-                f"windows by the `preprocessor` of the objective, or raise `{name}`."
-            )
-        return token_ids, lengths
+        remedy = "Let it return fewer, cut the documents into shorter windows by the `preprocessor` of the objective"
+        for (_, lengths), (kind, limit) in zip((inputs, targets), _PARTS.items(), strict=True):
+            told = f"{name} gives example {{index}} of the batch {{needed}} tokens in its {kind}"
+            _check_fit(lengths, limit, getattr(self, limit), told, remedy)
+        return tuple(
+            (ids.astype(np.int64, copy=False), lengths.astype(np.int64)) for ids, lengths in (inputs, targets)
+        )
 
     def _packed(self, inputs: Ragged, targets: Ragged, num_examples: np.ndarray) -> dict[str, np.ndarray]:
         """The columns of a batch of rows with so many examples each: int64, shape `(num_rows,)`."""
@@ -234,13 +237,10 @@ class _CorruptionCollator:
         source_length = self.packed_source_length or self.max_source_length
         target_length = self.packed_target_length or self.max_target_length
         source_rows, target_rows = (np.add.reduceat(lengths, first) for _, lengths in (inputs, targets))  # (num_rows,)
+        remedy = "Prepare the data with the lengths and the noise of the collator"
         for name, rows, limit in (("source", source_rows, source_length), ("target", target_rows, target_length)):
-            if limit is not None and rows.max() > limit:
-                raise ValueError(
-                    f"The examples of row {int(rows.argmax())} of the batch have {rows.max()} {name} tokens together, "
-                    f"but `packed_{name}_length` is {limit}. Prepare the data with the lengths and the noise of the "
-                    "collator."
-                )
+            told = f"The examples of row {{index}} of the batch have {{needed}} {name} tokens together"
+            _check_fit(rows, f"packed_{name}_length", limit, told, remedy)
         starts = run_starts(targets[1])  # (num_separate,)
         shifted = np.roll(targets[0], 1)  # (targets[1].sum(),)
         shifted[starts] = self.decoder_start_token_id
@@ -277,13 +277,9 @@ class _CorruptionCollator:
         """The inputs, some of them with the metadata of their examples before them."""
         metadata_ids, metadata_lengths = self._get_token_ids(examples, METADATA_IDS)
         needed = inputs[1] + metadata_lengths  # (batch_size,), with or without them, so that no epoch is an exception
-        if self.max_source_length is not None and needed.max() > self.max_source_length:
-            index = int(needed.argmax())
-            raise ValueError(
-                f"Example {index} of the batch has {metadata_lengths[index]} tokens of metadata before an input of "
-                f"{inputs[1][index]}, but `max_source_length` is {self.max_source_length}. Prepare the data with the "
-                "lengths, `metadata_columns` and `max_metadata_length` of the objective, or raise `max_source_length`."
-            )
+        told = "Example {index} of the batch has {needed} tokens of metadata and input together"
+        remedy = "Prepare the data with the lengths, `metadata_columns` and `max_metadata_length` of the objective"
+        _check_fit(needed, "max_source_length", self.max_source_length, told, remedy)
         return prepend_metadata(inputs, (metadata_ids, metadata_lengths), self._metadata_probability.item(), random)
 
     def _is_separator(self, token_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -317,34 +313,27 @@ class _CorruptionCollator:
     def _max_unit_length(self) -> int:
         return MAX_UNIT_LENGTH if self.whole_units else 1
 
-    def _get_units(self, examples: Sequence[Mapping], lengths: np.ndarray, of: str = "tokens") -> Ragged | None:
-        """Lengths of the units, and units per example; `lengths` are those of what no unit reaches beyond."""
+    def _get_units(self, examples: Sequence[Mapping], lengths: np.ndarray) -> Ragged | None:
+        """Tokens per unit, and units per example; `lengths` are those of the examples."""
         if not self.whole_units:
             return None
         unit_lengths, num_units = _flatten(examples, "unit_lengths")
         totals = np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
-        is_wrong = not np.array_equal(totals, lengths)
-        if len(lengths) > len(totals):  # sentences
-            ends, borders = np.cumsum(unit_lengths), np.cumsum(lengths)
-            is_wrong = not np.array_equal(ends[np.searchsorted(ends[:-1], borders)], borders)
-        if is_wrong or not 1 <= unit_lengths.min() <= unit_lengths.max() <= MAX_UNIT_LENGTH:
+        if not np.array_equal(totals, lengths) or not 1 <= unit_lengths.min() <= unit_lengths.max() <= MAX_UNIT_LENGTH:
             raise ValueError(
-                f"`unit_lengths` must lie between 1 and {MAX_UNIT_LENGTH} and add up to the numbers of {of} of each "
-                f"example; the smallest is {unit_lengths.min()}, the largest {unit_lengths.max()}. Prepare the "
-                f"documents anew by {self._preparation}."
+                f"`unit_lengths` must lie between 1 and {MAX_UNIT_LENGTH} and add up to the tokens of each example; "
+                f"the smallest is {unit_lengths.min()}, the largest {unit_lengths.max()}. Prepare the documents anew "
+                f"by {self._preparation}."
             )
         return unit_lengths, num_units
 
     def _check_lengths(self, lengths, input_lengths, target_lengths):
-        for name, needed in (("max_source_length", input_lengths), ("max_target_length", target_lengths)):
-            limit = getattr(self, name)
-            if limit is not None and needed.max() > limit:
-                index = int(needed.argmax())
-                raise ValueError(
-                    f"Example {index} of the batch has {lengths[index]} tokens, and can have {needed[index]} after "
-                    f"corruption, but `{name}` is {limit}. Prepare the data with the lengths, `mlm_probability` and "
-                    f"`mean_noise_span_length` of the collator, or raise `{name}`."
-                )
+        """Whether examples fit however they are corrupted, so that one is accepted in every epoch or in none."""
+        remedy = "Prepare the data with the lengths, `mlm_probability` and `mean_noise_span_length` of the collator"
+        for name, needed in zip(_PARTS.values(), (input_lengths, target_lengths), strict=True):
+            tokens = lengths[int(needed.argmax())]
+            told = f"Example {{index}} of the batch has {tokens} tokens, and can have {{needed}} after corruption"
+            _check_fit(needed, name, getattr(self, name), told, remedy)
 
     def _pad(self, batch: Ragged, max_length: int | None, padding_value: int) -> tuple[np.ndarray, np.ndarray]:
         """Ragged batch -> array `(batch_size, width)`, and a mask of this shape that is `False` for padding."""
@@ -363,13 +352,12 @@ class _CorruptionCollator:
         for name in ("eos_token", "pad_token"):
             if getattr(self.tokenizer, name) is None:
                 raise ValueError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
+        if self.objective not in self._objectives:
+            raise ValueError(f"`objective` must be one of {listed(self._objectives)}, got {self.objective!r}.")
+        if self.whole_units and self.objective != "span_corruption":
+            raise ValueError(f"`whole_units` is for span corruption, not for `objective` {self.objective!r}.")
         check_noise(self.mlm_probability, self.mean_noise_span_length)
-        if not 0 <= self.metadata_probability <= 1:
-            raise ValueError(f"`metadata_probability` must be a number from 0 to 1, got {self.metadata_probability}.")
-        lengths = ("max_source_length", "max_target_length", "packed_source_length", "packed_target_length")
-        for name in (*lengths, "pad_to_multiple_of"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1 or None, got {getattr(self, name)}.")
+        check_ranges(self, _RANGES)
         if self.padding not in (True, "longest", "max_length"):
             raise ValueError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
         if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
@@ -418,8 +406,6 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
 
     Raises:
         `ValueError`: if an argument is out of range, or model and tokenizer do not fit together.
-
-    Example:
 
     >>> from hf_depth import DataCollatorForT5SpanCorruption
     >>> from hf_depth.data.vocabulary import train_tokenizer
@@ -471,15 +457,15 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
                 "one to mask are needed. Join it to another example, or leave it out."
             )
         if self.objective == "prefix_lm":
-            self._check_lengths(lengths, lengths, lengths)  # the longest part lacks one token and has `</s>`
+            self._check_lengths(lengths, *prefix_lengths(lengths))
             return split_prefix(token_ids, lengths, self._special_ids, random)
         if self.objective == "mixture_of_denoisers":
             return self._denoise(token_ids, lengths, random)
         self._check_lengths(lengths, *t5_input_and_target_lengths(lengths, *self._noise, self._max_unit_length))
-        units = self._get_units(examples, lengths)
+        units, counts = self._get_units(examples, lengths), noise_counts(lengths, *self._noise)
         if units is not None:
-            return mask_units(token_ids, lengths, units, *self._noise, self._special_ids, random)
-        return corrupt_t5(token_ids, lengths, *self._noise, self._special_ids, random)
+            return mask_units(token_ids, lengths, units, *counts, self._special_ids, random)
+        return mask_spans(token_ids, lengths, *counts, self._special_ids, random)
 
     def _denoise(self, token_ids: np.ndarray, lengths: np.ndarray, random: ExampleRandom) -> tuple[Ragged, Ragged]:
         bounds = denoiser_input_and_target_lengths(lengths, self.denoisers, self.mode_tokens)
@@ -492,12 +478,6 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
 
     def _check_arguments(self):
         super()._check_arguments()
-        objectives = ("span_corruption", "prefix_lm", "mixture_of_denoisers")
-        if self.objective not in objectives:
-            allowed = ", ".join(f'"{name}"' for name in objectives)
-            raise ValueError(f"`objective` must be one of {allowed}, got {self.objective!r}.")
-        if self.whole_units and self.objective != "span_corruption":
-            raise ValueError(f"`whole_units` is for span corruption, not for `objective` {self.objective!r}.")
         self.denoisers = parse_denoisers(self.denoisers)
 
 
@@ -519,20 +499,9 @@ class DataCollatorForDepth(_CorruptionCollator):
         mlm_probability (`float`, defaults to 0.3): share of the tokens to mask, see [`check_noise`].
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1. No span
             reaches beyond the end of a sentence.
-        max_source_length, max_target_length (`int`, *optional*): an example that can take more tokens (the number of
-            spans is random) is an error; nothing is truncated.
-        padding (`bool` or `str`, defaults to `"longest"`): `True` or `"longest"` for the longest example of the batch,
-            `"max_length"` for the two maximal lengths.
-        pad_to_multiple_of (`int`, *optional*): makes both widths a multiple of this number.
-        seed (`int`, defaults to 42): with the epoch and an example's tokens it determines what is drawn for it.
-        metadata_probability (`float`, defaults to 0.5): with which the metadata of an example, if it has any, stand
-            before its input.
-        model ([`PreTrainedModel`], *optional*): the model to be trained, whose sentence tokens are compared with those
-            of the tokenizer. It is not kept.
-        packed_source_length, packed_target_length (`int`, *optional*): most tokens of a row of several examples; by
-            default those of an example.
-        whole_units (`bool`, defaults to `False`): span corruption masks whole units, words and collocations, whose
-            lengths are the column `unit_lengths`, see [`unit_spans`] and `data.pmi`.
+        max_source_length, max_target_length, padding, pad_to_multiple_of, seed, metadata_probability, model,
+            packed_source_length, packed_target_length, whole_units: as for [`DataCollatorForT5SpanCorruption`]. The
+            number of spans is random: an example that can take more tokens than the maxima is an error.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples to shuffle.
         objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"`, which masks nothing: the input has the
             first sentences, the target their sentence tokens in the true order and then the other sentences, see
@@ -541,8 +510,6 @@ class DataCollatorForDepth(_CorruptionCollator):
     Raises:
         `ValueError`: if an argument is out of range, the tokenizer has no sentence tokens, or model and tokenizer do
             not fit together.
-
-    Example:
 
     >>> from hf_depth import DataCollatorForDepth, add_sentence_tokens
     >>> from hf_depth.data.vocabulary import train_tokenizer
@@ -559,6 +526,7 @@ class DataCollatorForDepth(_CorruptionCollator):
     """
 
     _columns = ("input_ids", "sentence_lengths")
+    _objectives = ("span_corruption", "prefix_lm")
     _preparation = (
         "`DepthObjective(...).prepare(documents)` of hf_depth, or by `documents.map` with "
         "`hf_depth.data.preprocessing.DepthPreprocessor`"
@@ -580,7 +548,7 @@ class DataCollatorForDepth(_CorruptionCollator):
             return split_depth_prefix(*sentences, self.sentence_shuffling_probability, self._special_ids, random)
         bounds = depth_input_and_target_lengths(lengths, num_sentences, *self._noise, self._max_unit_length)
         self._check_lengths(lengths, *bounds)
-        units = self._get_units(examples, sentence_lengths, of="tokens in sentences")
+        units = self._get_units(examples, lengths)
         return corrupt_depth(
             token_ids,
             sentence_lengths,
@@ -620,18 +588,6 @@ class DataCollatorForDepth(_CorruptionCollator):
             )
         return sentence_lengths, num_sentences
 
-    def _check_arguments(self):
-        super()._check_arguments()
-        if self.objective not in ("span_corruption", "prefix_lm"):
-            raise ValueError(f'`objective` must be "span_corruption" or "prefix_lm", got {self.objective!r}.')
-        if self.whole_units and self.objective != "span_corruption":
-            raise ValueError(f"`whole_units` is for span corruption, not for `objective` {self.objective!r}.")
-        if not 0 <= self.sentence_shuffling_probability <= 1:
-            raise ValueError(
-                "`sentence_shuffling_probability` must be a number from 0 to 1, got "
-                f"{self.sentence_shuffling_probability}."
-            )
-
 
 def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     """
@@ -648,6 +604,8 @@ def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     return np.concatenate(sequences).astype(np.int64, copy=False), lengths
 
 
-def _is_flat(values: object) -> bool:
-    """Whether it is an array, or a list of numbers."""
-    return isinstance(values, np.ndarray) or isinstance(values, list) and all(map(np.isscalar, values))
+def _check_fit(lengths: np.ndarray, name: str, limit: int | None, told: str, remedy: str) -> None:
+    """Stop if a length exceeds the limit of this name; `told` says of what, with `{index}` and `{needed}` in it."""
+    if limit is not None and lengths.max() > limit:
+        told = told.format(index=int(lengths.argmax()), needed=lengths.max())
+        raise ValueError(f"{told}, but `{name}` is {limit}. {remedy}, or raise `{name}`.")

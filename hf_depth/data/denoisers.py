@@ -80,13 +80,8 @@ class Denoiser:
 
     def suffix_lengths(self, num_tokens: Count) -> tuple[np.ndarray, np.ndarray]:
         """
-        The least and the most tokens of a span at the end.
-
-        Args:
-            num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 2.
-
-        Returns:
-            Two arrays of the shape of `num_tokens`, int64, from 1 to `num_tokens - 1`.
+        The least and the most tokens of a span at the end of an example of `num_tokens`, at least 2: two arrays of the
+        same shape, int64, from 1 to `num_tokens - 1`.
         """
         num_tokens = np.asarray(num_tokens)
         spread = min(self.density, 1 - self.density)
@@ -187,8 +182,6 @@ def denoiser_input_and_target_lengths(
 
     Args:
         num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 2.
-        denoisers (`Sequence[Denoiser]`): the mixture.
-        mode_tokens (`bool`, defaults to `True`): whether inputs begin with the mode token.
 
     Returns:
         Two arrays of the shape of `num_tokens`, int64: input length, target length.

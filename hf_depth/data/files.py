@@ -17,6 +17,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset, Json, Value
 from datasets.utils.file_utils import xopen
 
+from ..credentials import without_credentials
 from ..suggestions import listed, suggestion
 
 logger = logging.getLogger(__name__)
@@ -52,15 +53,9 @@ def check_files_named(arguments: Mapping[str, Files]) -> None:
     Check that an argument which is given names something: in place of an empty list, as of a glob that has found none,
     or of an empty text, something else would be read.
 
-    Args:
-        arguments (`Mapping[str, Files]`): by their names; a folder or a data set of the Hub is checked likewise.
-
     >>> check_files_named({"train_file": [], "test_file": None})
     Traceback (most recent call last):
     ValueError: `train_file` is empty: it names no file. (A glob that finds none is an empty list in Python.)
-    >>> check_files_named({"dataset_name": ""})
-    Traceback (most recent call last):
-    ValueError: `dataset_name` is an empty text: name what is to be read, or leave it out.
     """
     for name, files in arguments.items():
         if files == "" or isinstance(files, Sequence) and "" in list(files):
@@ -118,23 +113,16 @@ def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] =
     """
     The builder that reads files, by the ends of their names.
 
-    Args:
-        argument (`str`): what an error calls the files.
-        files (`Sequence[str]`): paths or addresses; what follows a `?` in an address is not its end.
-        builders (`Mapping[str, str]`): those that there are.
-
     Raises:
-        `ValueError`: if there is none, or if there are several.
+        `ValueError`: if there is none in `builders`, or if there are several.
 
     >>> file_kind("train_file", ["a.JSONL.gz", "https://host/b.jsonl?token=1"])
     'json'
     """
     kinds = {builders.get(suffix_of(file)): file for file in files}
     if None in kinds:
-        raise ValueError(
-            f"`{argument}`: {kinds[None]} has an unknown extension. Known are {', '.join(builders)}, and each of them "
-            "with .gz."
-        )
+        file, known = without_credentials(kinds[None]), ", ".join(builders)
+        raise ValueError(f"`{argument}`: {file} has an unknown extension. Known are {known}, and each with .gz.")
     if len(kinds) > 1:
         raise ValueError(
             f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
@@ -168,8 +156,7 @@ def file_version(file: str | os.PathLike) -> tuple[int, int]:
 
 def literal_pattern(file: str) -> str:
     """
-    A file as `data_files` of `load_dataset`, which takes all names for globs: also a name, or a folder above it, that
-    holds `[`, `*` or `?`.
+    A file as `data_files` of `load_dataset`, which takes all names for globs, also a name or folder with `[` in it.
 
     >>> literal_pattern("/data/texts[12].jsonl")
     '/data/texts[[]12].jsonl'
@@ -180,10 +167,6 @@ def literal_pattern(file: str) -> str:
 def check_folder_name(argument: str, name: str | None) -> None:
     """
     Check that `load_dataset` reads a local folder, and not another one: it takes the path for a glob.
-
-    Args:
-        argument (`str`): what an error calls the folder, such as `"dataset_name"`.
-        name (`str`, *optional*): a folder, or a data set on the Hub.
 
     Raises:
         `ValueError`: if the path of a folder holds `[`, `*` or `?`.
@@ -198,8 +181,8 @@ def check_folder_name(argument: str, name: str | None) -> None:
 
 def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Sequence[str]]]) -> None:
     """
-    Check that no file which is held out is trained on too, as where the glob of one argument matches the other's file.
-    To train and evaluate on just the same files is deliberate, as in a first test, and only reported.
+    Check that no file which is held out is trained on too, also under another name. To train and evaluate on just the
+    same text is deliberate, as in a first test, and only reported.
 
     Args:
         train_files (`Sequence[str]`): as for [`find_files`].
@@ -207,33 +190,23 @@ def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Seq
 
     Raises:
         `ValueError`: naming the files.
-        `FileNotFoundError`: if there is no file of a name.
     """
-    trained = {_real_path(file): file for file in find_files("train_file", train_files)} if train_files else {}
-    contents = {describe_file(file): file for file in trained.values() if is_local(file)}
+    trained = set(describe_all_files("train_file", train_files)) if train_files else set()
     for argument, names in held_out if trained else ():
-        found = {_real_path(file) for file in find_files(argument, names)}
-        both = [trained[file] for file in sorted(found & trained.keys())]
-        if both and found == trained.keys():
+        files = find_files(argument, names)
+        contents = describe_all_files(argument, files)
+        both = [file for file, content in zip(files, contents, strict=True) if content in trained]
+        if both and trained == set(contents):
             logger.warning(
                 f"`train_file` and `{argument}` name the same text, {_some(both)}: the scores will say how well it is "
                 "remembered, not how well others are read."
             )
         elif both:
             raise ValueError(
-                f"`train_file` and `{argument}` both name {_some(both)}, and what is held out must not be trained on. "
-                "Take it out of one of them. (For scores on all that is trained on, name the same files twice.)"
+                f"`train_file` and `{argument}` both name {_some(both)}, or a copy, and what is held out must not be "
+                "trained on. Take it out of one of them. (For scores on all that is trained on, name the same files "
+                "twice.)"
             )
-        for file in filter(is_local, find_files(argument, names) if not both else ()):
-            if describe_file(file) in contents:
-                logger.warning(
-                    f"`train_file` and `{argument}` name the same text, {contents[describe_file(file)]} and {file}: "
-                    "the scores will say how well it is remembered, not how well others are read."
-                )
-
-
-def _real_path(file: str) -> str:
-    return os.path.realpath(file) if is_local(file) else file
 
 
 def _some(names: Sequence[str]) -> str:
@@ -243,9 +216,6 @@ def _some(names: Sequence[str]) -> str:
 def shard_problem(files: Iterable[str]) -> str | None:
     """
     What is wrong with files that are numbered as `train-00000-of-00004.parquet`, in words; `None` if nothing is.
-
-    Args:
-        files (`Iterable[str]`): paths. Those that differ in the numbers alone belong together.
 
     >>> shard_problem(["a/train-00000-of-00002.parquet", "a/train-00001-of-00002.parquet", "a/test.parquet"])
     >>> shard_problem(["train-00000-of-00002.parquet"])
@@ -272,9 +242,6 @@ def describe_file(path: str | os.PathLike) -> str:
     """
     Size and a hash of blocks at equal distances, by which a file is known wherever it is moved: a stream goes on by
     row numbers, which hold for that file only.
-
-    Args:
-        path (`str` or `os.PathLike`): of a local file.
     """
     size = os.path.getsize(path)
     digest = hashlib.sha256()
@@ -286,13 +253,7 @@ def describe_file(path: str | os.PathLike) -> str:
 
 
 def describe_all_files(argument: str, names: Sequence[str]) -> list[str]:
-    """
-    [`describe_file`] of the files that names or globs stand for; an address with a protocol stands for itself.
-
-    Args:
-        argument (`str`): what an error calls the files, such as `"train_file"`.
-        names (`Sequence[str]`): as for [`find_files`].
-    """
+    """[`describe_file`] of what names or globs stand for, see [`find_files`]; an address stands for itself."""
     files = find_files(argument, names)
     return [describe_file(file) if is_local(file) else file for file in files]
 
@@ -317,10 +278,6 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     """
     Check that a column holds text, by its type or, in a stream without types, by the first element.
 
-    Args:
-        dataset (`Dataset` or `IterableDataset`): documents.
-        text_column (`str`): the column that should hold them.
-
     Returns:
         `list[str]`: the names of all columns.
 
@@ -342,12 +299,7 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
 
 
 def check_one_kind(dataset: Dataset | IterableDataset, column: str) -> None:
-    """
-    Check that a column of JSON does not hold values of several kinds, where `datasets` reads the text "5" as a number.
-
-    Raises:
-        `ValueError`: if it does.
-    """
+    """Stop if a column of JSON holds values of several kinds: `datasets` reads the text "5" as a number there."""
     if isinstance((dataset.features or {}).get(column), Json):
         raise ValueError(
             f"The column {column!r} holds text in some rows, and numbers, lists or the like in others. Write all of "
@@ -358,10 +310,6 @@ def check_one_kind(dataset: Dataset | IterableDataset, column: str) -> None:
 def column_texts(batch: Mapping[str, Sequence[Any]], text_column: str) -> list[str]:
     """
     The documents in a batch of `datasets.map`. A missing text (`None`) is an empty one.
-
-    Args:
-        batch (`Mapping[str, Sequence]`): columns by their names.
-        text_column (`str`): the column that holds the documents.
 
     Raises:
         `ValueError`: if one of them is not a text.

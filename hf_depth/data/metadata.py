@@ -62,7 +62,6 @@ def metadata_prefix(values: Mapping[str, Any]) -> str:
         `ValueError`: for a value of another type, such as a mapping, naming its column.
 
     >>> from datetime import datetime
-    >>> from hf_depth.data.metadata import metadata_prefix
     >>> metadata_prefix({"title": "A day in May", "timestamp": datetime(2019, 5, 1, 9, 30), "url": None})
     'title: A day in May | timestamp: 2019-05-01 09:30:00 |||'
     """
@@ -88,14 +87,6 @@ def _text(column: str, value: Any) -> str:
             "numbers, dates or lists of these. Of a mapping, make each value a column (`documents.flatten()`)."
         )
     text = " ".join(str(value).split())
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = text[error.start].encode("unicode_escape").decode()
-        raise ValueError(
-            f"The metadata column {column!r} holds half of a surrogate pair ({half} alone), which is no character, in "
-            f"{text!a:.80}. Repair the text."
-        ) from error
     if _TIME.fullmatch(text):
         with contextlib.suppress(ValueError):  # such as the 30th of February
             return _time_text(datetime.fromisoformat(text))
@@ -114,12 +105,7 @@ def check_metadata_columns(
     documents: Dataset | IterableDataset, columns: Sequence[str], text_column: str = "text"
 ) -> None:
     """
-    Check that documents have the columns of their metadata.
-
-    Args:
-        documents (`Dataset` or `IterableDataset`): of a stream without types, the first ones are read.
-        columns (`Sequence[str]`): the names.
-        text_column (`str`, defaults to `"text"`): the column that holds the documents.
+    Check that documents have the columns of their metadata; of a stream without types, the first ones are read.
 
     Raises:
         `ValueError`: naming the one that is missing, and those that there are, or if the text itself is one of them.

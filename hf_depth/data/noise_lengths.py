@@ -1,10 +1,22 @@
 """
 How much noise there is, and how long examples become by it: numbers of masked tokens and of masked spans, lengths of
 inputs and targets, and the longest texts that fit.
+
+The functions take one number each, or arrays of one shape, and return arrays of int64 of that shape:
+
+- `num_tokens`: tokens of an example before corruption, special tokens not included, at least 1 (T5: at least 2);
+- `num_sentences`: for DEPTH, from 1 to `num_tokens`;
+- `noise_density`, `mean_noise_span_length`: share of the tokens to mask, and the mean length of a masked span in
+  tokens, see [`check_noise`];
+- `max_unit_length`: most tokens of a unit that is masked as a whole, see [`unit_spans`]; 1 for single tokens.
+
+Lengths are those of the encoder input and of the target, special tokens included.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -49,16 +61,7 @@ def noise_counts(
     num_tokens: Count, noise_density: float | np.ndarray, mean_noise_span_length: float | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    How many tokens of a T5 example are masked, and in how many spans.
-
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 1. A lone token is not masked.
-        noise_density (`float` or an array of that shape): share of the tokens to mask, see [`check_noise`].
-        mean_noise_span_length (`float` or an array of that shape): mean length of a masked span in tokens, at least 1.
-
-    Returns:
-        Two arrays of the shape of `num_tokens`, int64: the number of masked tokens, and of masked spans (at least 1,
-        which is empty for a lone token).
+    The number of masked tokens of a T5 example, and of masked spans: at least one, which is empty for a lone token.
 
     Source: Raffel et al. (2020), section 3.1.4, and `random_spans_noise_mask` of their code. Unlike there, spans never
     outnumber the kept tokens that set them apart.
@@ -79,15 +82,8 @@ def depth_noise_counts(
     between two tokens are inside a span, so that a random mask leads to about `(num_sentences - 1) * (num_noise -
     num_spans) / (num_tokens - 1)` cuts. `num_spans` is the number that gives the requested mean length after cutting.
 
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example, at least 1. A lone token is not masked.
-        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
-        noise_density (`float`): share of the tokens to mask, see [`check_noise`].
-        mean_noise_span_length (`float`): mean length of a masked span after cutting, at least 1.
-
     Returns:
-        Three arrays of the same shape, int64: the number of masked tokens, of spans before cutting, and of the most
-        cuts that can happen.
+        The number of masked tokens, of spans before cutting, and of the most cuts that can happen.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, _ = noise_counts(num_tokens, noise_density, mean_noise_span_length)
@@ -101,16 +97,7 @@ def t5_input_and_target_lengths(
     num_tokens: Count, noise_density: float, mean_noise_span_length: float, max_unit_length: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """
-    Lengths of a T5 example after corruption, `</s>` included in both: exact ones, or, where whole units are masked,
-    the largest possible.
-
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 2.
-        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
-        max_unit_length (`int`, defaults to 1): most tokens of a unit, see [`unit_spans`].
-
-    Returns:
-        Two arrays of the shape of `num_tokens`, int64: input length, target length.
+    Lengths of a T5 example after corruption: exact ones, or, where whole units are masked, the largest possible.
 
     >>> [int(length) for length in t5_input_and_target_lengths(568, 0.15, 3.0)]
     [512, 114]
@@ -127,6 +114,11 @@ def _largest_lengths(num_tokens, num_noise, num_spans, max_unit_length):
     return num_tokens - least + np.minimum(num_spans, least) + 1, most + np.minimum(num_spans, most) + 1
 
 
+def prefix_lengths(num_tokens: Count) -> tuple[np.ndarray, np.ndarray]:
+    """The largest lengths of both parts of a text that is cut: all of its tokens but one, and `</s>`."""
+    return np.asarray(num_tokens), np.asarray(num_tokens)
+
+
 def t5_raw_length(
     max_source_length: int,
     noise_density: float,
@@ -135,57 +127,51 @@ def t5_raw_length(
     max_unit_length: int = 1,
 ) -> int:
     """
-    The largest number of tokens before corruption whose input fits, and whose target fits if a maximum is given.
-
-    Args:
-        max_source_length (`int`): tokens of the input, `</s>` included.
-        noise_density, mean_noise_span_length (`float`): see [`noise_counts`].
-        max_target_length (`int`, *optional*): tokens of the target, `</s>` included.
-        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole.
-
-    Raises:
-        `ValueError`: if not even two tokens fit.
+    [`largest_raw_length`] of T5's span corruption, see [`t5_input_and_target_lengths`].
 
     >>> t5_raw_length(512, 0.15, 3.0), t5_raw_length(512, 0.3, 3.0)
     (568, 639)
     """
-
-    def bounds(num_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return t5_input_and_target_lengths(num_tokens, noise_density, mean_noise_span_length, max_unit_length)
-
-    # The input keeps `1 - noise_density` of the tokens.
-    return largest_raw_length(bounds, max_source_length, max_target_length, max_source_length / (1 - noise_density))
+    bounds = partial(
+        t5_input_and_target_lengths,
+        noise_density=noise_density,
+        mean_noise_span_length=mean_noise_span_length,
+        max_unit_length=max_unit_length,
+    )
+    return largest_raw_length(bounds, max_source_length, max_target_length)
 
 
 def largest_raw_length(
-    bounds: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    bounds: Callable[[Count], tuple[np.ndarray, np.ndarray]],
     max_source_length: int,
     max_target_length: int | None = None,
-    limit: float | None = None,
 ) -> int:
     """
     The largest number of tokens before corruption whose input and target fit.
 
     Args:
-        bounds (`Callable`): of numbers of tokens, the largest lengths of input and target; neither falls as they rise.
-        max_source_length (`int`): tokens of the input.
-        max_target_length (`int`, *optional*): tokens of the target.
-        limit (`float`, *optional*): no more tokens than that can fit; by default the length of the input.
+        bounds (`Callable`): of a number of tokens, the largest lengths of input and target; neither falls as it rises.
+        max_source_length (`int`): tokens of the input, special tokens included.
+        max_target_length (`int`, *optional*): tokens of the target, likewise.
 
     Raises:
         `ValueError`: if not even two tokens fit.
     """
-    candidates = np.arange(2, int(max_source_length if limit is None else limit) + 3)
-    input_lengths, target_lengths = bounds(candidates)
-    fits = input_lengths <= max_source_length
-    if max_target_length is not None:
-        fits &= target_lengths <= max_target_length
-    if not fits.any():
+
+    def is_too_long(num_tokens: int) -> bool:
+        input_length, target_length = bounds(num_tokens)
+        return bool(input_length > max_source_length or target_length > (max_target_length or math.inf))
+
+    limit = 2
+    while not is_too_long(limit):
+        limit *= 2
+    first_too_long = bisect_left(range(limit), True, lo=2, key=is_too_long)
+    if first_too_long == 2:
         raise ValueError(
             f"No text fits into `max_source_length`={max_source_length} and `max_target_length`={max_target_length}: "
             "two tokens of text need 3 in each. Raise them."
         )
-    return int(candidates[fits][-1])
+    return first_too_long - 1
 
 
 def depth_input_and_target_lengths(
@@ -201,15 +187,6 @@ def depth_input_and_target_lengths(
 
     An input is `<eosen>`, the kept tokens, a sentinel per span, a sentence token and `<eosen>` per sentence, `</s>`; a
     target is the same without the first `<eosen>` and with the masked tokens in place of the kept ones.
-
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 1.
-        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
-        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
-        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole, see [`unit_spans`].
-
-    Returns:
-        Two arrays of the same shape, int64: input length, target length.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
@@ -225,18 +202,7 @@ def depth_most_spans(
     mean_noise_span_length: float,
     max_unit_length: int = 1,
 ) -> np.ndarray:
-    """
-    The most masked spans that a DEPTH example can have, none of which reaches beyond the end of a sentence.
-
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens before corruption, at least 1.
-        num_sentences (`int` or `np.ndarray` of the same shape): from 1 to `num_tokens`.
-        noise_density, mean_noise_span_length (`float`): see [`depth_noise_counts`].
-        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole, see [`unit_spans`].
-
-    Returns:
-        `np.ndarray` of the same shape, int64.
-    """
+    """The most masked spans that a DEPTH example can have, none of which reaches beyond the end of a sentence."""
     num_noise, num_spans, _ = depth_noise_counts(num_tokens, num_sentences, noise_density, mean_noise_span_length)
     most = np.where(num_noise > 0, np.minimum(num_noise + max_unit_length - 1, num_tokens), 0)
     return np.minimum(num_spans + num_sentences - 1, most)
@@ -246,13 +212,6 @@ def depth_prefix_lengths(num_tokens: Count, num_sentences: Count) -> tuple[np.nd
     """
     The largest lengths that an example of [`split_depth_prefix`] can have, special tokens included: of an input with
     all sentences but one, and of a target that continues after the first sentence.
-
-    Args:
-        num_tokens (`int` or `np.ndarray` of any shape): tokens of the example.
-        num_sentences (`int` or `np.ndarray` of the same shape): from 2 to `num_tokens`.
-
-    Returns:
-        Two arrays of the same shape, int64: input length, target length.
     """
     num_tokens, num_sentences = np.asarray(num_tokens), np.asarray(num_sentences)
     return num_tokens + 2 * num_sentences - 1, num_tokens + 2 * num_sentences

@@ -21,18 +21,13 @@ from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_lengths, most_spans, parse_denoisers
 from .noise_lengths import (
     MAX_UNIT_LENGTH,
+    depth_input_and_target_lengths,
     largest_raw_length,
     noise_counts,
+    prefix_lengths,
     t5_input_and_target_lengths,
-    t5_raw_length,
 )
-from .packing import (
-    LengthBounds,
-    denoiser_length_bounds,
-    depth_length_bounds,
-    prefix_lm_length_bounds,
-    t5_length_bounds,
-)
+from .packing import LengthBounds
 from .pmi import UnitFinder, read_pmi_vocabulary
 from .preprocessing import DepthPreprocessor, SpanCorruptionPreprocessor, check_enough_sentinels
 from .tokenization import sentence_token_ids
@@ -60,13 +55,20 @@ class _PMIMasking:
         return UnitFinder(self.tokenizer, read_pmi_vocabulary(self.pmi_vocab_file))
 
     @property
-    def _max_unit_length(self) -> int:
-        return 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH
+    def _noise(self) -> dict[str, float]:
+        """What lengths after corruption depend on, by the names of `noise_lengths`."""
+        return {
+            "noise_density": self.mlm_probability,
+            "mean_noise_span_length": self.mean_noise_span_length,
+            "max_unit_length": 1 if self.pmi_vocab_file is None else MAX_UNIT_LENGTH,
+        }
 
-    def _report_examples(self, examples: Dataset, split: str) -> None:
-        super()._report_examples(examples, split)
-        if self._units is None:
-            return
+    def _reported(self, examples: Dataset, split: str) -> Statistics:
+        if self._units is not None:
+            self._report_collocations(examples, split)
+        return super()._reported(examples, split)
+
+    def _report_collocations(self, examples: Dataset, split: str) -> None:
         texts = examples.select_columns("input_ids")[:COLLOCATION_EXAMPLES]["input_ids"]
         share, num_words = self._units.collocation_share(np.concatenate(texts), np.array(list(map(len, texts))))
         logger.info(f"{split}: {share:.1%} of {num_words:,} words (and punctuation marks) stand in collocations")
@@ -78,8 +80,48 @@ class _PMIMasking:
             )
 
 
+class _TokenWindows:
+    """What the objectives of T5 share: windows of tokens that are as long as both maximum lengths allow."""
+
+    def complete(self) -> None:
+        if self.max_target_length is None:
+            self.max_target_length = int(self.length_bounds()(self._raw_length())[1])
+
+    def _raw_length(self) -> int:
+        return largest_raw_length(self.length_bounds(), self.max_text_length, self.max_target_length)
+
+    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
+        raw_length = self._raw_length()
+        self._check_sentinels(raw_length)
+        return SpanCorruptionPreprocessor(
+            self.tokenizer,
+            raw_length,
+            text_column,
+            pack_examples=self.pack_examples,
+            units=getattr(self, "_units", None),
+            metadata=self.metadata_encoder,
+        )
+
+    def _check_sentinels(self, raw_length: int) -> None:
+        """Stop if a window of so many tokens can have more masked spans than there are sentinels."""
+
+
 class _UnShuffling:
-    """What the objectives of DEPTH share: the numbers of sentences."""
+    """What the objectives of DEPTH share: windows of whole sentences, and how many these are."""
+
+    def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
+        return DepthPreprocessor(
+            self.tokenizer,
+            max_source_length=self.max_text_length,
+            max_target_length=self.max_target_length,
+            mlm_probability=getattr(self, "mlm_probability", None),
+            mean_noise_span_length=getattr(self, "mean_noise_span_length", None),
+            max_sentences=self.max_sentences,
+            text_column=text_column,
+            language=self.sentence_language,
+            units=getattr(self, "_units", None),
+            metadata=self.metadata_encoder,
+        )
 
     def complete(self) -> None:
         super().complete()
@@ -160,27 +202,8 @@ class DepthObjective(_PMIMasking, _UnShuffling, Objective):
     sentence_language: str = "en"
     pmi_vocab_file: str | None = None
 
-    def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
-        return DepthPreprocessor(
-            self.tokenizer,
-            max_source_length=self.max_text_length,
-            max_target_length=self.max_target_length,
-            mlm_probability=self.mlm_probability,
-            mean_noise_span_length=self.mean_noise_span_length,
-            max_sentences=self.max_sentences,
-            text_column=text_column,
-            language=self.sentence_language,
-            units=self._units,
-            metadata=self.metadata_encoder,
-        )
-
     def length_bounds(self) -> LengthBounds:
-        return partial(
-            depth_length_bounds,
-            mlm_probability=self.mlm_probability,
-            mean_noise_span_length=self.mean_noise_span_length,
-            max_unit_length=self._max_unit_length,
-        )
+        return partial(depth_input_and_target_lengths, **self._noise)
 
     def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
         return DataCollatorForDepth(
@@ -241,19 +264,6 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
         self.min_sentences = max(self.min_sentences, 2)
         super().complete()
 
-    def preprocessor(self, text_column: str = "text") -> DepthPreprocessor:
-        return DepthPreprocessor(
-            self.tokenizer,
-            max_source_length=self.max_text_length,
-            max_target_length=self.max_target_length,
-            mlm_probability=None,
-            mean_noise_span_length=None,
-            max_sentences=self.max_sentences,
-            text_column=text_column,
-            language=self.sentence_language,
-            metadata=self.metadata_encoder,
-        )
-
     def make_collator(self, **arguments: Any) -> DataCollatorForDepth:
         return DataCollatorForDepth(
             self.tokenizer,
@@ -264,7 +274,7 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
 
 
 @dataclass
-class SpanCorruptionObjective(_PMIMasking, Objective):
+class SpanCorruptionObjective(_PMIMasking, _TokenWindows, Objective):
     """
     T5's span corruption (Raffel et al. 2020, section 3.1.4), the baseline of [`DepthObjective`].
 
@@ -298,37 +308,12 @@ class SpanCorruptionObjective(_PMIMasking, Objective):
     pack_examples: bool = False
     pmi_vocab_file: str | None = None
 
-    def complete(self) -> None:
-        if self.max_target_length is None:
-            lengths = t5_input_and_target_lengths(self._raw_length(), *self._noise, self._max_unit_length)
-            self.max_target_length = int(lengths[1])
-
-    @property
-    def _noise(self) -> tuple[float, float]:
-        return self.mlm_probability, self.mean_noise_span_length
-
-    def _raw_length(self) -> int:
-        return t5_raw_length(self.max_text_length, *self._noise, self.max_target_length, self._max_unit_length)
-
-    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
-        raw_length = self._raw_length()
-        check_enough_sentinels(int(noise_counts(raw_length, *self._noise)[1]), self.tokenizer)
-        return SpanCorruptionPreprocessor(
-            self.tokenizer,
-            raw_length,
-            text_column=text_column,
-            pack_examples=self.pack_examples,
-            units=self._units,
-            metadata=self.metadata_encoder,
-        )
+    def _check_sentinels(self, raw_length: int) -> None:
+        num_spans = noise_counts(raw_length, self.mlm_probability, self.mean_noise_span_length)[1]
+        check_enough_sentinels(int(num_spans), self.tokenizer)
 
     def length_bounds(self) -> LengthBounds:
-        return partial(
-            t5_length_bounds,
-            mlm_probability=self.mlm_probability,
-            mean_noise_span_length=self.mean_noise_span_length,
-            max_unit_length=self._max_unit_length,
-        )
+        return partial(t5_input_and_target_lengths, **self._noise)
 
     def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(
@@ -341,7 +326,7 @@ class SpanCorruptionObjective(_PMIMasking, Objective):
 
 
 @dataclass
-class PrefixLMObjective(Objective):
+class PrefixLMObjective(_TokenWindows, Objective):
     """
     Prefix language modelling (Raffel et al. 2020, section 3.1.2): a text is cut at a random place; the model reads
     what is before it and writes what follows.
@@ -367,25 +352,18 @@ class PrefixLMObjective(Objective):
 
     pack_examples: bool = False
 
-    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
-        raw_length = min(self.max_text_length, self.max_target_length)
-        return SpanCorruptionPreprocessor(
-            self.tokenizer, raw_length, text_column, self.pack_examples, metadata=self.metadata_encoder
-        )
+    def complete(self) -> None:
+        Objective.complete(self)  # the target is as long as the input, also where that begins with metadata
 
     def length_bounds(self) -> LengthBounds:
-        return prefix_lm_length_bounds
+        return prefix_lengths
 
     def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
-        return DataCollatorForT5SpanCorruption(
-            self.tokenizer,
-            objective="prefix_lm",
-            **arguments,
-        )
+        return DataCollatorForT5SpanCorruption(self.tokenizer, objective="prefix_lm", **arguments)
 
 
 @dataclass
-class MixtureOfDenoisersObjective(Objective):
+class MixtureOfDenoisersObjective(_TokenWindows, Objective):
     """
     UL2's mixture of denoisers (Tay et al. 2022, arXiv 2205.05131): at each visit an example draws a denoiser, which
     says how much is masked and in what spans, and its input begins with the mode token of this denoiser.
@@ -431,28 +409,12 @@ class MixtureOfDenoisersObjective(Objective):
         """The settings by their names, without the tokenizer; denoisers as text."""
         return super().settings | {"denoisers": list(map(str, self.denoisers))}
 
-    def complete(self) -> None:
-        if self.max_target_length is None:
-            self.max_target_length = int(self._bounds(self._raw_length())[1])
-
-    def _bounds(self, num_tokens: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return denoiser_input_and_target_lengths(num_tokens, self.denoisers, self.mode_tokens)
-
-    def _raw_length(self) -> int:
-        # Of each denoiser, the input keeps `1 - density` of the tokens or more.
-        limit = self.max_text_length / (1 - min(denoiser.density for denoiser in self.denoisers))
-        return largest_raw_length(self._bounds, self.max_text_length, self.max_target_length, limit)
-
-    def preprocessor(self, text_column: str = "text") -> SpanCorruptionPreprocessor:
-        raw_length = self._raw_length()
+    def _check_sentinels(self, raw_length: int) -> None:
         remedy = "Raise the `mean_length` of `denoisers`, lower their `density`"
         check_enough_sentinels(most_spans(raw_length, self.denoisers), self.tokenizer, remedy)
-        return SpanCorruptionPreprocessor(
-            self.tokenizer, raw_length, text_column, self.pack_examples, metadata=self.metadata_encoder
-        )
 
     def length_bounds(self) -> LengthBounds:
-        return partial(denoiser_length_bounds, denoisers=self.denoisers, mode_tokens=self.mode_tokens)
+        return partial(denoiser_input_and_target_lengths, denoisers=self.denoisers, mode_tokens=self.mode_tokens)
 
     def make_collator(self, **arguments: Any) -> DataCollatorForT5SpanCorruption:
         return DataCollatorForT5SpanCorruption(

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from datasets import Features, List, Value
 
-from .denoisers import Denoiser, denoiser_input_and_target_lengths
 from .metadata import METADATA_IDS
-from .noise_lengths import depth_input_and_target_lengths, t5_input_and_target_lengths
 
 PER_EXAMPLE = "_per_example"
 # Part of the fingerprint of prepared data: raise it when the same examples may give other rows.
@@ -25,8 +23,9 @@ ROWS_VERSION = 1
 # How many rows with room for the source of an example are looked at for room for its target, the fullest ones first.
 MOST_CANDIDATES = 64
 
-# The lengths of a source and of a target that no corruption of an example exceeds, for columns of examples.
-LengthBounds = Callable[[Mapping[str, Sequence]], tuple[np.ndarray, np.ndarray]]
+# For numbers of tokens (for DEPTH, and of sentences) of examples, the lengths of sources and of targets that no
+# corruption exceeds, all int64 of shape `(num_examples,)`; such as `noise_lengths.depth_input_and_target_lengths`.
+LengthBounds = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass
@@ -44,18 +43,17 @@ class PackedPreprocessor:
 
     Args:
         preprocessor (`Callable`): makes examples, such as [`DepthPreprocessor`].
-        length_bounds (`Callable`): [`depth_length_bounds`], [`t5_length_bounds`] or [`prefix_lm_length_bounds`], with
-            the noise bound to it by `functools.partial`.
-        max_source_length (`int`): most tokens of the sources of a row.
-        max_target_length (`int`): most tokens of the targets of a row.
+        length_bounds (`LengthBounds`): what [`Objective.length_bounds`] gives.
+        max_source_length, max_target_length (`int`): most tokens of the sources and of the targets of a row.
         min_sentences (`int`, defaults to 1): examples with fewer sentences are not packed.
 
+    >>> from hf_depth.data.noise_lengths import prefix_lengths
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> texts = ["The dog barked.", "The cat slept on the mat.", "It rained."]
     >>> tokenizer = train_tokenizer(texts, vocab_size=300, allow_fewer=True)
     >>> inner = SpanCorruptionPreprocessor(tokenizer, raw_length=32)
-    >>> rows = PackedPreprocessor(inner, prefix_lm_length_bounds, 32, 32)({"text": texts})
+    >>> rows = PackedPreprocessor(inner, prefix_lengths, 32, 32)({"text": texts})
     >>> [tokenizer.decode(ids) for ids in rows["input_ids"]]
     ['The dog barked. It rained.', 'The cat slept on the mat.']
     >>> [lengths.tolist() for lengths in rows["input_ids_per_example"]]
@@ -101,9 +99,10 @@ class PackedPreprocessor:
         if self.min_sentences > 1:
             usable &= _lengths(columns["sentence_lengths"]) >= self.min_sentences
         chosen = np.flatnonzero(usable)
-        source, target = self.length_bounds({name: [values[i] for i in chosen] for name, values in columns.items()})
+        lists = [columns[name] for name in ("input_ids", "sentence_lengths") if name in columns]
+        source, target = self.length_bounds(*(_lengths(values)[chosen] for values in lists))
         if METADATA_IDS in columns:
-            source = source + _lengths([columns[METADATA_IDS][i] for i in chosen])
+            source = source + _lengths(columns[METADATA_IDS])[chosen]
         rows = [chosen[row] for row in pack(source, target, self.max_source_length, self.max_target_length)]
         rows = sorted([*rows, *np.flatnonzero(~usable)[:, None]], key=lambda row: row[0])
         return self._joined(columns, rows)
@@ -128,10 +127,8 @@ def pack(
     Put examples into rows: best fit decreasing, the longest example first, each into the row that it fills best.
 
     Args:
-        source_lengths (`np.ndarray` of shape `(num_examples,)`, int64): of the encoder input.
-        target_lengths (`np.ndarray` of shape `(num_examples,)`, int64): of the target.
-        max_source_length (`int`): most tokens of the sources of a row.
-        max_target_length (`int`): most tokens of the targets of a row.
+        source_lengths, target_lengths (`np.ndarray` of shape `(num_examples,)`, int64): tokens of each example.
+        max_source_length, max_target_length (`int`): most tokens of the sources and of the targets of a row.
 
     Returns:
         `list[np.ndarray]`: the indices of the examples of each row, ascending, of shape `(examples_in_row,)`, int64;
@@ -174,13 +171,7 @@ def pack(
 
 def examples_per_row(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     """
-    How many examples each row of a batch holds.
-
-    Args:
-        rows (`Sequence[Mapping]`): as [`PackedPreprocessor`] makes them, or examples that are not packed.
-
-    Returns:
-        `np.ndarray` of shape `(num_rows,)`, int64; `None` if the rows are not packed.
+    How many examples each row of a batch holds: int64, shape `(num_rows,)`; `None` if the rows are not packed.
 
     Raises:
         `ValueError`: if only some of the rows are packed.
@@ -200,14 +191,8 @@ def examples_per_row(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
 
 def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.ndarray:
     """
-    How many items each example has in a column of lists, of packed rows one example after the other.
-
-    Args:
-        rows (`Sequence[Mapping]`): as for [`examples_per_row`].
-        column (`str`): its name, such as `"input_ids"`.
-
-    Returns:
-        `np.ndarray` of shape `(num_examples,)`, int64.
+    How many items each example has in a column of lists, of packed rows one example after the other: int64, shape
+    `(num_examples,)`.
 
     Raises:
         `ValueError`: if the lengths of examples do not add up to those of the rows.
@@ -247,45 +232,6 @@ def unpack_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         parts = [np.split(np.asarray(row[name]), np.cumsum(row[name + PER_EXAMPLE])[:-1]) for name in names]
         examples += [rest | dict(zip(names, values, strict=True)) for values in zip(*parts, strict=True)]
     return examples
-
-
-def depth_length_bounds(
-    columns: Mapping[str, Sequence], mlm_probability: float, mean_noise_span_length: float, max_unit_length: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """
-    The largest lengths of DEPTH examples after corruption, see [`depth_input_and_target_lengths`].
-
-    Args:
-        columns (`Mapping`): `input_ids` and `sentence_lengths` of the examples.
-        mlm_probability, mean_noise_span_length (`float`): the noise.
-        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole.
-
-    Returns:
-        Two `np.ndarray` of shape `(num_examples,)`, int64: of the sources and of the targets.
-    """
-    lengths = _lengths(columns["input_ids"]), _lengths(columns["sentence_lengths"])
-    return depth_input_and_target_lengths(*lengths, mlm_probability, mean_noise_span_length, max_unit_length)
-
-
-def t5_length_bounds(
-    columns: Mapping[str, Sequence], mlm_probability: float, mean_noise_span_length: float, max_unit_length: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """The largest lengths of T5 examples after corruption (without units, exact ones), as [`depth_length_bounds`]."""
-    noise = (mlm_probability, mean_noise_span_length, max_unit_length)
-    return t5_input_and_target_lengths(_lengths(columns["input_ids"]), *noise)
-
-
-def denoiser_length_bounds(
-    columns: Mapping[str, Sequence], denoisers: Sequence[Denoiser], mode_tokens: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """The largest lengths of examples after corruption by any of these denoisers, as for [`depth_length_bounds`]."""
-    return denoiser_input_and_target_lengths(_lengths(columns["input_ids"]), denoisers, mode_tokens)
-
-
-def prefix_lm_length_bounds(columns: Mapping[str, Sequence]) -> tuple[np.ndarray, np.ndarray]:
-    """The largest lengths of both parts of a text that is cut: all tokens but one, and `</s>`."""
-    lengths = _lengths(columns["input_ids"])
-    return lengths, lengths
 
 
 def _lengths(sequences: Sequence[Sequence]) -> np.ndarray:

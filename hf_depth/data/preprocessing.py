@@ -1,11 +1,10 @@
 """Documents to examples of token ids: functions for `datasets.map` that split, encode and cut into windows."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow.compute as pc
@@ -37,8 +36,54 @@ class NoExamplesError(ValueError):
     """No document gives an example: all have too little text, or too few sentences."""
 
 
+class _Preprocessor:
+    """What the makers of windows share: what they read, and what they write."""
+
+    list_columns: ClassVar[tuple[str, ...]] = ("input_ids",)
+    # Whether examples hold text of several documents of a batch.
+    joins_documents: ClassVar[bool] = False
+
+    @property
+    def input_columns(self) -> tuple[str, ...]:
+        """The columns of the documents that are read."""
+        return (self.text_column, *(self.metadata.columns if self.metadata else ()))
+
+    @property
+    def versions(self) -> dict[str, Any]:
+        """Of all that decides which examples a document gives."""
+        versions = {"examples": self.version, "tokenizers": self.encoder.version}
+        versions |= {"units": self.units.version} if self.units else {}
+        return versions | ({"metadata": self.metadata.version} if self.metadata else {})
+
+    @property
+    def features(self) -> Features:
+        """The columns of examples."""
+        lists = self.list_columns if self.units is None else (*self.list_columns, "unit_lengths")
+        numbers = {"num_cut_tokens": Value("int32"), "num_documents": Value("int32")}
+        metadata = self.metadata.features if self.metadata else {}
+        return Features({name: List(Value("int32")) for name in lists} | numbers | metadata)
+
+    def _with_units_and_metadata(
+        self, columns: dict[str, list], parts: Iterable[Sequence[int]], batch: dict[str, list], num_windows: list[int]
+    ) -> dict[str, list]:
+        """The columns of all windows; `parts` are the lengths of what no unit leaves, by window."""
+        windows = columns["input_ids"]
+        if self.units is not None:
+            parts = [np.asarray(part, np.int64) for part in parts]
+            columns["unit_lengths"] = _unit_lengths(self.units, windows, parts) if windows else []
+        return columns | (self.metadata(batch, num_windows) if self.metadata else {})
+
+
+def _unit_lengths(units: UnitFinder, windows: list[np.ndarray], parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Lengths of the units of each window: int32, `(num_units,)`."""
+    lengths, counts = units(np.concatenate(windows), np.concatenate(parts))
+    owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
+    ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
+    return np.split(lengths.astype(np.int32), ends[:-1])
+
+
 @dataclass
-class SpanCorruptionPreprocessor:
+class SpanCorruptionPreprocessor(_Preprocessor):
     """
     Cuts documents into windows of tokens for [`DataCollatorForT5SpanCorruption`].
 
@@ -49,7 +94,7 @@ class SpanCorruptionPreprocessor:
 
     Args:
         tokenizer ([`PreTrainedTokenizerBase`]): any T5 tokenizer. Not kept.
-        raw_length (`int`): most tokens of a window before corruption, see `corruption.t5_raw_length`; at least 3.
+        raw_length (`int`): most tokens of a window before corruption, see [`t5_raw_length`]; at least 3.
         text_column (`str`, defaults to `"text"`): the column that holds the documents.
         pack_examples (`bool`, defaults to `False`): join the documents of a batch, with `</s>` between them, before
             they are cut. All windows but the last of a batch are then full, but for a `</s>` at an end, which is left
@@ -61,9 +106,6 @@ class SpanCorruptionPreprocessor:
     Raises:
         `ValueError`: if `raw_length` is too small, or if documents with metadata or units are joined.
 
-    Example:
-
-    >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> text = "The dog barked. The cat slept."
     >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
@@ -100,23 +142,7 @@ class SpanCorruptionPreprocessor:
 
     @property
     def joins_documents(self) -> bool:
-        """Whether examples hold text of several documents of a batch."""
         return self.pack_examples
-
-    @property
-    def input_columns(self) -> tuple[str, ...]:
-        """The columns of the documents that are read."""
-        return (self.text_column, *(self.metadata.columns if self.metadata else ()))
-
-    @property
-    def versions(self) -> dict[str, Any]:
-        """Of all that decides which examples a document gives."""
-        return _versions(self)
-
-    @property
-    def features(self) -> Features:
-        lists = ["input_ids"] if self.units is None else ["input_ids", "unit_lengths"]
-        return _features(lists, self.metadata)
 
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         parts = map(self.encoder, text_parts(column_texts(batch, self.text_column)))
@@ -129,9 +155,7 @@ class SpanCorruptionPreprocessor:
             windows, num_windows = list(chain.from_iterable(parts)), list(map(len, parts))
             num_documents = [int(place == 0) for part in parts for place in range(len(part))]
         columns = {"input_ids": windows, "num_cut_tokens": [0] * len(windows), "num_documents": num_documents}
-        if self.units is not None:
-            columns["unit_lengths"] = _unit_lengths(self.units, windows, [[len(window)] for window in windows])
-        return columns | (self.metadata(batch, num_windows) if self.metadata else {})
+        return self._with_units_and_metadata(columns, ([len(window)] for window in windows), batch, num_windows)
 
     def _joined(self, documents: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
         """
@@ -169,18 +193,8 @@ class SpanCorruptionPreprocessor:
         return np.split(tokens, cuts)
 
 
-def _unit_lengths(units: UnitFinder, windows: list[np.ndarray], parts: list) -> list[np.ndarray]:
-    """Lengths of the units of each window: int32, `(num_units,)`. `parts` are the lengths of what no unit leaves."""
-    if not windows:
-        return []
-    lengths, counts = units(np.concatenate(windows), np.concatenate([np.asarray(part, np.int64) for part in parts]))
-    owners = np.repeat(np.arange(len(windows)), list(map(len, parts)))  # (num_parts,)
-    ends = np.cumsum(np.bincount(owners, counts, minlength=len(windows)).astype(np.int64))  # (num_windows,)
-    return np.split(lengths.astype(np.int32), ends[:-1])
-
-
 @dataclass
-class DepthPreprocessor:
+class DepthPreprocessor(_Preprocessor):
     """
     Cuts documents into windows of whole consecutive sentences for [`DataCollatorForDepth`].
 
@@ -211,12 +225,9 @@ class DepthPreprocessor:
         metadata ([`MetadataEncoder`], *optional*): adds its columns to each example.
 
     Raises:
-        `ValueError`: if the noise is out of range (see `corruption.check_noise`), no sentence fits into the lengths, a
+        `ValueError`: if the noise is out of range (see [`check_noise`]), no sentence fits into the lengths, a
             window can have more masked spans than there are sentinels, or the language is unknown.
 
-    Example:
-
-    >>> from hf_depth.data.preprocessing import DepthPreprocessor
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> text = "The dog barked. The cat slept. It rained."
     >>> tokenizer = train_tokenizer([text], vocab_size=300, allow_fewer=True)
@@ -227,6 +238,8 @@ class DepthPreprocessor:
     >>> [lengths.tolist() for lengths in columns["sentence_lengths"]]
     [[16], [15, 11]]
     """
+
+    list_columns: ClassVar[tuple[str, ...]] = ("input_ids", "sentence_lengths")
 
     tokenizer: InitVar[PreTrainedTokenizerBase]
     max_source_length: int
@@ -257,19 +270,9 @@ class DepthPreprocessor:
             check_enough_sentinels(int(spans.max()), tokenizer)
 
     @property
-    def input_columns(self) -> tuple[str, ...]:
-        """The columns of the documents that are read."""
-        return (self.text_column, *(self.metadata.columns if self.metadata else ()))
-
-    @property
     def versions(self) -> dict[str, Any]:
         """Of all that decides which examples a document gives, the sentence splitter among them."""
-        return _versions(self) | {"sentences": self.splitter.version}
-
-    @property
-    def features(self) -> Features:
-        lists = ["input_ids", "sentence_lengths"] + ([] if self.units is None else ["unit_lengths"])
-        return _features(lists, self.metadata)
+        return super().versions | {"sentences": self.splitter.version}
 
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
         columns = {"input_ids": [], "sentence_lengths": [], "num_cut_tokens": [], "num_documents": []}
@@ -284,9 +287,7 @@ class DepthPreprocessor:
                 columns["sentence_lengths"].append(np.fromiter(map(len, window), dtype=np.int32, count=len(window)))
                 columns["num_cut_tokens"].append(num_cut_tokens)
                 columns["num_documents"].append(int(number == 0))
-        if self.units is not None:
-            columns["unit_lengths"] = _unit_lengths(self.units, columns["input_ids"], columns["sentence_lengths"])
-        return columns | (self.metadata(batch, num_windows) if self.metadata else {})
+        return self._with_units_and_metadata(columns, columns["sentence_lengths"], batch, num_windows)
 
     def _windows(self, sentences: list[list[int]]) -> Iterator[tuple[list[list[int]], int]]:
         """Yield the sentences of each window and how many tokens in it belong to cut sentences."""
@@ -338,19 +339,6 @@ class DepthPreprocessor:
         return num_sentences <= len(self.capacities) and num_tokens <= self.capacities[num_sentences - 1]
 
 
-def _versions(preprocessor: SpanCorruptionPreprocessor | DepthPreprocessor) -> dict[str, Any]:
-    versions = {"examples": preprocessor.version, "tokenizers": preprocessor.encoder.version}
-    versions |= {"units": preprocessor.units.version} if preprocessor.units else {}
-    return versions | ({"metadata": preprocessor.metadata.version} if preprocessor.metadata else {})
-
-
-def _features(lists: list[str], metadata: MetadataEncoder | None) -> Features:
-    """The columns of examples: lists of numbers, numbers, and those of metadata."""
-    number = Value("int32")
-    features = {name: List(number) for name in lists} | {"num_cut_tokens": number, "num_documents": number}
-    return Features(features | (metadata.features if metadata else {}))
-
-
 def _equal_parts(sentences: list[list[int]], number: int) -> Iterator[list[list[int]]]:
     """Cut a list into as many parts, whose sizes differ by one at most."""
     for part in range(number):
@@ -363,15 +351,11 @@ def check_enough_sentinels(
     remedy: str = "Raise `mean_noise_span_length`, lower `mlm_probability`",
 ) -> None:
     """
-    Check, before any text is prepared, that no window has more masked spans than the tokenizer has sentinels.
+    Stop, before any text is prepared, if windows can have more masked spans than the tokenizer has sentinels.
 
     Args:
         num_spans (`int`): the most masked spans that a window can have.
-        tokenizer ([`PreTrainedTokenizerBase`]): a T5 tokenizer.
         remedy (`str`): what makes fewer spans, beside shorter windows.
-
-    Raises:
-        `ValueError`: if there are more spans than sentinels.
     """
     available = len(sentinel_token_ids(tokenizer))
     if num_spans > available:
@@ -393,12 +377,7 @@ def depth_capacities(
     """
     How many tokens fit into an example, by its number of sentences.
 
-    Args:
-        max_source_length, max_target_length (`int`): most tokens of a corrupted input and of a target.
-        mlm_probability, mean_noise_span_length (`float`): see `corruption.depth_noise_counts`; `None` for prefix
-            language modelling.
-        max_sentences (`int`): most sentences of an example.
-        max_unit_length (`int`, defaults to 1): most tokens of a unit that is masked as a whole.
+    Args: as for [`DepthPreprocessor`]; `max_unit_length` is the most tokens of a unit that is masked as a whole.
 
     Returns:
         `list[int]`: item `n - 1` is the largest number such that each example of `n` sentences with at most that many
@@ -446,25 +425,16 @@ def prepare_dataset(
     Args:
         dataset (`Dataset` or `IterableDataset`): documents, map-style or streamed; one split of a corpus.
         preprocessor ([`SpanCorruptionPreprocessor`] or [`DepthPreprocessor`]): makes the examples.
-        num_proc (`int`, *optional*): processes, for a map-style data set.
-        overwrite_cache (`bool`, defaults to `False`): prepare anew even if there is a cached result.
-        desc (`str`, *optional*): for the progress bar.
-        min_sentences (`int`, defaults to 1): leave out examples of a [`DepthPreprocessor`] with fewer sentences. One
-            sentence has no order.
+        num_proc, overwrite_cache, desc: of the map, for a map-style data set.
+        min_sentences (`int`, defaults to 1): leave out examples of a [`DepthPreprocessor`] with fewer sentences.
 
     Returns:
-        `Dataset` or `IterableDataset`: of the same kind, with the columns of the preprocessor. Documents that give no
-        example (no text, or for T5 fewer than two tokens) are dropped; for a map-style data set their number is
-        logged, as is that of the examples with too few sentences.
+        A data set of the same kind, with the columns of the preprocessor. Documents that give no example (no text, or
+        for T5 fewer than two tokens) are dropped; of a map-style data set, what is left out is counted and logged.
 
     Raises:
-        `ValueError`: if the text column is missing or holds something else than text, if a column of the metadata is
-            missing, if no example is left, or if `dataset` is a dictionary of splits.
+        `ValueError`: if a column is missing or holds something else than text, or if no example is left.
 
-    Example:
-
-    >>> from datasets import Dataset
-    >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor, prepare_dataset
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
@@ -472,20 +442,11 @@ def prepare_dataset(
     >>> examples.column_names, len(examples)
     (['input_ids', 'num_cut_tokens', 'num_documents'], 2)
     """
-    if isinstance(dataset, Mapping):
-        raise ValueError(
-            f"`dataset` must be one split, got the splits {list(dataset)}: take one, such as `dataset['train']`."
-        )
     dataset = without_format(dataset)
     columns = check_text_column(dataset, preprocessor.text_column)
     check_metadata_columns(dataset, preprocessor.input_columns[1:], preprocessor.text_column)
     if isinstance(dataset, IterableDataset):
-        if dataset.features is None:  # then each document may have other columns, which `map` could not remove
-            columns = list(preprocessor.input_columns)
-            dataset = _with_columns(dataset, columns)
-        examples = dataset.map(preprocessor, batched=True, remove_columns=columns, features=preprocessor.features)
-        examples = examples.filter(_has_tokens)
-        return examples.filter(partial(_has_sentences, number=min_sentences)) if min_sentences > 1 else examples
+        return _prepared_stream(dataset, preprocessor, columns, min_sentences)
     examples = dataset.map(
         preprocessor,
         batched=True,
@@ -495,15 +456,65 @@ def prepare_dataset(
         load_from_cache_file=not overwrite_cache,
         desc=desc,
     )
-    examples = _drop_empty(examples, num_documents=len(dataset))
-    return _drop_few_sentences(examples, min_sentences) if min_sentences > 1 else examples
+    documents = f"{len(dataset):,} documents"
+    examples = _kept(
+        examples,
+        ("input_ids", 1),
+        f"None of the {documents} holds enough text for an example.",
+        lambda number: f"Dropped {number:,} of {documents} with too little text for an example.",
+    )
+    return examples if min_sentences == 1 else _with_sentences(examples, min_sentences)
 
 
-def _with_columns(dataset: IterableDataset, columns: list[str]) -> IterableDataset:
-    """Documents with these columns and no others."""
-    # A list among the arguments would be divided as if it held shards.
-    arguments = {"dataset": dataset, "columns": tuple(columns)}
-    return IterableDataset.from_generator(_read_columns, gen_kwargs=arguments)
+def _with_sentences(examples: Dataset, min_sentences: int) -> Dataset:
+    number_before = _num_examples(examples)
+    return _kept(
+        examples,
+        ("sentence_lengths", min_sentences),
+        f"None of the {number_before:,} examples has `min_sentences` {min_sentences} sentences: lower it, or raise "
+        "`max_source_length`.",
+        # Packed rows of too few sentences hold one example each.
+        lambda number: f"Left out {number:,} of {number_before:,} examples: fewer than {min_sentences} sentences.",
+    )
+
+
+def _prepared_stream(
+    dataset: IterableDataset,
+    preprocessor: SpanCorruptionPreprocessor | DepthPreprocessor,
+    columns: list[str],
+    min_sentences: int,
+) -> IterableDataset:
+    if dataset.features is None:  # then each document may have other columns, which `map` could not remove
+        columns = list(preprocessor.input_columns)
+        # A list among the arguments would be divided as if it held shards.
+        arguments = {"dataset": dataset, "columns": tuple(columns)}
+        dataset = IterableDataset.from_generator(_read_columns, gen_kwargs=arguments)
+    examples = dataset.map(preprocessor, batched=True, remove_columns=columns, features=preprocessor.features)
+    examples = examples.filter(_has_items, fn_kwargs={"column": "input_ids", "number": 1})
+    if min_sentences == 1:
+        return examples
+    return examples.filter(_has_items, fn_kwargs={"column": "sentence_lengths", "number": min_sentences})
+
+
+def _has_items(example: dict[str, Any], column: str, number: int) -> bool:
+    return len(example[column]) >= number
+
+
+def _kept(examples: Dataset, least: tuple[str, int], nothing: str, told: Callable[[int], str]) -> Dataset:
+    """The examples whose lists in a column have at least so many items; it is an error if there are none."""
+    column, length = least
+    flags = [
+        flag
+        for batch in examples.with_format("arrow").iter(batch_size=10_000)
+        for flag in pc.greater_equal(pc.list_value_length(batch[column]), length).to_pylist()
+    ]
+    kept = np.flatnonzero(flags)  # (num_kept,)
+    if not len(kept):
+        raise NoExamplesError(nothing)
+    if len(kept) == len(examples):
+        return examples
+    logger.warning(told(len(examples) - len(kept)))
+    return examples.select(kept)
 
 
 def _read_columns(dataset: IterableDataset, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
@@ -526,75 +537,38 @@ def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dic
         for rows of several examples also their number, `rows`; with metadata `metadata_examples` (that have some),
         `metadata_tokens` and `metadata_tokens_cut` of all.
     """
-    is_packed = f"input_ids{PER_EXAMPLE}" in dataset.column_names
-    counts = {"examples": _num_examples(dataset), "tokens": 0, "tokens_cut": 0}
+    columns, is_packed = dataset.column_names, f"input_ids{PER_EXAMPLE}" in dataset.column_names
+    names = ["tokens", "tokens_cut", *(["rows"] if is_packed else [])]
+    names += ["sentences", "one_sentence_examples"] if "sentence_lengths" in columns else []
+    names += [] if unk_token_id is None else ["unknown_tokens"]
+    names += ["metadata_examples", "metadata_tokens", "metadata_tokens_cut"] if METADATA_IDS in columns else []
+    counts = {"examples": _num_examples(dataset)} | dict.fromkeys(names, 0)
     if is_packed:
         counts["rows"] = len(dataset)
-    if "sentence_lengths" in dataset.column_names:
-        counts.update(sentences=0, one_sentence_examples=0)
-    if unk_token_id is not None:
-        counts["unknown_tokens"] = 0
-    if METADATA_IDS in dataset.column_names:
-        counts.update(metadata_examples=0, metadata_tokens=0, metadata_tokens_cut=0)
+
+    def lengths(batch: Mapping[str, Any], column: str) -> Any:
+        """Of each example."""
+        return pc.list_flatten(batch[column + PER_EXAMPLE]) if is_packed else pc.list_value_length(batch[column])
+
     for batch in dataset.with_format("arrow").iter(batch_size=10_000):
+        counts["tokens"] += _sum(lengths(batch, "input_ids"))
+        counts["tokens_cut"] += _sum(batch["num_cut_tokens"])
         if unk_token_id is not None:
             counts["unknown_tokens"] += _sum(pc.equal(pc.list_flatten(batch["input_ids"]), unk_token_id))
-        counts["tokens"] += _sum(pc.list_value_length(batch["input_ids"]))
-        counts["tokens_cut"] += _sum(batch["num_cut_tokens"])
         if "sentences" in counts:
-            num_sentences = pc.list_value_length(batch["sentence_lengths"])
-            if is_packed:
-                num_sentences = pc.list_flatten(batch[f"sentence_lengths{PER_EXAMPLE}"])
+            num_sentences = lengths(batch, "sentence_lengths")
             counts["sentences"] += _sum(num_sentences)
             counts["one_sentence_examples"] += _sum(pc.equal(num_sentences, 1))
         if "metadata_tokens" in counts:
-            lengths = pc.list_value_length(batch[METADATA_IDS])
-            if is_packed:
-                lengths = pc.list_flatten(batch[f"{METADATA_IDS}{PER_EXAMPLE}"])
-            counts["metadata_examples"] += _sum(pc.greater(lengths, 0))
-            counts["metadata_tokens"] += _sum(lengths)
+            metadata_lengths = lengths(batch, METADATA_IDS)
+            counts["metadata_examples"] += _sum(pc.greater(metadata_lengths, 0))
+            counts["metadata_tokens"] += _sum(metadata_lengths)
             counts["metadata_tokens_cut"] += _sum(batch[NUM_CUT])
     return counts
 
 
 def _sum(values) -> int:
     return pc.sum(values, min_count=0).as_py()
-
-
-def _has_tokens(example: dict[str, Any]) -> bool:
-    return len(example["input_ids"]) > 0
-
-
-def _has_sentences(example: dict[str, Any], number: int) -> bool:
-    return len(example["sentence_lengths"]) >= number
-
-
-def _drop_empty(examples: Dataset, num_documents: int) -> Dataset:
-    """Drop the examples without tokens, each of which stands for a document that is too short."""
-    kept = _at_least(examples, "input_ids", 1)
-    num_dropped = len(examples) - len(kept)
-    if not len(kept):
-        raise NoExamplesError(f"None of the {num_documents:,} documents holds enough text for an example.")
-    if num_dropped:
-        logger.warning(f"Dropped {num_dropped:,} of {num_documents:,} documents with too little text for an example.")
-        examples = examples.select(kept)
-    return examples
-
-
-def _drop_few_sentences(examples: Dataset, min_sentences: int) -> Dataset:
-    kept = _at_least(examples, "sentence_lengths", min_sentences)
-    if not len(kept):
-        raise NoExamplesError(
-            f"None of the {len(examples):,} examples has `min_sentences` {min_sentences} sentences: lower it, or "
-            "raise `max_source_length`."
-        )
-    if len(kept) < len(examples):
-        num_dropped = len(examples) - len(kept)  # packed rows of too few sentences hold one example each
-        logger.warning(
-            f"Left out {num_dropped:,} of {_num_examples(examples):,} examples: fewer than {min_sentences} sentences."
-        )
-        examples = examples.select(kept)
-    return examples
 
 
 def _num_examples(rows: Dataset) -> int:
@@ -604,13 +578,3 @@ def _num_examples(rows: Dataset) -> int:
         return len(rows)
     batches = rows.select_columns(column).with_format("arrow").iter(batch_size=10_000)
     return sum(_sum(pc.list_value_length(batch[column])) for batch in batches)
-
-
-def _at_least(examples: Dataset, column: str, length: int) -> np.ndarray:
-    """Indices of the examples whose lists in `column` have at least `length` items: int64, `(num_kept,)`."""
-    flags = [
-        flag
-        for batch in examples.with_format("arrow").iter(batch_size=10_000)
-        for flag in pc.greater_equal(pc.list_value_length(batch[column]), length).to_pylist()
-    ]
-    return np.flatnonzero(flags)

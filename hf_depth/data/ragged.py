@@ -13,13 +13,7 @@ Ragged = tuple[np.ndarray, np.ndarray]
 
 def run_starts(lengths: np.ndarray) -> np.ndarray:
     """
-    Place of the first element of every run, for runs one after the other.
-
-    Args:
-        lengths (`np.ndarray` of shape `(num_runs,)`, int64): elements of each run.
-
-    Returns:
-        `np.ndarray` of shape `(num_runs,)`, int64.
+    Place of the first element of every run, for runs of these lengths one after the other: int64, `(num_runs,)`.
 
     >>> run_starts(np.array([2, 3])).tolist()
     [0, 2]
@@ -29,13 +23,7 @@ def run_starts(lengths: np.ndarray) -> np.ndarray:
 
 def run_positions(lengths: np.ndarray) -> np.ndarray:
     """
-    Place of every element within its run.
-
-    Args:
-        lengths (`np.ndarray` of shape `(num_runs,)`, int64): elements of each run.
-
-    Returns:
-        `np.ndarray` of shape `(lengths.sum(),)`, int64.
+    Place of every element within its run, for runs of these lengths: int64, `(lengths.sum(),)`.
 
     >>> run_positions(np.array([2, 3])).tolist()
     [0, 1, 0, 1, 2]
@@ -52,12 +40,8 @@ def copy_runs(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
 
     Args:
         values (`np.ndarray` of shape `(num_values,)`): what to copy from.
-        starts (`np.ndarray` of shape `(num_runs,)`, int64): first places. A run may reach beyond `values` on either
-            side, for places that the caller fills.
-        lengths (`np.ndarray` of shape `(num_runs,)`, int64): elements of each run, at least 1.
-
-    Returns:
-        `np.ndarray` of shape `(lengths.sum(),)`, of the dtype of `values`.
+        starts, lengths (`np.ndarray` of shape `(num_runs,)`, int64): first places, and elements of each run, at least
+            1. A run may reach beyond `values` on either side, for places that the caller fills.
 
     >>> copy_runs(np.array([10, 11, 12, 13]), starts=np.array([2, 0]), lengths=np.array([2, 3])).tolist()
     [12, 13, 10, 11, 12]

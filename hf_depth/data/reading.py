@@ -30,6 +30,7 @@ from datasets import (
 from datasets.table import CastError
 from filelock import FileLock
 
+from ..credentials import without_credentials
 from ..suggestions import listed
 from .files import (
     column_texts,
@@ -108,11 +109,7 @@ def load_files(
 
 
 def load_lines(argument: str, file: str, cache_dir: str | None = None) -> Dataset:
-    """
-    The lines of a text file without their ends, blank ones too, in the column `text`.
-
-    Args and raises: as [`load_files`].
-    """
+    """The lines of a text file without their ends, blank ones too, in the column `text`; see [`load_files`]."""
     if is_local(file):
         _check_start(argument, "text", file)
     try:
@@ -208,12 +205,7 @@ def _csv_columns(file: str) -> list[str]:
 
 
 def check_header(file: str, columns: Sequence[str]) -> None:
-    """
-    Check the names of the columns of a table.
-
-    Raises:
-        `ValueError`: if two of them are the same.
-    """
+    """Stop if two columns of a table have the same name."""
     double = [column for index, column in enumerate(columns) if column in columns[:index]]
     if double:
         raise ValueError(f"{file} has several columns {double[0]!r}: {listed(columns)}. Rename all but one of them.")
@@ -258,15 +250,15 @@ def _check_start(argument: str, kind: str, file: str) -> None:
 
 def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
     """Why a builder could not read files: which of them, the line if that shows, and what the builder says."""
-    reason = error.__cause__ or error
+    reason = error.__cause__ if str(error.__cause__ or "") else error  # as of a `DatasetGenerationError`
     for file in filter(is_local, files):
         problem = _problem(kind, file)
         if problem:
             return f"cannot read {file}{problem}"
-    message = " ".join(str(reason).split())
+    message = " ".join(str(reason).split()) or type(reason).__name__
     if isinstance(reason, CastError):
         message += " Give files of the same columns, or read them as a stream (`streaming`)"
-    return f"cannot read {', '.join(files[:3])}{', …' if files[3:] else ''} as {kind}: {message}."
+    return without_credentials(f"cannot read {', '.join(files[:3])}{', …' if files[3:] else ''} as {kind}: {message}.")
 
 
 def _problem(kind: str, file: str) -> str | None:

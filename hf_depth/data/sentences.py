@@ -179,9 +179,6 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     Raises:
         `ValueError`: if there are no rules for the language.
 
-    Example:
-
-    >>> from hf_depth.data.sentences import get_sentence_splitter
     >>> get_sentence_splitter("en")("Mr. Bennet made no answer. Call me Ishmael.")
     ['Mr. Bennet made no answer.', 'Call me Ishmael.']
     >>> get_sentence_splitter("lines")("x = 1\\nreturn x")

@@ -41,24 +41,13 @@ def train_tokenizer(
     Args:
         texts (`Iterable[str]`): the documents, such as the column `"text"` of a data set. `None` is skipped.
         vocab_size (`int`): number of ids, sentinels included; sentence tokens (`add_sentence_tokens`) come on top.
-        output_dir (`str` or `os.PathLike`, *optional*): where the tokenizer is saved, for `AutoTokenizer`, and as
-            `spiece.model` for SentencePiece. If `None`, it is not saved.
-        allow_fewer (`bool`, defaults to `False`): take `vocab_size` as an upper limit, if the text is too small for
-            that many.
-
-    Returns:
-        `T5Tokenizer`: the saved tokenizer.
+        output_dir (`str` or `os.PathLike`, *optional*): where the tokenizer is saved, and as `spiece.model`.
+        allow_fewer (`bool`, defaults to `False`): take `vocab_size` as an upper limit, if the text is too small.
 
     Raises:
-        `ValueError`: if the texts cannot fill so large a vocabulary, or their characters alone exceed it, or `texts`
-            is a single string.
+        `ValueError`: if the texts cannot fill so large a vocabulary, or their characters alone exceed it.
 
-    Example:
-
-    >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> tokenizer = train_tokenizer(["The cat sat on the mat. The dog sat on the cat."], 300, allow_fewer=True)
-    >>> tokenizer.convert_ids_to_tokens([0, 1, 2, len(tokenizer) - 1])
-    ['<pad>', '</s>', '<unk>', '<extra_id_0>']
     >>> tokenizer.decode(tokenizer.encode("A dog sat."))
     'A dog sat.</s>'
     """

@@ -84,7 +84,7 @@ class SourceTest(CorpusTestCase):
         columns = Features({"text": Value("string")})
         Dataset.from_dict({"text": []}, features=columns).to_parquet(self.path("tables/train.parquet"))
         for name in ("texts", "empty", "tables"):
-            with self.assertRaisesRegex(ValueError, f"`dataset_name` '.*{name}'.* (no|without) (rows|documents)"):
+            with self.assertRaisesRegex(ValueError, f"`dataset_name` '.*{name}'.*: "):
                 self.load(dataset_name=self.path(name), streaming=streaming)
 
     def test_a_streamed_folder_whose_text_is_not_utf_8_is_named(self):
@@ -122,7 +122,7 @@ class SourceTest(CorpusTestCase):
         self.write("texts/train.jsonl", "\n".join(json.dumps({"text": text}) for text in SENTENCES[:8]))
         arguments = {"dataset_name": self.path("texts"), "split": "train[:50%]", "validation_split_percentage": 0}
         self.assertLen(self.load(**arguments)["train"], 4)
-        with self.assertRaisesRegex(ValueError, "Bad split.*What is streamed is a whole split"):
+        with self.assertRaisesRegex(ValueError, "`dataset_name` '.*texts': Bad split: train.:50%."):
             self.load(**arguments, streaming=True)
 
     def test_files_and_a_named_data_set_exclude_each_other(self):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hf_depth.data.corruption import (
     SpecialIds,
     corrupt_depth,
-    corrupt_t5,
+    mask_spans,
     mask_units,
     split_depth_prefix,
     split_prefix,
@@ -52,7 +52,8 @@ def random_for(documents, epoch=0, seed=0):
 def t5(documents, density=0.15, mean=3.0, epoch=0, special_ids=SPECIAL):
     """Corrupt documents (lists of tokens); returns pairs of input and target."""
     lengths = np.array([len(document) for document in documents])
-    batches = corrupt_t5(np.concatenate(documents), lengths, density, mean, special_ids, random_for(documents, epoch))
+    counts = noise_counts(lengths, density, mean)
+    batches = mask_spans(np.concatenate(documents), lengths, *counts, special_ids, random_for(documents, epoch))
     return list(zip(*map(split, batches), strict=True))
 
 
@@ -328,7 +329,9 @@ class UnitsTest(parameterized.TestCase):
         units = [random_units(rng, len(document)) for document in batch]
         lengths, random = np.array(list(map(len, batch))), random_for(batch)
         ragged = np.concatenate(units), np.array(list(map(len, units)))
-        pairs = mask_units(np.concatenate(batch), lengths, ragged, density, mean, SPECIAL, random)
+        pairs = mask_units(
+            np.concatenate(batch), lengths, ragged, *noise_counts(lengths, density, mean), SPECIAL, random
+        )
         bounds = t5_input_and_target_lengths(lengths, density, mean, MAX_UNIT_LENGTH)
         for document, inputs, targets, *bound in zip(batch, *map(split, pairs), *bounds, strict=True):
             self.assertEqual(rebuilt_t5((inputs, targets)), document)
@@ -368,7 +371,9 @@ class UnitsTest(parameterized.TestCase):
             batch = [documents[i] for i in chosen]
             ragged = np.concatenate([units[i] for i in chosen]), np.array([len(units[i]) for i in chosen])
             lengths = np.array(list(map(len, batch)))
-            pairs = mask_units(np.concatenate(batch), lengths, ragged, 0.15, 3.0, SPECIAL, random_for(batch))
+            pairs = mask_units(
+                np.concatenate(batch), lengths, ragged, *noise_counts(lengths, 0.15, 3.0), SPECIAL, random_for(batch)
+            )
             return list(zip(*map(split, pairs), strict=True))
 
         together = masked(range(12))

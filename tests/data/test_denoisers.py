@@ -62,9 +62,7 @@ class MixtureTest(parameterized.TestCase):
         chosen, _, _ = denoiser_counts(np.full(5000, 100), denoisers, random)
         self.assertEqual(set(chosen.tolist()), {1})
         self.assertEqual(most_spans(568, denoisers), 28)
-        self.assertEqual(
-            largest_raw_length(lambda n: denoiser_input_and_target_lengths(n, denoisers), 512, None, 603), 568
-        )
+        self.assertEqual(largest_raw_length(lambda n: denoiser_input_and_target_lengths(n, denoisers), 512), 568)
 
     @parameterized.parameters(*(denoiser for denoiser in UL2_DENOISERS if denoiser.mean_length))
     def test_a_denoiser_masks_its_share_in_spans_of_its_length(self, denoiser):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -66,7 +67,7 @@ class HeldOutTest(CorpusTestCase):
     def setUp(self):
         super().setUp()
         for name in ("a", "b", "held_out"):
-            self.write(f"{name}.jsonl", CONTENTS["jsonl"])
+            self.write(f"{name}.jsonl", CONTENTS["jsonl"] + json.dumps({"text": name}))
         os.symlink(self.path("held_out.jsonl"), self.path("link.jsonl"))
 
     @parameterized.product(
@@ -96,13 +97,15 @@ class HeldOutTest(CorpusTestCase):
         self.assertEqual(self.texts(corpus["train"]), self.texts(corpus["validation"]))
         self.assertIn("`train_file` and `validation_file` name the same text", logs.output[0])
 
-    def test_a_copy_under_another_name_is_told(self):
+    def test_a_copy_is_the_same_text_under_another_name(self):
+        shutil.copy(self.path("a.jsonl"), self.path("copy.jsonl"))
         with self.assertLogs("hf_depth", "WARNING") as logs:
-            self.load(train_file=["a.jsonl", "b.jsonl"], validation_file="held_out.jsonl")
-        self.assertRegex(logs.output[0], "`train_file` and `validation_file` name the same text, .*held_out.jsonl")
+            self.load(train_file="a.jsonl", validation_file="copy.jsonl")
+        self.assertRegex(logs.output[0], "`train_file` and `validation_file` name the same text, .*copy.jsonl")
+        with self.assertRaisesRegex(ValueError, "`train_file` and `test_file` both name .*copy.jsonl, or a copy"):
+            self.load(train_file=["a.jsonl", "b.jsonl"], test_file="copy.jsonl")
 
     def test_files_that_no_split_shares_are_not_remarked_on(self):
-        self.write("held_out.jsonl", json.dumps({"text": "Other."}))
         with self.assertNoLogs("hf_depth", "WARNING"):
             self.load(train_file=["a.jsonl", "b.jsonl"], validation_file="held_out.jsonl", test_file="held_out.jsonl")
 

@@ -161,19 +161,6 @@ class RowsTest(parameterized.TestCase):
         self.assertEqual(counts.pop("rows"), len(rows))
         self.assertEqual(counts, dataset_statistics(objective.prepare(documents(), packing=False), 2))
 
-    def test_the_share_of_real_tokens_is_logged_before_training(self):
-        objective = packed(SpanCorruptionObjective, {})
-        with self.assertLogs("hf_depth", "INFO") as log:
-            data, _ = objective.prepare_splits({"train": documents(), "validation": documents()})
-        shares = objective.real_token_shares(data["train"])
-        lines = [line for line in log.output if "are real" in line]
-        self.assertLen(lines, 1)
-        self.assertIn(f"{shares['source']:.1%} and {shares['target']:.1%} are real", lines[0])
-        batch = objective.collator(padding="max_length")(list(data["train"]))
-        self.assertAlmostEqual(batch["attention_mask"].double().mean().item(), shares["source"])
-        self.assertAlmostEqual((batch["labels"] != -100).double().mean().item(), shares["target"])
-        self.assertGreater(shares["source"], 0.9)
-
     def test_only_training_data_are_packed(self):
         objective = packed(DepthObjective, {})
         for make in (lambda: documents(), lambda: documents().to_iterable_dataset()):
@@ -205,15 +192,6 @@ class SettingsTest(parameterized.TestCase):
             SpanCorruptionObjective(TOKENIZER, max_source_length=96, **settings)
 
     def test_an_objective_without_bounds_refuses_packing(self):
-        class Unbounded(SpanCorruptionObjective):
-            name = "unbounded"
-
-            def length_bounds(self):
-                return super(SpanCorruptionObjective, self).length_bounds()
-
-        Unbounded(TOKENIZER)
-        with self.assertRaisesRegex(ValueError, "`packing` is not for the objective 'unbounded'"):
-            Unbounded(TOKENIZER, packing=True)
         with self.assertRaisesRegex(ValueError, "not for the objective 'prefix_lm' of a depth model"):
             DepthPrefixLMObjective(TOKENIZER, packing=True)
 

@@ -4,7 +4,7 @@ from unittest import mock
 
 import numpy as np
 from absl.testing import parameterized
-from datasets import Dataset, DatasetDict, IterableDataset
+from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from helpers import DOCUMENTS, SENTENCES, call_in_another_process, tiny_tokenizer
 from hf_depth.data import tokenization
 from hf_depth.data.metadata import MetadataEncoder
-from hf_depth.data.noise_lengths import depth_input_and_target_lengths
-from hf_depth.data.packing import PackedPreprocessor, prefix_lm_length_bounds
+from hf_depth.data.noise_lengths import depth_input_and_target_lengths, prefix_lengths
+from hf_depth.data.packing import PackedPreprocessor
 from hf_depth.data.preprocessing import (
     DepthPreprocessor,
     SpanCorruptionPreprocessor,
@@ -304,12 +304,6 @@ class PrepareDatasetTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "its row 1 holds 3"):
             list(prepare_dataset(late, depth_preprocessor()))
 
-    def test_a_corpus_is_prepared_split_by_split(self):
-        with self.assertRaisesRegex(
-            ValueError, r"`dataset` must be one split, got .*'train', 'test'.*dataset\['train'\]"
-        ):
-            prepare_dataset(DatasetDict(train=self.dataset(), test=self.dataset()), depth_preprocessor())
-
     @parameterized.parameters(([], "no documents"), (["", " "], "None of the 2 documents holds enough text"))
     def test_nothing_to_train_on_is_an_error(self, texts, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -382,7 +376,7 @@ class DatasetStatisticsTest(parameterized.TestCase):
             if part == "windows":
                 preprocessor = SpanCorruptionPreprocessor(TOKENIZER, 40)
             if part == "rows":
-                preprocessor = PackedPreprocessor(preprocessor, prefix_lm_length_bounds, 512, 512)
+                preprocessor = PackedPreprocessor(preprocessor, prefix_lengths, 512, 512)
             return Hasher.hash(preprocessor)
 
         kinds = {"windows": SpanCorruptionPreprocessor, "sentences": DepthPreprocessor}

@@ -294,6 +294,13 @@ class TrapsTest(CorpusTestCase):
             plain_copy(self.path("text.parquet.gz"), self.path("cache"))
         self.assertEqual(plain_copy(self.path("text.parquet")), self.path("text.parquet"))
 
+    @parameterized.parameters(("a.doc", "unknown extension"), ("a.jsonl", "cannot read .* as json: \\w+"))
+    def test_an_error_does_not_tell_the_credentials_of_an_address(self, name, message):
+        address = f"http://me:secret@127.0.0.1:1/{name}?token=secret"
+        with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}") as caught:
+            load_files("train_file", [address], cache_dir=self.path("cache"))
+        self.assertNotIn("secret", str(caught.exception))
+
     @parameterized.parameters("txt", "csv", "jsonl.gz")
     def test_a_file_is_read_once_and_again_when_it_has_changed(self, extension):
         cached = []
