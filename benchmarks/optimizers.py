@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from transformers import Adafactor
 
-from hf_depth.training.optimizers import Adafactor, AdamWScale, MuonWithAdamW
+from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW
 
 
 def main() -> None:

@@ -46,6 +46,14 @@ UNSUPPORTED = {
         "it adds noise to the output of the model's embedding, but encoder and decoder of a T5 have modules of their "
         "own",
     ),
+    "bf16_full_eval": (
+        (False,),
+        "it rounds the weights for good. `bf16` evaluates in half precision, too",
+    ),
+    "fp16_full_eval": (
+        (False,),
+        "it rounds the weights for good. `bf16` evaluates in half precision, too",
+    ),
     "restore_callback_states_from_checkpoint": (
         (False,),
         "it puts new callbacks in the places of those that carry the run on, which have their states anyway",
@@ -134,9 +142,8 @@ def check_bad_batches(args: TrainingArguments) -> None:
 
 def _check_precision(args: TrainingArguments) -> None:
     """Stop on a precision that the device or the residual stream does not have."""
-    for name in ("fp16", "fp16_full_eval"):
-        if getattr(args, name) and args.device.type == "cpu":
-            raise ValueError(f"`{name}` has no effect on a CPU. Leave it out, or use `bf16`.")
+    if args.fp16 and args.device.type == "cpu":
+        raise ValueError("`fp16` has no effect on a CPU. Leave it out, or use `bf16`.")
     if args.residual_dtype != "float32" and not (args.residual_dtype == "bfloat16" and args.bf16):
         raise ValueError(
             f"`residual_dtype` {args.residual_dtype!r} with `bf16`={args.bf16} is not supported: give "

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, has_length
 
@@ -25,9 +25,7 @@ class EarlyStopping(EarlyStoppingCallback):
     although the arguments may ask for others.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
         # The state of a training that begins anew has the counter of the one before it, in the same trainer.
         is_resumed = state.global_step > 0
@@ -35,14 +33,7 @@ class EarlyStopping(EarlyStoppingCallback):
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True  # the checkpoint is that of the end
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
         is_over = control.should_training_stop  # already, for another reason
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if control.should_training_stop and not is_over:
@@ -66,14 +57,7 @@ class LastEvaluation(TrainerCallback):
         self.step: int | None = None
         self.metrics: dict[str, float] = {}
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
         if state.global_step != self.step:
             self.step, self.metrics = state.global_step, {}
         self.metrics |= metrics  # several data sets are evaluated one by one
@@ -114,9 +98,33 @@ class RunTotals(TrainerCallback, ExportableState):
             vars(self).update(saved.get("attributes", {}))
 
 
+class EpochCount(TrainerCallback):
+    """
+    Tells the collator and the data set of a trainer the number of each epoch, by which they draw anew.
+
+    Args:
+        trainer (`DepthTrainer`): that it belongs to.
+    """
+
+    def __init__(self, trainer: "DepthTrainer"):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
+        # and calls it the end of an epoch when `max_steps` are over.
+        self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
+        for listener in (self.trainer.data_collator, self.trainer.train_dataset):
+            if hasattr(listener, "set_epoch"):
+                listener.set_epoch(self.epoch)
+        self.epoch += 1
+
+
 class TrainingFlow(TrainerCallback):
     """
-    When a trainer logs, evaluates and saves, what it does before and after a training, and who is told of epochs.
+    When a trainer logs, evaluates and saves, and what it does when a training begins and ends.
 
     - What is due at the end of an epoch is done at its last step, and the checkpoint of that step is written after all
       of it. `Trainer` would save first: a run that is killed then goes on with the next epoch, and lacks the rest.
@@ -134,29 +142,13 @@ class TrainingFlow(TrainerCallback):
         self.trainer = trainer
         self.handled_step = -1  # whose log and evaluation at the end of an epoch are done
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args, state, control, **kwargs):
         self.handled_step = -1
         self.trainer.begin_training()
-        # Not 0 when a run is resumed, but for streams of unknown length: the Trainer reads them from their beginning,
-        # and calls it the end of an epoch when `max_steps` are over.
-        self.epoch = int(state.epoch or 0) if has_length(kwargs.get("train_dataloader")) else 0
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        # Counted here, since `state.epoch` stays below 1 for as long as a stream of unknown length is read anew.
-        for listener in (self.trainer.data_collator, self.trainer.train_dataset):
-            if hasattr(listener, "set_epoch"):
-                listener.set_epoch(self.epoch)
-        self.epoch += 1
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args, state, control, **kwargs):
         if control.should_training_stop or control.should_epoch_stop or state.epoch % 1 == 0:
             self.handled_step = state.global_step
             control.should_log |= args.logging_strategy == IntervalStrategy.EPOCH
@@ -165,23 +157,11 @@ class TrainingFlow(TrainerCallback):
         if control.should_log:
             self.trainer.running.gather()
 
-    def on_prediction_step(self, *args: Any, **kwargs: Any) -> None:
-        self.trainer.add_evaluated()  # what a `prediction_step` of a subclass has not
-
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        **kwargs: Any,
-    ) -> None:
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
         if args.load_best_model_at_end and self.trainer.is_in_train and _is_best(metrics, args, state):
             control.should_save = True
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args, state, control, **kwargs):
         if self.handled_step == state.global_step:
             control.should_log = control.should_evaluate = control.should_save = False
         last = self.trainer.last_checkpoint
@@ -196,12 +176,6 @@ class TrainingFlow(TrainerCallback):
             # `Trainer` adds the loss of this process to those of the logs, which are means over all.
             self.trainer._tr_loss.fill_(check_losses(self.trainer))
             check_parameters(self.trainer)
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            self.trainer.num_logs_before_best = len(state.log_history)
 
 
 def _is_best(metrics: dict[str, float], args: TrainingArguments, state: TrainerState) -> bool:

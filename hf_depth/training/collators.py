@@ -15,11 +15,7 @@ MAX_WRAPPERS = 2  # around the collator of an objective, one in the other
 
 def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
     """
-    The collator of an objective, also inside of a user's own: in an attribute of it, in a list, tuple or dict that is
-    one, or among what a [`functools.partial`] holds. The user's own if there is none in it.
-
-    Args:
-        data_collator (`Callable`): that of a trainer.
+    The collator of an objective, also inside of a user's own; the user's own if there is none in it.
 
     >>> from hf_depth import DataCollatorForT5SpanCorruption, train_tokenizer
     >>> collator = DataCollatorForT5SpanCorruption(train_tokenizer(["It rains."], vocab_size=200, allow_fewer=True))
@@ -31,10 +27,8 @@ def objective_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:
 
 def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
     """
-    All collators of objectives, of which a user's own may hold several; the first is that of [`objective_collator`].
-
-    Args:
-        data_collator (`Callable`): that of a trainer.
+    All collators of objectives in that of a trainer: itself, or what it has in an attribute, or in a list, tuple or
+    dict that is one, or what a [`functools.partial`] or a method belongs to.
     """
     collators, level = [], [data_collator]
     for _ in range(MAX_WRAPPERS + 1):
@@ -44,24 +38,14 @@ def objective_collators(data_collator: Callable[..., Any]) -> list[Callable[...,
 
 
 def objective_name(data_collator: Callable[..., Any]) -> str | None:
-    """
-    The `objective` of the collator, or `None` of one whose noise is the user's own, of which nothing is known here.
-
-    Args:
-        data_collator (`Callable`): that of a trainer.
-    """
+    """The `objective` of the collator, or `None` of one whose noise is the user's own, of which nothing is known."""
     collator = objective_collator(data_collator)
     ours = (DataCollatorForT5SpanCorruption._corrupt, DataCollatorForDepth._corrupt)
     return collator.objective if getattr(type(collator), "_corrupt", None) in ours else None
 
 
 def metadata_collators(data_collator: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """
-    The collators that put the metadata of examples before their inputs, also a user's own that is around none.
-
-    Args:
-        data_collator (`Callable`): that of a trainer.
-    """
+    """The collators that put the metadata of examples before their inputs, also a user's own that is around none."""
     collators = objective_collators(data_collator) or [data_collator]
     return [collator for collator in collators if hasattr(collator, "set_metadata_probability")]
 
@@ -79,8 +63,7 @@ def _parts(wrapper: Any) -> list[Any]:
     inside = [
         part.values() if isinstance(part, dict) else part for part in held if isinstance(part, list | tuple | dict)
     ]
-    found = held + [one for part in inside for one in part if callable(one)]
-    return list({id(one): one for one in found}.values())
+    return held + [one for part in inside for one in part if callable(one)]
 
 
 def evaluation_collator(data_collator: Callable[..., Any]) -> Callable[..., Any]:

@@ -77,7 +77,7 @@ def _warn_of_half_precision(trainer: "DepthTrainer") -> None:
             f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
             "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
         )
-    if trainer.args.fp16 or trainer.args.fp16_full_eval:
+    if trainer.args.fp16:
         logger.warning(
             "T5 and DEPTH can overflow in float16, of which 65,504 is the largest number: T5 was trained in "
             "bfloat16, and its hidden states are larger. Use `bf16` where the device has it, else float32. See "

@@ -1,5 +1,6 @@
 """What a run prints: one line of a few figures for each log, and what a finished run left in its folder."""
 
+import datetime
 import logging
 import os
 import sys
@@ -15,7 +16,6 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainerState,
-    TrainingArguments,
 )
 
 # The figures that are printed, and how. All others are in trainer_state.json and all_results.json.
@@ -33,7 +33,8 @@ FIGURES = {
     "score": ".4f",
     "unparsed_fraction": ".4f",
 }
-MOST_SOURCES = 4  # of a mixture that a line names
+LEGEND = "loss: cross-entropy per target token, in nats"
+LEGEND_OF_SENTENCES = "; sentence loss: of sentence tokens alone; reconstruction loss: of all other tokens."
 TITLES = {"train": "training", "eval": "evaluation"}
 FILES = {
     "model*.safetensors": "the trained model, for load_model and from_pretrained",
@@ -72,7 +73,7 @@ class _Lines(TrainerCallback):
             return
         if not self._explained and "reconstruction loss" in line:  # of pre-training
             self._explained = True
-            tqdm.write(legend(args, has_sentences="sentence loss" in line), file=sys.stdout)
+            tqdm.write(LEGEND + (LEGEND_OF_SENTENCES if "sentence loss" in line else "."), file=sys.stdout)
         tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
         sys.stdout.flush()
 
@@ -107,51 +108,30 @@ def install_console(trainer: Trainer) -> None:
             return
 
 
-def legend(args: TrainingArguments, has_sentences: bool) -> str:
-    """The line that says what the losses of pre-training are."""
-    line = "loss: cross-entropy per target token, in nats"
-    if has_sentences:
-        weight = args.sentence_loss_coefficient
-        line += f" (a sentence token counts {weight:g} times)" if weight != 1 else ""
-        line += "; sentence loss: of sentence tokens alone; reconstruction loss: of all other tokens"
-    return line + ". A model from scratch starts high: its random output layer is sure of wrong tokens."
-
-
 def log_line(state: TrainerState, logs: Mapping[str, Any], seconds_left: float | None = None) -> str | None:
     """
-    The line to print for a log of training, of evaluations, or of the end of training.
+    The line to print for a log of training, of evaluations, or of the end of training; `None` if it has no figure.
 
     Args:
         state (`TrainerState`): the step.
         logs (`Mapping[str, Any]`): what is logged, by the names of the Trainer.
         seconds_left (`float`, *optional*): until the end of training.
 
-    Returns:
-        `str`, *optional*: `None` for a log without any of the figures.
-
     >>> state = TrainerState(global_step=25, max_steps=400)
     >>> log_line(state, {"loss": 8.508, "sentence_loss": 6.5, "learning_rate": 1e-3, "padding_fraction": 0.3}, 75)
     'step  25/400 | loss 8.508 | sentence loss 6.5 | learning rate 1.00e-03 | 0:01:15 left'
-    >>> log_line(state, {"loss": 8.508, "novels/examples": 1400, "news/examples": 600})
-    'step  25/400 | loss 8.508 | examples: novels 1,400, news 600'
     >>> log_line(state, {"eval_loss": 8.5, "eval_score": 0.25, "eval_runtime": 2.0})
     'step  25/400 | evaluation: loss 8.5, score 0.2500, 0:00:02'
     """
     # Each data set that was evaluated has a runtime, as has the end of training.
     prefixes = [name.removesuffix("runtime") for name in logs if name.endswith("_runtime")]
-    if prefixes:
-        parts = [_evaluation(logs, prefix) for prefix in prefixes]
-        if "eval_" not in prefixes and "eval_score" in logs:  # of several tasks
-            parts.append(f"mean score {logs['eval_score']:.4f}")
-    else:
-        parts = _figures(logs, "")
-        seen = [f"{name.removesuffix('/examples')} {logs[name]:,}" for name in logs if name.endswith("/examples")]
-        if parts and 0 < len(seen) <= MOST_SOURCES:
-            parts.append(f"examples: {', '.join(seen)}")
-        if parts and seconds_left:
-            parts.append(f"{_duration(seconds_left)} left")
+    parts = [_evaluation(logs, prefix) for prefix in prefixes] if prefixes else _figures(logs, "")
+    if prefixes and "eval_" not in prefixes and "eval_score" in logs:  # of several tasks
+        parts.append(f"mean score {logs['eval_score']:.4f}")
     if not parts:
         return None
+    if seconds_left and not prefixes:
+        parts.append(f"{_duration(seconds_left)} left")
     total = str(state.max_steps or "")
     return " | ".join([f"step {state.global_step:>{len(total)}}" + (total and f"/{total}"), *parts])
 
@@ -168,8 +148,7 @@ def _figures(logs: Mapping[str, Any], prefix: str) -> list[str]:
 
 
 def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+    return str(datetime.timedelta(seconds=round(seconds)))
 
 
 def files_table(folder: str | os.PathLike) -> str:

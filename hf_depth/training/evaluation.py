@@ -5,29 +5,26 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from transformers.trainer_utils import EvalLoopOutput, speed_metrics
 
 from ..data.metadata import has_metadata
+from ..evaluation.attention_entropy import attention_entropy, entropy_metrics, warn_of_saturation
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import suggestion
 from .collators import metadata_collators
-from .evaluation_order import metrics_in_order
-from .statistics import (
-    STATISTICS,
-    UNSHUFFLING_STATISTICS,
-    added,
-    summarize,
+from .statistics import STATISTICS, summarize
+from .unshuffling import (
+    ORDER_STATISTICS,
     summarize_order,
     unshuffling_accuracy,
+    unshuffling_statistics,
     unshuffling_table,
 )
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
 
-LOSS_SUM, TOKENS = STATISTICS.index("loss_sum"), STATISTICS.index("tokens")
 WITH_METADATA = "with_metadata"  # in the names of metrics, behind `eval`
 
 
@@ -57,7 +54,7 @@ class EvaluationSums:
 
     def add_order(self, decoding: str, rows: torch.Tensor) -> None:
         """Add [`unshuffling_statistics`] of what was generated, freely or under the constraint."""
-        self.orders[decoding] = added(self.orders.get(decoding), unshuffling_table(rows))
+        self.orders[decoding] = self.orders.get(decoding, 0.0) + unshuffling_table(rows)
 
     def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
         total = EvaluationSums(self.statistics.device)
@@ -76,6 +73,62 @@ class EvaluationSums:
     def accuracies(self) -> dict[str, Any]:
         """[`unshuffling_accuracy`] of each way of generating."""
         return {decoding: unshuffling_accuracy(table) for decoding, table in self.orders.items()}
+
+
+class EvaluationMetrics:
+    """
+    What the loops of an evaluation add up, and how its model attends in the first batch.
+
+    Args:
+        trainer (`DepthTrainer`): whose batches are counted, on all processes at the same time.
+
+    Attributes:
+        sums_of (`dict[str, EvaluationSums]`): those of the latest evaluation, by the prefix of their metrics.
+    """
+
+    def __init__(self, trainer: "DepthTrainer"):
+        self.trainer = trainer
+        self.sums_of: dict[str, EvaluationSums] = {}
+        self._sums: EvaluationSums | None = None  # of the present loop
+        self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
+        self._warned_of_attention = False
+
+    def begin(self) -> None:
+        """Forget the evaluation before."""
+        self.sums_of, self._attention = {}, None
+
+    @contextlib.contextmanager
+    def loop(self, prefix: str) -> Iterator[EvaluationSums]:
+        """A loop over examples, whose metrics have a prefix; its sums."""
+        sums = self._sums = self.sums_of[prefix] = EvaluationSums(self.trainer.sums_device)
+        try:
+            yield sums
+        finally:
+            self._sums = None
+
+    def add(self, statistics: torch.Tensor, inputs: Mapping[str, Any]) -> None:
+        """Count a batch by its [`example_statistics`]; look at the attention of the first one."""
+        if self._sums is None:  # no evaluation, but a user's own call
+            return
+        trainer = self.trainer
+        self._sums.add(trainer.accelerator.gather_for_metrics(statistics))
+        if self._attention is None:
+            with trainer.autocast():
+                self._attention = entropy_metrics(attention_entropy(trainer._without_wrappers(trainer.model), inputs))
+            if trainer.is_in_train and not self._warned_of_attention and trainer.is_world_process_zero():
+                self._warned_of_attention = warn_of_saturation(self._attention, trainer.state.global_step)
+
+    def add_order(self, decoding: str, generated: torch.Tensor, inputs: Mapping[str, Any]) -> None:
+        """Count the order in generated ids (B, G), that were generated freely or under the constraint."""
+        tensors = (generated, inputs["input_ids"], inputs["labels"])
+        if self.trainer.sums_device.type != generated.device.type:
+            tensors = tuple(tensor.cpu() for tensor in tensors)
+        rows = unshuffling_statistics(*tensors, self.trainer.model.config)
+        self._sums.add_order(decoding, self.trainer.accelerator.gather_for_metrics(rows))
+
+    def attention_metrics(self, prefix: str) -> dict[str, float]:
+        """The entropies of the attention in the first batch."""
+        return {f"{prefix}_{name}": value for name, value in (self._attention or {}).items()}
 
 
 def by_name(datasets: Any) -> Mapping[str, Any]:
@@ -115,7 +168,7 @@ def metrics_of_all(trainer: "DepthTrainer", names: Iterable[str], prefix: str) -
     """The metrics of several data sets together; those with metadata only if all have them."""
     metrics = {}
     for suffix in ("", f"_{WITH_METADATA}"):
-        parts = [trainer.sums_of.get(f"{prefix}_{name}{suffix}") for name in names]
+        parts = [trainer.evaluated.sums_of.get(f"{prefix}_{name}{suffix}") for name in names]
         if parts and None not in parts:
             total = trainer.summary(sum(parts[1:], parts[0]))
             metrics |= {f"{prefix}{suffix}_{name}": value for name, value in total.items()}
@@ -134,18 +187,6 @@ def all_metadata(collators: Iterable[Any]) -> Iterator[None]:
             collator.set_metadata_probability(0.0)
 
 
-@contextlib.contextmanager
-def compute_metrics_in_order(trainer: "DepthTrainer", places: np.ndarray | None) -> Iterator[None]:
-    """Let the `compute_metrics` of a trainer see examples in the order of the data set."""
-    given = trainer.compute_metrics
-    if places is not None and given is not None and not trainer.args.batch_eval_metrics:
-        trainer.compute_metrics = metrics_in_order(given, places)
-    try:
-        yield
-    finally:
-        trainer.compute_metrics = given
-
-
 # ---- The metric of the best model -----------------------------------------------------------------------------------
 
 
@@ -156,7 +197,7 @@ def metric_names(trainer: "DepthTrainer") -> list[str]:
     kinds = {"sentence_tokens": 2 * is_depth, "shuffled_sentence_tokens": is_depth, "eosen_tokens": is_depth}
     names = list(summarize(torch.tensor([kinds.get(name, 1) for name in STATISTICS])))
     if trainer.args.predict_with_generate and is_depth:
-        table = torch.ones(2, 1, len(UNSHUFFLING_STATISTICS))
+        table = torch.ones(2, 1, len(ORDER_STATISTICS))
         names += summarize_order(table)
         if trainer.args.constrain_sentence_order:
             names += summarize_order(table, constrained=True)

@@ -46,6 +46,18 @@ def longest_target(data_collator: Any) -> int | None:
     return None if None in lengths else max(lengths) + 1
 
 
+def maximum_length(trainer: "DepthTrainer") -> int | None:
+    """
+    What is generated at most, in tokens with the start token: `generation_max_length` of the arguments, else that of
+    the generation configuration given there, else that of the longest target. `None` where `generate()` decides.
+    """
+    if trainer.args.generation_max_length is not None:
+        return trainer.args.generation_max_length
+    if trainer.args.generation_config is not None and has_length(trainer.model.generation_config):
+        return trainer.model.generation_config.max_length  # none beside `max_new_tokens`
+    return trainer.longest_target()
+
+
 def has_length(generation: GenerationConfig) -> bool:
     """Whether a generation configuration says how long a text gets."""
     return generation.max_length is not None or generation.max_new_tokens is not None

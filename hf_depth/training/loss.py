@@ -40,16 +40,6 @@ def loss_weights(
     return weights / num_items
 
 
-def share_of_labels(
-    labels: torch.Tensor, num_items: torch.Tensor | int | None, args: TrainingArguments, num_processes: int = 1
-) -> torch.Tensor | float:
-    """By how many labels the loss of a batch was divided, as a share of those in the batch. See [`loss_weights`]."""
-    if num_items is None:
-        return 1.0
-    num_processes = num_processes if args.average_tokens_across_devices else 1
-    return num_items / num_processes / (labels != -100).sum().clamp(min=1)
-
-
 def weighted_loss(
     model: torch.nn.Module,
     inputs: dict[str, Any],

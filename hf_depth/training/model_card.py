@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +26,59 @@ from ..data.sentences import LINES, get_sentence_splitter
 from ..evaluation.metrics import get_metric
 from ..evaluation.outputs import results_table
 from ..evaluation.prediction import generation_length
-from ..evaluation.scoring import TaskEvaluation
 from ..models.modeling_depth import has_sentence_tokens
 from ..tables import markdown_tables, readable
 from ..tasks.config import prompt_format
 from ..tasks.preprocessing import INSTANCE_COLUMN, encode_labels
 from .collators import objective_collator, objective_name
 from .evaluation import by_name
-from .previews import first_examples
-from .statistics import is_without_order
+from .unshuffling import is_without_order
 
 logger = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
+# By model type: name, number on arXiv, year, title and authors.
+PAPERS = {
+    "depth": (
+        *("DEPTH", "2405.07788", 2024, "{DEPTH}: Discourse Education through Pre-Training Hierarchically"),
+        "Bamberger, Zachary and Glick, Ofek and Baskin, Chaim and Belinkov, Yonatan",
+    ),
+    "t5": (
+        *("T5", "1910.10683", 2019),
+        "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+        "Raffel, Colin and Shazeer, Noam and Roberts, Adam and Lee, Katherine and Narang, Sharan and others",
+    ),
+    "umt5": (
+        *("UMT5", "2304.09151", 2023),
+        "{UniMax}: Fairer and More Effective Language Sampling for Large-Scale Multilingual Pretraining",
+        "Chung, Hyung Won and Constant, Noah and Garcia, Xavier and Roberts, Adam and Tay, Yi and others",
+    ),
+}
 TRAINING_SETTINGS = "learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args seed".split()
 COLLATOR_SETTINGS = "objective max_source_length mlm_probability mean_noise_span_length".split()
 # Endings of what an evaluation logs beside the measures of the model; chance has a column of its own.
 NO_MEASURES = ("time", "per_second", "_chance", "padding_fraction", "shuffled_fraction", "tokens_cut")
 ATTENTION_BY_LAYER = "attention_entropy_"  # the card has the least of all layers
 PRETRAINING_SCORES = ("loss", "sentence_accuracy_shuffled", "reconstruction_accuracy")  # those of the model index
-SHARES = ("accuracy", "exact_match")  # metrics that are the share of examples that are right
-PLAIN_SENTENCES = ["The bell rang early in the morning.", "Then the children ran across the wet yard to the door."]
+# What the code of a pre-trained model shows. It is not of the data, which may be private.
+SENTENCES = ["The bell rang early in the morning.", "Then the children ran across the wet yard to the door."]
+MASKED_SENTENCES = [
+    "Then the children ran <extra_id_0> the wet yard to the door.",
+    "The bell rang <extra_id_1> in the morning.",
+]
 
 
 @dataclass
 class CardContent:
     """
-    What a model card states beside what the trainer knows. But for `sections`, the names are those of the arguments of
+    What a model card states beside what the trainer knows. But for `sections`, the fields are arguments of
     `Trainer.create_model_card`, which replace what is here.
 
     Args:
         sections: title -> what to list there, such as `{"Data": {"source": "novels"}}`. Values are numbers, texts or
-            lists of them; of several mappings a table with a row for each is made.
-        finetuned_from: what the training started from: a name on the Hub, or a folder, of which only the name is told.
-            By default it is the name by which the model was loaded.
-        dataset: the names of the data to read. (`sections` may have them as `"source"`, too.)
+            lists of them; mappings become the rows of a table.
+        finetuned_from: a name on the Hub, or a folder, of which only the name is told; by default that of the model.
+        dataset: the names of the data to read.
         dataset_tags: the names on the Hub of the data; other names are left out.
         language: ISO 639-1 code of the text, or several.
         license: as the Hub writes it, such as `"apache-2.0"`; by default `hub_license` of the training arguments.
@@ -87,11 +104,10 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         kwargs: fields of [`CardContent`].
     """
     content = trainer.card or CardContent()
-    tags = [*_as_list(content.tags), *_as_list(kwargs.get("tags"))]
     told = {name: value for name, value in kwargs.items() if value is not None}
+    tags = [*_as_list(content.tags), *_as_list(told.get("tags"))]
     content = trainer.card = replace(content, **told | {"tags": tags})
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
-    is_branch = trainer.hub_model_id and trainer.args.hub_revision not in (None, "main")
     title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
     sections = _sections(trainer, model, content)
     facts = (_task_facts if _is_of_tasks(trainer) else _pretraining_facts)(trainer, model, sections)
@@ -100,12 +116,12 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         template_path=str(TEMPLATE),
         title=title,
         kind=model.config.model_type,
+        paper=PAPERS.get(model.config.model_type),
         is_task=_is_of_tasks(trainer),
         is_depth=has_sentence_tokens(model.config),
         is_adapter=is_adapter(model),
         # A name without `./` would be looked up on the Hub, where it may be somebody else's.
         name=repr(trainer.hub_model_id or f"./{folder.name}"),
-        revision=f", revision={trainer.args.hub_revision!r}" if is_branch else "",
         num_steps=trainer.weights_step,
         base=told_name(_base_model(trainer, model)),
         data=sections["Data"],
@@ -128,10 +144,9 @@ def check_metadata(trainer: Trainer) -> None:
     try:
         ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
     except ValueError as error:
-        reason = " ".join(str(error).split())
         raise ValueError(
-            f"The Hub would refuse the model card: {reason} Licenses have names such as apache-2.0, see "
-            "`--hub_license` and https://huggingface.co/docs/hub/repositories-licenses."
+            f"The Hub would refuse the model card: {' '.join(str(error).split())} Licenses have names such as "
+            "apache-2.0, see `--hub_license` and https://huggingface.co/docs/hub/repositories-licenses."
         ) from error
     except Exception as error:  # no network, …: that of the upload counts
         logger.warning(f"The Hub could not check the head of the model card: {error}")
@@ -188,8 +203,9 @@ def _sections(trainer: Trainer, model: PreTrainedModel, content: CardContent) ->
     data |= {} if trainer.running.sources is None else trainer.running.sources.table()
     if not has_counts:
         datasets = {"train": trainer.train_dataset, **by_name(trainer.eval_dataset)}
-        sized = {name or "validation": one for name, one in datasets.items() if isinstance(one, Sized)}
-        data |= {name: {"examples": len(dataset)} for name, dataset in sized.items()}
+        data |= {
+            name or "validation": {"examples": len(one)} for name, one in datasets.items() if isinstance(one, Sized)
+        }
     language = _sentence_language(trainer, model, content)
     if language:
         data["sentences split by"] = f"{get_sentence_splitter(language).version}, language {language}"
@@ -205,11 +221,9 @@ def _sections(trainer: Trainer, model: PreTrainedModel, content: CardContent) ->
         settings["initialised from"] = told_name(base_model) or "scratch"
     settings |= run_settings(trainer.args, model)
     settings["global batch size"] = trainer.get_total_train_batch_size(trainer.args)
-    if _num_logs_before_best(trainer) is not None:
+    if trainer.weights_step != trainer.state.global_step:
         settings["weights of step"] = f"{trainer.weights_step:,} of {trainer.state.global_step:,}, the best one"
-    return {"Data": data, "Settings": settings} | {
-        title: values for title, values in content.sections.items() if title not in ("Data", "Settings")
-    }
+    return {**content.sections, "Data": data, "Settings": settings}
 
 
 def run_settings(training_args: TrainingArguments, model: PreTrainedModel) -> dict[str, Any]:
@@ -244,17 +258,14 @@ def _base_model(trainer: Trainer, model: PreTrainedModel) -> str | None:
     return (trainer.card and trainer.card.finetuned_from) or name or None
 
 
-def _num_logs_before_best(trainer: Trainer) -> int | None:
-    """How many logs there were when the best weights were loaded; `None` if they were not."""
-    return trainer.num_logs_before_best
-
-
 # ---- A pre-trained model --------------------------------------------------------------------------------------------
 
 
 def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str, Any]) -> dict[str, Any]:
     """What the card states of a pre-trained model alone."""
-    results = pretraining_results(_own_evaluations(trainer))
+    logs = [log for log in trainer.state.log_history if "eval_loss" in log]
+    own = [log for log in logs if log["step"] == trainer.weights_step]
+    results = pretraining_results([logs[0], own[-1]] if own else [])
     values = {name: results[name]["after"] for name in PRETRAINING_SCORES if name in results}
     names = _as_list(trainer.card.dataset_tags)
     data = {
@@ -278,14 +289,6 @@ def _pretraining_facts(trainer: Trainer, model: PreTrainedModel, sections: Mappi
 
 def _score(name: str, hub_name: str, value: float, data: Mapping[str, Any]) -> EvalResult:
     return EvalResult(metric_name=name, metric_type=hub_name, metric_value=round(float(value), 6), **data)
-
-
-def _own_evaluations(trainer: Trainer) -> list[dict[str, float]]:
-    """The logs of the first evaluation and of the last one of the present weights; none without the latter."""
-    logs, before = trainer.state.log_history, _num_logs_before_best(trainer)
-    own = [log for log in logs if log["step"] == trainer.weights_step] + ([] if before is None else logs[before:])
-    own = [log for log in own if "eval_loss" in log]
-    return [next(log for log in logs if "eval_loss" in log), own[-1]] if own else []
 
 
 def pretraining_results(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -312,53 +315,28 @@ def pretraining_results(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, d
 
 def _pretraining_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:
     """
-    What the code restores: the beginning of an example of the evaluation data, with its last sentence in front and a
-    masked word in each. `None` without a tokenizer, with noise of the user's own, and of PEFT.
+    What the code restores: plain sentences, the last one in front and a masked word in each. `None` without a
+    tokenizer, with noise of the user's own, and of PEFT.
     """
     tokenizer, objective = trainer.processing_class, objective_name(trainer.data_collator)
     if tokenizer is None or objective is None or is_adapter(model):
         return None
-    example, collator = _short_example(trainer, model), objective_collator(trainer.data_collator)
-    ends = list(accumulate(example["sentence_lengths"])) or [len(example["input_ids"])]
-    pieces = [tokenizer.decode(example["input_ids"][start:end]) for start, end in pairwise([0, *ends])]
-    pieces = [" ".join(piece.split()) for piece in [pieces[-1], *pieces[:-1]] if piece.strip()]
-    if objective != "prefix_lm":
-        pieces = [_with_masked_word(piece, f"<extra_id_{place}>") for place, piece in enumerate(pieces)]
-    batch = collator([example])
+    collator, encoded = objective_collator(trainer.data_collator), tokenizer(SENTENCES, add_special_tokens=False)
+    ids, lengths = sum(encoded["input_ids"], []), [len(ids) for ids in encoded["input_ids"]]
+    batch = collator([{"input_ids": ids, "sentence_lengths": lengths, "unit_lengths": [1] * len(ids)}])
     source, target = batch["input_ids"][0][batch["attention_mask"][0].bool()], batch["labels"][0]
+    prefix, is_masked = getattr(collator, "input_prefix", ""), objective != "prefix_lm"
+    given = MASKED_SENTENCES if is_masked else SENTENCES[::-1]
     length = trainer.generation_max_length or model.generation_config.max_length
     return {
-        "sentences": [repr(piece) for piece in pieces],
-        "text": repr(" ".join([getattr(collator, "input_prefix", ""), *pieces]).strip()),
+        "sentences": [repr(sentence) for sentence in given],
+        "text": repr(" ".join([prefix, *given]).strip()),
         "input": readable(tokenizer.decode(source)),
         "target": readable(tokenizer.decode(target[target >= 0])),
-        "is_masked": objective != "prefix_lm",
-        "has_mode": bool(getattr(collator, "input_prefix", "")),
+        "is_masked": is_masked,
+        "has_mode": bool(prefix),
         "generation": f"max_length={length}",
     }
-
-
-def _short_example(trainer: Trainer, model: PreTrainedModel) -> dict[str, Sequence[int]]:
-    """The first four sentences (or 48 tokens) of the first example to evaluate on; of plain text if there is none."""
-    encoded = trainer.processing_class(PLAIN_SENTENCES, add_special_tokens=False)["input_ids"]
-    plain = {"input_ids": sum(encoded, []), "sentence_lengths": [len(ids) for ids in encoded]}
-    needed = {"input_ids", "sentence_lengths"} if has_sentence_tokens(model.config) else {"input_ids"}
-    # Not of the training data: a stream would be read once more.
-    datasets = [dataset for dataset in by_name(trainer.eval_dataset).values() if dataset is not None]
-    examples = [example for dataset in datasets[:1] for example in first_examples(dataset, 1)]
-    example = next((one for one in examples if needed <= one.keys()), plain)  # a user's own may be anything
-    lengths = list(example["sentence_lengths"])[:4] if "sentence_lengths" in needed else []
-    ids = list(example["input_ids"])[: sum(lengths) or 48]
-    return {"input_ids": ids, "sentence_lengths": lengths, "unit_lengths": [1] * len(ids)}
-
-
-def _with_masked_word(text: str, sentinel: str) -> str:
-    """
-    >>> _with_masked_word("The bell rang early.", "<extra_id_0>")
-    'The bell <extra_id_0> early.'
-    """
-    words = text.split()
-    return " ".join([*words[: len(words) // 2], sentinel, *words[len(words) // 2 + 1 :]])
 
 
 # ---- A fine-tuned model ---------------------------------------------------------------------------------------------
@@ -392,19 +370,9 @@ def _task_facts(trainer: Trainer, model: PreTrainedModel, sections: Mapping[str,
         "tasks": ", ".join(dict.fromkeys(result.spec.full_name for result in results)),
         "results": results_table(results, markdown=True) if results else "",
         "is_evaluated": bool(scores),
-        "standard_errors": "; ".join(error for evaluation in evaluations for error in _standard_errors(evaluation)),
         "not_above_majority": not_above_majority,
         "use": _task_use(trainer, model),
     }
-
-
-def _standard_errors(evaluation: TaskEvaluation) -> list[str]:
-    """`sqrt(p (1 - p) / n)` of each score p that is a share of n labeled examples."""
-    dataset, shares = evaluation.dataset, {name: evaluation.metrics.get(name) for name in SHARES}
-    number = sum(len(labels) > 0 for labels in dataset.prepared["labels"])
-    errors = {name: math.sqrt(p * (1 - p) / number) for name, p in shares.items() if p is not None}
-    source = f"{dataset.spec.full_name}, {dataset.split}, {number:,} examples"
-    return [f"{error:.4f} ({name}, {source})" for name, error in errors.items()]
 
 
 def _task_use(trainer: Trainer, model: PreTrainedModel) -> dict[str, Any] | None:

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers import Adafactor as HFAdafactor
-from transformers import TrainingArguments
+from transformers import Adafactor, TrainingArguments
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum, strtobool
 
 from ..ranges import NOT_NEGATIVE, Range, check_ranges
 from ..suggestions import suggestion
-from .schedules import RELATIVE_STEP_PEAK
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,9 +41,8 @@ class AdamWScale(Optimizer):
         p = p - lr * max(min_rms, RMS(p)) * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)
         p = p - lr * weight_decay * p
 
-    The learning rate is relative: 0.01 changes a matrix by about 1 % of its size in each step. There is no
-    synchronization with the device but for the transfer of step counts, and all parameters of a group are updated by
-    `torch._foreach_*` operations. Moments have the dtype of their parameter, as in torch.
+    The learning rate is relative: 0.01 changes a matrix by about 1 % of its size in each step. No step waits for the
+    device. Moments have the dtype of their parameter, as in torch.
 
     Args:
         params (`Iterable`): parameters, or groups of them.
@@ -159,29 +156,6 @@ def _rms(tensors: list[Tensor]) -> list[Tensor]:
     return norms
 
 
-class Adafactor(HFAdafactor):
-    """
-    The Adafactor of transformers, with a learning rate in its groups under `relative_step` too, for the logs.
-
-    Args:
-        params (`Iterable`): parameters, or groups of them.
-        lr (`float`, *optional*): learning rate; without effect under `relative_step`.
-        relative_step (`bool`, *optional*, defaults to `True`): compute the learning rate from the number of steps.
-        options: the others of [`transformers.Adafactor`]: `eps`, `clip_threshold`, `decay_rate`, `beta1`,
-            `weight_decay`, `scale_parameter`, `warmup_init`.
-
-    >>> optimizer = Adafactor([torch.nn.Parameter(torch.ones(2, 2))], scale_parameter=True, relative_step=True)
-    >>> optimizer.param_groups[0]["lr"]
-    0.01
-    """
-
-    def __init__(self, params: Iterable[Any], lr: float | None = None, relative_step: bool = True, **options: Any):
-        super().__init__(params, lr=None if relative_step else lr, relative_step=relative_step, **options)
-        for group in self.param_groups:
-            if group["relative_step"]:
-                group["lr"] = RELATIVE_STEP_PEAK
-
-
 class MuonWithAdamW(Optimizer):
     """
     `torch.optim.Muon` for matrices and `torch.optim.AdamW` for everything else, as one optimizer.
@@ -286,36 +260,29 @@ def _boolean(text: str) -> bool:
     return bool(strtobool(text))
 
 
-_OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
-    OptimizerName.ADAMW_SCALE.value: {"min_rms": float},
+# What `optim_args` may say: how its value is read, and its range where the optimizer does not check it.
+_OPTIONS: dict[str, dict[str, tuple[Callable[[str], Any], Range | None]]] = {
+    OptimizerName.ADAMW_SCALE.value: {"min_rms": (float, None)},
     OptimizerName.MUON.value: {
-        "momentum": float,
-        "nesterov": _boolean,
-        "ns_steps": int,
-        "adjust_lr_fn": str,
-        "adamw_lr": float,
+        "momentum": (float, None),
+        "nesterov": (_boolean, None),
+        "ns_steps": (int, Range(least=1, most=99)),  # of torch
+        "adjust_lr_fn": (str, None),
+        "adamw_lr": (float, None),
     },
     OptimizerNames.ADAFACTOR.value: {
-        "scale_parameter": _boolean,
-        "relative_step": _boolean,
-        "warmup_init": _boolean,
-        "clip_threshold": float,
-        "decay_rate": float,
-        "beta1": float,
-        "eps1": float,
-        "eps2": float,
+        "scale_parameter": (_boolean, None),
+        "clip_threshold": (float, Range(above=0)),
+        "decay_rate": (float, Range(below=0)),
+        "beta1": (float, Range(least=0, below=1)),
+        "eps1": (float, NOT_NEGATIVE),
+        "eps2": (float, NOT_NEGATIVE),
     },
 }
-_RANGES = {
-    "min_rms": NOT_NEGATIVE,
-    "momentum": Range(least=0, below=1),
-    "ns_steps": Range(least=1, most=99),  # of torch
-    "adamw_lr": NOT_NEGATIVE,
-    "clip_threshold": Range(above=0),
-    "decay_rate": Range(below=0),
-    "beta1": Range(least=0, below=1),
-    "eps1": NOT_NEGATIVE,
-    "eps2": NOT_NEGATIVE,
+# Options by which Adafactor computes its own learning rate, and the schedules that have these rates.
+_OWN_RATES = {
+    "relative_step": "`--learning_rate 1e-2 --lr_scheduler_type t5_inverse_sqrt`",
+    "warmup_init": "`--learning_rate 1e-2 --lr_scheduler_type inverse_sqrt --warmup_steps 10000`",
 }
 
 
@@ -343,7 +310,8 @@ def get_optimizer_class_and_options(
     options = read_options(args)
     if name == OptimizerNames.ADAFACTOR:
         eps = (options.pop("eps1", 1e-30), options.pop("eps2", 1e-3))
-        return Adafactor, {"lr": args.learning_rate, "eps": eps, "scale_parameter": False, **options}
+        settings = {"lr": args.learning_rate, "eps": eps, "scale_parameter": False, "relative_step": False}
+        return Adafactor, settings | options
     options |= {"lr": args.learning_rate, "betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
     if name == OptimizerName.ADAMW_SCALE:
         return AdamWScale, options
@@ -361,8 +329,8 @@ def check_optimizer(args: TrainingArguments) -> None:
         `ValueError`: naming `optim` or `optim_args`: a package is missing, or an option is wrong or of no effect.
     """
     name = getattr(args.optim, "value", args.optim)
-    given = [part.split("=", 1) for part in (args.optim_args or "").replace(" ", "").split(",") if part]
-    if any(len(part) != 2 for part in given):
+    given = _parts(args.optim_args)
+    if any("=" not in part for part in given):
         raise ValueError(f"`optim_args` must be NAME=VALUE pairs with commas between them, got {args.optim_args!r}.")
     is_made_for_layers = any(kind in name for kind in ("galore", "apollo", "lomo"))
     try:
@@ -374,7 +342,7 @@ def check_optimizer(args: TrainingArguments) -> None:
             return  # lacks the model
         settings = f"`optim` {name}" + (f" with `optim_args` {args.optim_args!r}" if given else "")
         raise ValueError(f"{settings}: {error}") from error
-    for option, _ in given:
+    for option in (part.partition("=")[0] for part in given):
         if not _is_read(args, option):
             raise ValueError(
                 f"`optim_args`: {option!r} is no option of `optim` {name} in the Trainer, and would be without "
@@ -396,36 +364,39 @@ def read_options(args: TrainingArguments) -> dict[str, Any]:
     """
     What `--optim_args` says, NAME=VALUE with commas between them, of an optimizer whose options this package reads.
 
-    Of Adafactor `relative_step` is among them in any case: the Trainer's default is false, that of the class true.
-
     Raises:
         `ValueError`: naming an option that the optimizer does not have, or its wrong value.
 
     >>> from types import SimpleNamespace
-    >>> read_options(SimpleNamespace(optim="adafactor", optim_args="relative_step=True,clip_threshold=2"))
-    {'relative_step': True, 'clip_threshold': 2.0}
+    >>> read_options(SimpleNamespace(optim="adafactor", optim_args="scale_parameter=True,clip_threshold=2"))
+    {'scale_parameter': True, 'clip_threshold': 2.0}
     """
-    name = getattr(args.optim, "value", args.optim)
-    options = {"relative_step": False} if name == OptimizerNames.ADAFACTOR else {}
-    if name not in _OPTIONS:
-        return options
-    try:
-        for part in filter(None, (args.optim_args or "").replace(" ", "").split(",")):
-            options |= _read_option(name, *part.partition("=")[::2])
-        check_ranges(SimpleNamespace(**options), _RANGES)
-    except ValueError as error:
-        raise ValueError(f"`optim` {name} with `optim_args` {args.optim_args!r}: {error}") from error
+    name, options = getattr(args.optim, "value", args.optim), {}
+    known = _OPTIONS.get(name, {})
+    for option, _, value in (part.partition("=") for part in _parts(args.optim_args) if known):
+        try:
+            if name == OptimizerNames.ADAFACTOR and option in _OWN_RATES:
+                raise ValueError(f"{option} is not supported, but a schedule has its rates: {_OWN_RATES[option]}.")
+            if option not in known:
+                raise ValueError(f"{option!r} is no option of {name}.{suggestion(option, known, 'options')}")
+            options[option] = _read(option, value, *known[option])
+        except ValueError as error:
+            raise ValueError(f"`optim` {name} with `optim_args` {args.optim_args!r}: {error}") from error
     return options
 
 
-def _read_option(name: str, option: str, value: str) -> dict[str, Any]:
-    known = _OPTIONS[name]
-    if option not in known:
-        raise ValueError(f"{option!r} is no option of {name}.{suggestion(option, known, 'options')}")
+def _parts(optim_args: str | None) -> list[str]:
+    return [part for part in (optim_args or "").replace(" ", "").split(",") if part]
+
+
+def _read(option: str, value: str, convert: Callable[[str], Any], limits: Range | None) -> Any:
     try:
-        return {option: known[option](value)}
+        number = convert(value)
     except ValueError as error:
         raise ValueError(f"{option} is {value!r}: {error}") from error
+    if limits is not None:
+        check_ranges(SimpleNamespace(**{option: number}), {option: limits})
+    return number
 
 
 # ---- What a resumed run takes of its arguments, not of its checkpoint ----------------------------------------------
@@ -435,9 +406,9 @@ def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     """
     What each group of an optimizer was told, to be recorded before a checkpoint is loaded, for [`restore_settings`].
 
-    Other entries of a group are state, as in optimizers that count their steps or estimate their learning rate there.
     An optimizer was told the arguments of its class and of those that it inherits from; if its class takes any
-    (`**options`), all that its groups begin with. Where a schedule has begun, the learning rate is that of the peak.
+    (`**options`), all that its groups begin with. What else a group has is state. Where a schedule has begun, the
+    learning rate is that of the peak.
 
     Args:
         optimizer (`Optimizer`): also wrapped, as by Accelerate. The dummy that stands for one of DeepSpeed has none.
@@ -464,9 +435,9 @@ def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 def restore_settings(optimizer: Optimizer, scheduler: LRScheduler, settings: Sequence[dict[str, Any]]) -> None:
     """
-    Give an optimizer that was loaded its settings back: the learning rate, the schedule and the other arguments of
-    this run, which the loaded ones would replace, some for one step and some for good. Its state stays as it was
-    loaded. Without effect where nothing was loaded, and for a schedule that has a state or is one of DeepSpeed.
+    Give an optimizer that was loaded its settings back: the arguments of this run, which the loaded ones would
+    replace. Its state stays as it was loaded. Without effect where nothing was loaded, and for a schedule that has a
+    state or is one of DeepSpeed.
 
     Args:
         optimizer (`Optimizer`): also wrapped.

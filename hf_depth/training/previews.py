@@ -18,7 +18,7 @@ from ..data.packing import unpack_rows
 from ..data.streams import ResumableStream
 from ..evaluation.ordering import order_sentences
 from ..tables import aligned
-from .statistics import is_without_order
+from .unshuffling import is_without_order
 
 logger = logging.getLogger(__name__)
 
@@ -102,11 +102,11 @@ def print_unshuffled(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Iterable[Mapping[str, Any]],
-    number: int = 5,
+    number: int = 3,
 ) -> None:
     """
-    Let a DEPTH model put the sentences of held-out documents in order. Print some of the orders, and how many pairs of
-    sentences stand as in the documents.
+    Let a DEPTH model put the sentences of held-out documents in order. Print how many pairs of sentences stand as in
+    the documents, and some of the orders.
 
     Args:
         examples: of the prepared data set, with `input_ids` (no special tokens) and `sentence_lengths`.
@@ -124,12 +124,12 @@ def print_unshuffled(
     given = [[sentences[i] for i in order] for sentences, order in zip(documents, shuffled, strict=True)]
     results = order_sentences(model, tokenizer, given, max_source_length=NO_LIMIT)
     found = [[order[i] for i in result["order"]] for order, result in zip(shuffled, results, strict=True)]
-    print("\nHeld-out documents whose sentences were shuffled, in the order that the model finds.")
-    print("The numbers are the true places.\n")
-    for sentences, order in list(zip(documents, found, strict=True))[:number]:
-        print("\n".join(f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order) + "\n")
     pairs = [place < later for order in found for place, later in itertools.combinations(order, 2)]
-    print(f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order; chance {len(pairs) / 2:.0f}.", flush=True)
+    right = f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order (chance {len(pairs) / 2:.0f})"
+    print(f"\nHeld-out documents: {right}. Some of them as the model orders them, with the true places:\n")
+    for sentences, order in list(zip(documents, found, strict=True))[:number]:
+        lines = [f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order]
+        print("\n".join(lines) + "\n", flush=True)
 
 
 def _sentences(example: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> list[str]:

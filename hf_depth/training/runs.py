@@ -298,9 +298,6 @@ class Run:
         if self.do_train:
             write_model_manifest(trainer)
         if trainer.is_world_process_zero():
-            results = Path(self.args.output_dir, "train_results.json")  # written before any plot or prediction
-            since = results.stat().st_mtime if self.do_train and results.is_file() else 0.0
-            trainer.tracked_run.log_outputs(self.args, trainer.state, since)
             print("\n" + files_table(self.args.output_dir), flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:

@@ -14,7 +14,6 @@ from transformers.utils import ExplicitEnum
 logger = logging.getLogger(__name__)
 
 T5_WARMUP_STEPS = 10_000  # for which the learning rate of T5 is constant (Raffel et al. 2020, section 3.1.2)
-RELATIVE_STEP_PEAK = 1e-2  # of Adafactor's own learning rate (Shazeer and Stern 2018, section 8)
 UNKNOWN_LENGTH = 1_000_000  # steps for which a schedule is tried where it is not known how long training takes
 TRIED_STEPS = 20  # at which its learning rates are computed, at equal distances
 
@@ -23,7 +22,6 @@ class ScheduleName(ExplicitEnum):
     """Values of `--lr_scheduler_type` besides those of transformers' `SchedulerType`, which cannot be extended."""
 
     T5_INVERSE_SQRT = "t5_inverse_sqrt"
-    RELATIVE_STEP = "relative_step"
 
 
 def t5_inverse_sqrt(step: int, *, num_warmup_steps: int, num_training_steps: int, num_decay_steps: int) -> float:
@@ -51,23 +49,6 @@ def t5_inverse_sqrt(step: int, *, num_warmup_steps: int, num_training_steps: int
     if num_decay_steps and step > start:
         share *= max(0, num_training_steps - step) / num_decay_steps
     return share
-
-
-def relative_step(step: int, *, warmup_init: bool) -> float:
-    """
-    The learning rate that Adafactor computes by itself with `relative_step`, as a share of its peak, for the logs.
-
-    Args:
-        step (`int`): from 0; Adafactor counts from 1.
-        warmup_init (`bool`): whether it rises by 1e-6 in each step.
-
-    Source: Shazeer and Stern (2018), section 8; `transformers.Adafactor`.
-
-    >>> [RELATIVE_STEP_PEAK * relative_step(step, warmup_init=True) for step in (0, 9_999, 39_999)]
-    [1e-06, 0.01, 0.005]
-    """
-    least = 1e-6 * (step + 1) if warmup_init else RELATIVE_STEP_PEAK
-    return min(least, 1 / math.sqrt(step + 1)) / RELATIVE_STEP_PEAK
 
 
 def make_schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
@@ -126,10 +107,6 @@ def _schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps:
     warmup_steps = args.get_warmup_steps(num_training_steps)
     options = dict(args.lr_scheduler_kwargs or {})
     _check_numbers(options, peak=max(group.get("initial_lr", group["lr"]) for group in optimizer.param_groups))
-    if kind == ScheduleName.RELATIVE_STEP:
-        if options:
-            raise ValueError("it is Adafactor's own, and takes no kwargs.")
-        return LambdaLR(optimizer, partial(relative_step, warmup_init=optimizer.param_groups[0].get("warmup_init")))
     if kind == ScheduleName.T5_INVERSE_SQRT:
         _check_phases(options, 0, num_training_steps)
         run = {"num_warmup_steps": warmup_steps or T5_WARMUP_STEPS, "num_training_steps": num_training_steps}

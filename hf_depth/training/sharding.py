@@ -1,7 +1,5 @@
 """What training needs where DeepSpeed ZeRO or FSDP2 divides parameters among processes, and what it refuses there."""
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import FullyShardedDataParallelPlugin, parse_flag_from_env
@@ -102,18 +100,6 @@ def share_embedding(model: "PreTrainedModel") -> None:
     two groups: that of the embedding, and that of the encoder's and the decoder's embeddings.
     """
     model.set_input_embeddings(model.get_input_embeddings())
-
-
-def sharing_embedding(model_init: Callable[..., "PreTrainedModel"]) -> Callable[..., "PreTrainedModel"]:
-    """A `model_init` of a trainer whose models have what [`share_embedding`] does, before each training shards one."""
-
-    @functools.wraps(model_init)
-    def make(*trial: Any) -> "PreTrainedModel":
-        model = model_init(*trial)
-        share_embedding(model)
-        return model
-
-    return make
 
 
 def leave_precision_to_autocast(plugin: FullyShardedDataParallelPlugin) -> None:

@@ -3,20 +3,24 @@
 import json
 import logging
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from accelerate.utils import gather_object
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.utils.data import RandomSampler
+from transformers import TrainerCallback
 from transformers.trainer_utils import has_length
 
 from .data_loading import innermost_sampler, set_epoch_of_sampler
+
+if TYPE_CHECKING:
+    from .trainer import DepthTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -68,24 +72,12 @@ class SpikeDetector:
 
 @dataclass
 class Step:
-    """
-    A step of the optimizer. Its numbers stay on the device: to read them would make the CPU wait.
+    """A step of the optimizer. Its numbers stay on the device: to read them would make the CPU wait."""
 
-    Args:
-        number (`int`): from 1.
-        undo (`Callable`, *optional*): puts back what the step has changed besides the model.
-        loss (`torch.Tensor` of shape `()`): the sum over the batches of this process.
-        grad_norm (`torch.Tensor` of shape `()` or `float`, *optional*): of all processes, before clipping.
-        positions (`list[Sequence[int]]`): of each batch, how far a stream was read for it.
-        sources (`list[torch.Tensor]`): of each batch, the numbers of the sources of its examples.
-    """
-
-    number: int
-    undo: Callable[[], None] | None = None
-    loss: torch.Tensor | float = 0.0
-    grad_norm: torch.Tensor | float | None = None
-    positions: list[Sequence[int]] = field(default_factory=list)
-    sources: list[torch.Tensor] = field(default_factory=list)
+    number: int  # from 1
+    loss: torch.Tensor | float = 0.0  # the sum over the batches of this process
+    grad_norm: torch.Tensor | float | None = None  # of all processes, before clipping
+    positions: list[Sequence[int]] = field(default_factory=list)  # of each batch, how far a stream was read for it
 
     def values(self, device: torch.device) -> torch.Tensor:
         """Loss and gradient norm, of shape `(2,)`, float32."""
@@ -100,22 +92,17 @@ class StepMonitor(TrainerCallback):
 
     - A step far above the recent ones is a spike: one line of warning, and its examples in `spikes.jsonl`. Steps are
       judged when something is logged or saved: the device is not waited for in between.
-    - With `skip_bad_batches`, a step whose loss or gradient is not finite on any process is undone before the
-      optimizer makes it. The run goes on as if its batches had not been read. For that the CPU waits for the device in
-      each step.
+    - With `skip_bad_batches`, a step whose loss or gradient is not finite on any process changes neither weights nor
+      moments, and is in no mean. For that the CPU waits for the device in each step.
 
-    The trainer adds it as a callback, and calls `add_batch` and `end_step` in each step. All processes call every
-    method at the same time, because they judge a step together.
+    All processes call every method at the same time, because they judge a step together.
 
     Args:
-        trainer (`Trainer`): with `args.skip_bad_batches`.
-        snapshot (`Callable`, *optional*): called before a step that may be skipped. Returns a function that puts back
-            what the trainer has added up by then.
+        trainer (`DepthTrainer`): which calls `add_batch` and `end_step` in each step.
     """
 
-    def __init__(self, trainer: Trainer, snapshot: Callable[[], Callable[[], None]] | None = None):
+    def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.snapshots = [self._snapshot] + ([] if snapshot is None else [snapshot])
         self.restore({})
 
     def state(self) -> dict[str, Any]:
@@ -130,35 +117,20 @@ class StepMonitor(TrainerCallback):
         self.detectors = {name: SpikeDetector(least, recent.get(name, ())) for name, least in LEAST_RATIO.items()}
         self.num_skipped: int = state.get("skipped_batches", 0)
 
-    # ---- Steps ------------------------------------------------------------------------------------------------------
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args, state, control, **kwargs):
         # `Trainer` adds the loss of the step to this sum before it asks for the gradient norm. A copy: the memory of a
         # loss may be that of a CUDA graph, which the next forward pass writes to.
         self.step = Step(state.global_step + 1, loss=-self.trainer._tr_loss)
         if args.skip_bad_batches:
-            self.trainer.optimizer._is_overflow = False
-            undos = [snapshot() for snapshot in self.snapshots]
-            self.step.undo = lambda: [undo() for undo in undos]
+            self.before = self.trainer._tr_loss.clone(), self.trainer.running.snapshot()
 
     def add_batch(self, read: Mapping[str, Any]) -> None:
-        """
-        Note where a batch of the present step comes from.
-
-        Args:
-            read (`Mapping`): of a mixture with `source`, of a stream with `stream_position`.
-        """
-        self.step.sources += [read["source"]] if "source" in read else []
+        """Note how far a stream was read for a batch of the present step, its `stream_position`."""
         self.step.positions += [read["stream_position"]] if "stream_position" in read else []
 
     def end_step(self, grad_norm: torch.Tensor | float | None) -> torch.Tensor | float | None:
         """
-        End the present step between backward pass and optimizer.
-
-        Returns:
-            The norm that is given, or `None` if the step is skipped.
+        End the present step between backward pass and optimizer. Returns the norm, or `None` if the step is skipped.
 
         Raises:
             `FloatingPointError`: if as many steps were skipped already as may be.
@@ -167,19 +139,14 @@ class StepMonitor(TrainerCallback):
         if self.trainer.args.skip_bad_batches and not self._is_finite():
             self._skip()
             return None
-        self.step.undo = None
         self.waiting.append(self.step)
         return grad_norm
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args, state, control, **kwargs):
         if control.should_log or control.should_training_stop:  # and in `save_checkpoint`
             self.judge()
 
     on_epoch_end = on_step_end
-
-    # ---- Spikes -----------------------------------------------------------------------------------------------------
 
     def judge(self) -> None:
         """Report the spikes among the steps since the last call; nothing if there are no new steps."""
@@ -209,12 +176,6 @@ class StepMonitor(TrainerCallback):
                 found |= {name: value} | ({f"{name}_limit": limit} if math.isfinite(limit) else {})
         return found
 
-    def _warn(self, message: str) -> None:
-        if self.trainer.is_world_process_zero():
-            logger.warning(f"{message} Examples: {Path(self.trainer.args.output_dir, SPIKES_FILE)}")
-
-    # ---- Batches that are not finite --------------------------------------------------------------------------------
-
     def _is_finite(self) -> bool:
         """Whether loss and gradient of the step are finite on all processes; waits for the device."""
         accelerator = self.trainer.accelerator
@@ -222,8 +183,9 @@ class StepMonitor(TrainerCallback):
         return accelerator.reduce(finite, "mean").item() == 1.0
 
     def _skip(self) -> None:
-        accelerator, step, most = self.trainer.accelerator, self.step, self.trainer.args.skip_bad_batches
-        loss, norm = accelerator.reduce(step.values(accelerator.device), "mean").tolist()
+        """Leave the optimizer nothing to do, and take the step out of all means; the schedule goes on."""
+        trainer, step, most = self.trainer, self.step, self.trainer.args.skip_bad_batches
+        loss, norm = trainer.accelerator.reduce(step.values(trainer.accelerator.device), "mean").tolist()
         self._write([(step, {"loss": loss, "grad_norm": norm, "skipped": self.num_skipped < most})])
         what = f"Step {step.number}: the loss is {loss:.4g}, the gradient norm {norm:.4g}"
         if self.num_skipped == most:
@@ -233,29 +195,17 @@ class StepMonitor(TrainerCallback):
             )
         self.num_skipped += 1
         self._warn(f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}.")
-        # As accelerate has it in the middle of an accumulation, where the optimizer makes no step, and after an
-        # overflow of float16, where the schedule makes none.
-        accelerator.gradient_state._set_sync_gradients(False)
-        self.trainer.optimizer._is_overflow = True
-        step.undo()
+        trainer.optimizer.zero_grad()
+        loss_before, forget_statistics = self.before
+        trainer._tr_loss.copy_(loss_before)
+        forget_statistics()
+        # The means of the loss, of this log and of the run, are over the steps that were made.
+        trainer._globalstep_last_logged += 1
+        trainer.totals.first_step += 1
 
-    def _snapshot(self) -> Callable[[], None]:
-        """Random numbers of dropout, and the sum of the losses, to which `Trainer` adds the step before it ends."""
-        trainer, device = self.trainer, self.trainer.accelerator.device
-        modules = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
-        loss, states = trainer._tr_loss.clone(), [module.get_rng_state() for module in modules]
-
-        def undo() -> None:
-            trainer._tr_loss.copy_(loss)
-            for module, state in zip(modules, states, strict=True):
-                module.set_rng_state(state)
-            # The means of the loss, of this log and of the run, are over the steps that were made.
-            trainer._globalstep_last_logged += 1
-            trainer.totals.first_step += 1
-
-        return undo
-
-    # ---- Where examples come from -----------------------------------------------------------------------------------
+    def _warn(self, message: str) -> None:
+        if self.trainer.is_world_process_zero():
+            logger.warning(f"{message} Examples: {Path(self.trainer.args.output_dir, SPIKES_FILE)}")
 
     def _write(self, found: Sequence[tuple[Step, dict[str, Any]]]) -> None:
         """Add a line for each of the steps to `spikes.jsonl`, with what each process has read for it."""
@@ -270,20 +220,20 @@ class StepMonitor(TrainerCallback):
 
     def _examples(self, step: Step) -> dict[str, Any]:
         """What this process has read for a step: positions in a stream, or indices of the data set."""
-        names = getattr(self.trainer.train_dataset, "source_names", ())  # of a mixture
-        counts = Counter(number for source in step.sources for number in source.tolist())
-        sources = {names[n] if n < len(names) else f"source {n}": count for n, count in counts.items()}
-        found: dict[str, Any] = {"sources": sources} if sources else {}
         if step.positions:
-            return found | {"stream_positions": [[int(number) for number in position] for position in step.positions]}
-        accumulation = self.trainer.args.gradient_accumulation_steps
-        loader = self.trainer.callback_handler.train_dataloader
-        done = step.number - 1
-        steps_per_epoch = max(1, -(-len(loader) // accumulation)) if has_length(loader) else done + 1
-        epoch, first = done // steps_per_epoch, done % steps_per_epoch * accumulation
+            return {"stream_positions": [[int(number) for number in position] for position in step.positions]}
+        accumulation, loader = (
+            self.trainer.args.gradient_accumulation_steps,
+            self.trainer.callback_handler.train_dataloader,
+        )
+        if not has_length(loader):  # a stream of the user's own
+            return {}
+        epoch, number = divmod(step.number - 1, max(1, -(-len(loader) // accumulation)))
         sampler = innermost_sampler(loader)
-        if isinstance(sampler, torch.utils.data.RandomSampler) and not hasattr(sampler, "set_epoch"):  # of no seed
-            return found | {"epoch": epoch, "batches": [first, first + accumulation]}
+        if isinstance(sampler, RandomSampler) and not hasattr(
+            sampler, "set_epoch"
+        ):  # whose order cannot be drawn again
+            return {"epoch": epoch, "batches": [number * accumulation, (number + 1) * accumulation]}
         set_epoch_of_sampler(loader, epoch, self.trainer.args)  # as the trainer does before it reads an epoch
-        batches = islice(loader.batch_sampler, first, first + accumulation)
-        return found | {"indices": [index for batch in batches for index in batch]}
+        batches = islice(loader.batch_sampler, number * accumulation, (number + 1) * accumulation)
+        return {"indices": [index for batch in batches for index in batch]}

@@ -1,15 +1,10 @@
 """
-The statistics behind the metrics of pre-training.
+The statistics of labels behind the metrics of pre-training: losses, accuracies, fractions.
 
 Each one is a sum over examples, to be added up over batches, accumulation steps and processes before it is divided; so
 memory does not grow with the number of examples.
 """
 
-import math
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 import torch
 from transformers import PretrainedConfig
 
@@ -40,8 +35,6 @@ STATISTICS = (
     "shuffled_sentence_expected",
     "reconstruction_correct",
 )
-ORDER_STATISTICS = ("orders", "exact", "tau_sum")
-UNSHUFFLING_STATISTICS = (*ORDER_STATISTICS, "squared_tau_sum")
 
 
 def sentence_sequence(ids: torch.Tensor, config: PretrainedConfig, width: int | None = None) -> torch.Tensor:
@@ -73,7 +66,7 @@ def _is_given(sentences: torch.Tensor, input_ids: torch.Tensor, config: Pretrain
     return (sentences[:, :, None] == given[:, None, :]).any(2) & (sentences >= 0)
 
 
-def _given_sequence(
+def given_sequence(
     ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
 ) -> torch.Tensor:
     """
@@ -103,7 +96,7 @@ def is_shuffled(input_ids: torch.Tensor, labels: torch.Tensor, config: Pretraine
     """
     if not has_sentence_tokens(config):
         return torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
-    return (sentence_sequence(input_ids, config) != _given_sequence(labels, input_ids, labels, config)).any(dim=1)
+    return (sentence_sequence(input_ids, config) != given_sequence(labels, input_ids, labels, config)).any(dim=1)
 
 
 def shuffled_segments(
@@ -150,7 +143,8 @@ def example_statistics(
     decoder_segment_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """
-    One row of [`STATISTICS`] per example; of packed rows, one per row with the sums over its examples.
+    One row of [`STATISTICS`] per example; of packed rows, one per row with the sums over its examples. The shape is
+    `(B, len(STATISTICS))`, the dtype float64.
 
     Args:
         input_ids (`torch.LongTensor` of shape `(B, S)`)
@@ -158,20 +152,12 @@ def example_statistics(
         labels (`torch.LongTensor` of shape `(B, T)`): -100 does not count.
         token_losses (`torch.FloatTensor` of shape `(B, T)`): unweighted cross-entropy, 0 where the label is -100.
         config: the model's; a `DepthConfig` says which ids are sentence tokens.
-        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids; without them no accuracy is
-            measured.
+        predictions (`torch.LongTensor` of shape `(B, T)`, *optional*): the likeliest ids, for accuracies.
         num_cut_tokens (`torch.LongTensor` of shape `(B,)`, *optional*): see `preprocessing`.
-        decoder_segment_ids (`torch.LongTensor` of shape `(B, T)`, *optional*): of packed rows, which example each
-            label belongs to.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(B, len(STATISTICS))`.
+        decoder_segment_ids (`torch.LongTensor` of shape `(B, T)`, *optional*): of packed rows, the example of a label.
     """
-    counted = labels != -100  # (B, T), as the masks below
-    every_sentence = is_sentence_token(labels, config)
-    sentence = every_sentence & _are_of_input(labels, input_ids, config)
-    eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(counted)
-    reconstruction = counted & ~sentence & ~eosen
+    kinds = _kinds_of_labels(labels, input_ids, config)
+    counted, sentence = labels != -100, kinds["sentence"]  # (B, T)
     ones = torch.ones_like(input_ids[:, 0])  # (B,)
     if decoder_segment_ids is None:
         examples, num_sentences = ones[:, None], sentence.sum(1, keepdim=True)  # (B, 1), as `shuffled`
@@ -180,10 +166,10 @@ def example_statistics(
         examples = _by_segment(counted, decoder_segment_ids) > 0  # (B, T), as those below
         num_sentences = _by_segment(sentence, decoder_segment_ids)
         shuffled = shuffled_segments(input_ids, labels, decoder_segment_ids, config)
-    loss = token_losses.detach().double()  # (B, T)
+    loss = token_losses.detach().double()
     loss_sum = loss.sum(1)
     if sentence_loss_coefficient != 1:
-        loss_sum = loss_sum + (sentence_loss_coefficient - 1) * (loss * every_sentence).sum(1)
+        loss_sum = loss_sum + (sentence_loss_coefficient - 1) * (loss * is_sentence_token(labels, config)).sum(1)
     values = {
         "examples": examples.sum(1),
         "tokens": counted.sum(1),
@@ -191,26 +177,41 @@ def example_statistics(
         "shuffled": shuffled.sum(1),
         "input_tokens": input_ids.shape[1] * ones if attention_mask is None else (attention_mask != 0).sum(1),
         "positions": (input_ids.shape[1] + labels.shape[1]) * ones,
+        "tokens_cut": 0 * ones if num_cut_tokens is None else num_cut_tokens,
     }
-    if num_cut_tokens is not None:
-        values["tokens_cut"] = num_cut_tokens
-    kinds = {"sentence": sentence, "reconstruction": reconstruction, "eosen": eosen}
     masks = torch.stack(list(kinds.values()))  # (3, B, T)
     for kind, number, total in zip(kinds, masks.sum(2), (loss * masks).sum(2), strict=True):
         values[f"{kind}_tokens"], values[f"{kind}_loss_sum"] = number, total
     if predictions is not None:
         correct = predictions == labels
+        values["reconstruction_correct"] = (correct & kinds["reconstruction"]).sum(1)
         right = (correct & sentence).sum(1, keepdim=True)
         if decoder_segment_ids is not None:
             right = _by_segment(correct & sentence, decoder_segment_ids)
-        values["reconstruction_correct"] = (correct & reconstruction).sum(1)
-        by_example = {"tokens": num_sentences, "correct": right, "expected": _harmonic_number(num_sentences)}
-        for name, numbers in by_example.items():
-            values[f"sentence_{name}"] = numbers.sum(1)
-            values[f"shuffled_sentence_{name}"] = (numbers * shuffled).sum(1)
-    zeros = torch.zeros_like(ones, dtype=torch.float64)
+        values |= _sentence_accuracy(num_sentences, right, shuffled)
     # Numbers of all kinds, converted by one operation: there is one such row in every step of training.
-    return torch.stack([values.get(name, zeros) for name in STATISTICS], dim=1)
+    return torch.stack([values.get(name, 0 * ones) for name in STATISTICS], dim=1)
+
+
+def _kinds_of_labels(
+    labels: torch.Tensor, input_ids: torch.Tensor, config: PretrainedConfig
+) -> dict[str, torch.Tensor]:
+    """Which labels (B, T) are sentence tokens of the input, which are anything else, and which are `<eosen>`."""
+    sentence = is_sentence_token(labels, config) & _are_of_input(labels, input_ids, config)
+    eosen = labels == config.eosen_token_id if has_sentence_tokens(config) else torch.zeros_like(sentence)
+    return {"sentence": sentence, "reconstruction": (labels != -100) & ~sentence & ~eosen, "eosen": eosen}
+
+
+def _sentence_accuracy(
+    num_sentences: torch.Tensor, right: torch.Tensor, shuffled: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The statistics of sentence tokens (B,) from numbers for each example of a row, all of shape (B, examples)."""
+    values = {}
+    numbers_of = {"tokens": num_sentences, "correct": right, "expected": _harmonic_number(num_sentences)}
+    for name, numbers in numbers_of.items():
+        values[f"sentence_{name}"] = numbers.sum(1)
+        values[f"shuffled_sentence_{name}"] = (numbers * shuffled).sum(1)
+    return values
 
 
 def _are_of_input(labels: torch.Tensor, input_ids: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
@@ -224,53 +225,6 @@ def _are_of_input(labels: torch.Tensor, input_ids: torch.Tensor, config: Pretrai
 
     given = torch.zeros(len(labels), number + 1, dtype=torch.bool, device=labels.device)
     return given.scatter_(1, places(input_ids), True).gather(1, places(labels))
-
-
-def order_statistics(
-    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
-) -> torch.Tensor:
-    """
-    How well generated targets un-shuffle: one row of [`ORDER_STATISTICS`] per example.
-
-    `exact` is 1 if the sentence tokens generated are those of the labels in the same order. `tau_sum` is Kendall's tau
-    between both orders, `2 * concordant pairs / pairs - 1`; a pair of which a token was not generated is not
-    concordant. An example with fewer than two sentences has no order and counts nowhere. Where the labels go on with
-    sentences that the input has not (prefix language modelling), only the sentences of the input count.
-
-    Args:
-        generated_ids (`torch.LongTensor` of shape `(B, G)`): what `generate()` returned.
-        input_ids (`torch.LongTensor` of shape `(B, S)`): encoder input.
-        labels (`torch.LongTensor` of shape `(B, T)`): the target.
-
-    Returns:
-        `torch.DoubleTensor` of shape `(B, len(ORDER_STATISTICS))`.
-    """
-    gold = _given_sequence(labels, input_ids, labels, config)  # (B, N)
-    generated = _given_sequence(generated_ids, input_ids, labels, config)  # (B, G), G >= N
-    num_sentences = (gold >= 0).sum(1)
-    pairs = num_sentences.double() * (num_sentences - 1) / 2
-    counts = (num_sentences >= 2).double()
-    width = gold.shape[1]
-    exact = ((gold == generated[:, :width]).all(1) & (generated[:, width:] < 0).all(1)).double() * counts
-
-    # The place of each gold token in the generated order; tokens that were not generated have none.
-    same = (gold[:, :, None] == generated[:, None, :]) & (gold >= 0)[:, :, None]  # (B, N, G)
-    found = same.any(2)
-    place = same.int().argmax(2)  # (B, N), the first occurrence
-    in_order = (place[:, :, None] < place[:, None, :]) & found[:, :, None] & found[:, None, :]
-    concordant = in_order.triu(diagonal=1).sum((1, 2))
-    tau = (2 * concordant / pairs.clamp(min=1) - 1) * counts
-    return torch.stack([counts, exact, tau], dim=1)
-
-
-def added(total: torch.Tensor | None, part: torch.Tensor) -> torch.Tensor:
-    """
-    The sum of what was added up so far, `None` of nothing, and one more part.
-
-    >>> added(added(None, torch.tensor([1, 2])), torch.tensor([3, 4])).tolist()
-    [4, 6]
-    """
-    return part if total is None else total + part
 
 
 def summarize(sums: torch.Tensor) -> dict[str, float]:
@@ -308,136 +262,6 @@ def summarize(sums: torch.Tensor) -> dict[str, float]:
         metrics["shuffled_fraction"] = s["shuffled"] / s["examples"]
     metrics["tokens_cut"] = int(s["tokens_cut"])
     return metrics
-
-
-def summarize_order(table: torch.Tensor, constrained: bool = False) -> dict[str, float]:
-    """
-    Metrics from summed [`unshuffling_table`]s: `order_exact`, its chance level, and `order_kendall_tau` (chance: 0),
-    of all examples and of shuffled ones.
-
-    Args:
-        table (`torch.DoubleTensor` of shape `(2, N + 1, C)`)
-        constrained (`bool`, *optional*): whether each sentence token had to be generated once. Then the names are
-            `order_exact_constrained` and `order_kendall_tau_constrained`; the chance level is that of `order_exact`.
-    """
-    metrics = {}
-    decoding = "_constrained" if constrained else ""
-    in_order, shuffled = table.cpu().numpy()
-    chance = [1 / math.factorial(number) for number in range(len(shuffled))]  # of the one order of so many sentences
-    for suffix, part in (("", in_order + shuffled), ("_shuffled", shuffled)):
-        orders, exact, tau = part[:, : len(ORDER_STATISTICS)].sum(0).tolist()
-        if orders:
-            metrics[f"order_exact{decoding}{suffix}"] = exact / orders
-            if not constrained:
-                metrics[f"order_exact{suffix}_chance"] = float(part[:, 0] @ chance) / orders
-            metrics[f"order_kendall_tau{decoding}{suffix}"] = tau / orders
-    return metrics
-
-
-def is_without_order(name: str, metrics: Mapping[str, float]) -> bool:
-    """
-    Whether a metric of [`summarize_order`] is the Kendall's tau of a model that wrote no order: -1, of all examples. A
-    mean over evaluation data in which every order is reversed has not been seen; but a model that copies the order of
-    its input has -1 on shuffled pairs. Under the constraint, an order is always written.
-
-    >>> is_without_order("eval_order_kendall_tau", {"eval_order_kendall_tau": -1.0})
-    True
-    >>> copied = {"eval_order_kendall_tau": 0.2, "eval_order_kendall_tau_shuffled": -1.0}
-    >>> is_without_order("eval_order_kendall_tau_shuffled", copied)
-    False
-    """
-    if "kendall_tau" not in name or "constrained" in name:
-        return False
-    return metrics[name] == -1 and metrics.get(name.removesuffix("_shuffled"), -1) == -1
-
-
-def unshuffling_statistics(
-    generated_ids: torch.Tensor, input_ids: torch.Tensor, labels: torch.Tensor, config: PretrainedConfig
-) -> torch.Tensor:
-    """
-    What generated targets have right, one row per example: what [`unshuffling_table`] adds up.
-
-    Args:
-        generated_ids, input_ids, labels, config: see [`order_statistics`].
-
-    Returns:
-        `torch.DoubleTensor` of shape `(B, 2 + len(UNSHUFFLING_STATISTICS) + N)` for N sentence tokens: whether the
-        example is shuffled, its number of sentences, `UNSHUFFLING_STATISTICS`, and for each position whether the right
-        sentence stands there.
-    """
-    gold = _given_sequence(labels, input_ids, labels, config)  # (B, N)
-    is_sentence = gold >= 0
-    generated = _given_sequence(generated_ids, input_ids, labels, config)[:, : gold.shape[1]]
-    right = (gold == generated) & is_sentence
-    scores = order_statistics(generated_ids, input_ids, labels, config)  # (B, len(ORDER_STATISTICS))
-    keys = torch.stack([is_shuffled(input_ids, labels, config), is_sentence.sum(1)], dim=1)
-    return torch.cat([keys.double(), scores, scores[:, -1:] ** 2, right.double()], dim=1)
-
-
-def unshuffling_table(statistics: torch.Tensor) -> torch.Tensor:
-    """
-    Sums of [`unshuffling_statistics`] by the number of sentences, to be added up over batches.
-
-    Args:
-        statistics (`torch.DoubleTensor` of shape `(B, 2 + C)`): from [`unshuffling_statistics`].
-
-    Returns:
-        `torch.DoubleTensor` of shape `(2, N + 1, C)`: for examples left in order and for shuffled ones, and for 0 to N
-        sentences.
-    """
-    keys, rows = statistics[:, :2].long(), statistics[:, 2:]
-    table = rows.new_zeros(2, rows.shape[1] - len(UNSHUFFLING_STATISTICS) + 1, rows.shape[1])
-    return table.index_put_((keys[:, 0], keys[:, 1]), rows, accumulate=True)
-
-
-def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """
-    Un-shuffling accuracy by the number of sentences and by position, from summed [`unshuffling_table`]s.
-
-    Args:
-        table (`torch.DoubleTensor` of shape `(2, N + 1, C)`)
-
-    Returns:
-        `dict`: for `all` examples of at least two sentences and for the `shuffled` ones, `by_number_of_sentences` (the
-        share of examples whose order is right) and `by_position` (the share with the right sentence at this position,
-        of the examples that have one). Each entry has `accuracy` with `examples` and `correct`, its 95 % Wilson score
-        `interval`, and the level of `chance`, a random order. By number of sentences there are also the mean of
-        Kendall's tau and its standard error.
-    """
-    in_order, shuffled = table.cpu().numpy()
-    return {name: _accuracies(part[2:]) for name, part in (("all", in_order + shuffled), ("shuffled", shuffled))}
-
-
-def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
-    """Of rows for two sentences and more."""
-    by_number, by_position = [], []
-    sizes = np.arange(2, len(rows) + 2)  # (len(rows),)
-    for size, (examples, exact, tau, tau_squared) in zip(sizes.tolist(), rows[:, :4].tolist(), strict=True):
-        if examples:
-            mean = tau / examples
-            variance = max(0.0, tau_squared / examples - mean**2) * examples / max(1.0, examples - 1)
-            taus = {"kendall_tau": mean, "kendall_tau_standard_error": math.sqrt(variance / examples)}
-            by_number.append({"sentences": size, **_proportion(exact, examples, 1 / math.factorial(size)), **taus})
-    for position in range(1, len(rows) + 2):
-        examples = rows[sizes >= position, 0]
-        if examples.sum():
-            chance = (examples / sizes[sizes >= position]).sum() / examples.sum()
-            correct = rows[:, 3 + position].sum()
-            by_position.append({"position": position, **_proportion(correct, examples.sum(), chance)})
-    return {"by_number_of_sentences": by_number, "by_position": by_position}
-
-
-def _proportion(correct: float, examples: float, chance: float) -> dict[str, Any]:
-    from scipy.stats import binomtest  # takes half a second to import
-
-    interval = binomtest(int(correct), int(examples)).proportion_ci(0.95, method="wilson")
-    return {
-        "examples": int(examples),
-        "correct": int(correct),
-        "accuracy": float(correct / examples),
-        "interval": [float(interval.low), float(interval.high)],
-        "chance": float(chance),
-    }
 
 
 def _harmonic_number(n: torch.Tensor) -> torch.Tensor:

@@ -89,6 +89,7 @@ class TaskTrainer(DepthTrainer):
     args: TaskTrainingArguments
     args_class = TaskTrainingArguments
     training_metrics = ("padding_fraction", "tokens_cut")
+    has_indices = True
 
     def __init__(
         self,
@@ -236,12 +237,13 @@ class TaskTrainer(DepthTrainer):
             `dict[str, float]`: the metrics of all data sets, and `{metric_key_prefix}_score` if examples are labeled.
         """
         check_evaluation_data(self, datasets)
-        self._gen_kwargs, self._attention = gen_kwargs, None
+        self._gen_kwargs = gen_kwargs
+        self.evaluated.begin()
         metrics, evaluations = {}, []
         for dataset, output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
             metrics |= output.metrics
             evaluations.append(self.evaluations[dataset.key])
-        metrics |= {f"{metric_key_prefix}_{name}": value for name, value in (self._attention or {}).items()}
+        metrics |= self.evaluated.attention_metrics(metric_key_prefix)
         score = mean_score(evaluations)
         return metrics if score is None else metrics | {f"{metric_key_prefix}_score": score}
 

@@ -1,18 +1,14 @@
 """Trackers (`report_to`): transformers' callbacks log. What is here lets a continued run go on in the same curves."""
 
-import json
 import os
 import secrets
 from collections.abc import Mapping
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_callback import ExportableState
 
-MAX_EXAMPLES = 100  # of the predictions of each data set
 MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")  # of W&B
 
 
@@ -72,26 +68,6 @@ class TrackedRun(TrainerCallback, ExportableState):
         self.identity = wandb.run.id
         wandb.config.update(dict(self.description), allow_val_change=True)
 
-    def log_outputs(self, args: TrainingArguments, state: TrainerState, since: float = 0.0) -> None:
-        """
-        Log the pictures and predictions in `output_dir` to W&B.
-
-        Args:
-            since (`float`, *optional*): the time of the oldest ones; what was there before is of an earlier model.
-        """
-        if not self._begun or "wandb" not in args.report_to:
-            return
-        import wandb
-
-        media: dict[str, Any] = {"train/global_step": state.global_step}
-        for path in sorted(Path(args.output_dir).iterdir()):
-            if path.suffix == ".png" and path.stat().st_mtime >= since:
-                media[path.stem] = wandb.Image(str(path))
-            elif path.match("predictions*.jsonl") and path.stat().st_mtime >= since:
-                columns, rows = _read_table(path)
-                media[path.stem] = wandb.Table(columns=columns, data=rows, allow_mixed_types=True)
-        wandb.log(media)
-
     def end(self, args: TrainingArguments) -> None:
         """End the run that was begun here: the next trainer of this process has one of its own."""
         if self._owns_wandb_run:
@@ -99,19 +75,6 @@ class TrackedRun(TrainerCallback, ExportableState):
 
             wandb.finish()
         self._begun = self._owns_wandb_run = False
-
-
-def _read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of a file of predictions."""
-    with path.open(encoding="utf-8") as file:
-        rows = [json.loads(line) for line in islice(file, MAX_EXAMPLES)]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return columns, [[_cell(row.get(name)) for name in columns] for row in rows]
-
-
-def _cell(value: Any) -> Any:
-    """Lists and dictionaries as JSON: a column of W&B has one type."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value
 
 
 def check_trackers(args: TrainingArguments) -> None:

@@ -21,9 +21,8 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metric
 
 from ..data.metadata import has_metadata
 from ..data.streams import StreamCollator
-from ..evaluation.attention_entropy import attention_entropy, entropy_metrics, warn_of_saturation
 from ..models.modeling_depth import has_sentence_tokens
-from .callbacks import RunTotals, TrainingFlow
+from .callbacks import EpochCount, RunTotals, TrainingFlow
 from .checkpoints.lock import alone_in_output_dir
 from .checkpoints.resuming import last_complete_checkpoint, without_messages_of_resuming
 from .checkpoints.saving import check_loss, check_parameters, record_best_checkpoint, save_checkpoint
@@ -34,37 +33,33 @@ from .compatibility import check_packed_rows, check_trainer
 from .console import install_console
 from .data_loading import evaluation_sampler, loading, set_epoch_of_sampler
 from .evaluation import (
-    LOSS_SUM,
-    TOKENS,
     WITH_METADATA,
+    EvaluationMetrics,
     EvaluationSums,
     all_metadata,
     check_metric_for_best_model,
-    compute_metrics_in_order,
     evaluate_each,
     metric_names,
     metrics_of_all,
 )
-from .evaluation_order import outputs_in_order, places_of_examples
 from .generation import (
     generate,
     generate_in_order,
     generation_settings,
-    has_length,
     longest_target,
+    maximum_length,
     use_generation_config,
     warn_of_unknown_length,
 )
-from .half_evaluation import weights_kept_on_cpu
-from .loss import loss_weights, share_of_labels, weighted_loss
+from .loss import loss_weights, weighted_loss
 from .model_card import CardContent, check_metadata, write_model_card
 from .optimizers import get_optimizer_class_and_options, optimizer_settings, restore_settings
 from .residual import set_residual_dtype
 from .schedules import make_schedule
-from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding, sharing_embedding
+from .sharding import leave_precision_to_autocast, prepare_evaluation, share_embedding
 from .source_counts import COUNTED, SourceCounts
 from .spikes import StepMonitor
-from .statistics import example_statistics, unshuffling_statistics
+from .statistics import example_statistics
 from .streaming import StreamReading
 from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
@@ -105,16 +100,15 @@ class DepthTrainer(Seq2SeqTrainer):
 
     - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`, with N the
       number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
-      Stock T5 classes are trained with the same loss; by themselves they ignore N.
     - Training logs have the losses of sentence tokens and of all other labels, the fraction of shuffled examples, of
       padding, tokens per second and the number of tokens cut. Evaluation adds accuracies and their chance levels; its
-      loss is a mean over labels, not over batches. What is kept does not grow with examples or vocabulary.
+      loss is a mean over labels, not over batches.
     - With `predict_with_generate`, a DEPTH model also un-shuffles the evaluation examples by `generate()`; exact order
       and Kendall's tau are reported, by number of sentences and by position in the attribute `unshuffling`. With
       `constrain_sentence_order`, the same again under the constraint that each sentence token comes exactly once.
-    - Evaluation corrupts the same way each time, in another copy of the collator, so that its results compare. Its
-      batches are of examples of similar length, the longest first; predictions come in the order of the examples.
-    - Examples with metadata are evaluated without them, and once more with them: `eval_with_metadata_loss`, ….
+    - Evaluation corrupts the same way each time, so that its results compare. Its batches are of examples of similar
+      length, the longest first, unless `compute_metrics` reads their order. Examples with metadata are evaluated
+      without them, and once more with them: `eval_with_metadata_loss`, ….
     - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
     Args:
@@ -127,7 +121,7 @@ class DepthTrainer(Seq2SeqTrainer):
     Raises:
         `TypeError`: if `args` is of another class.
         `ValueError`: if an argument is missing or would be without effect, or if the model, the tokenizer and the
-            collator do not fit each other: training would go on without sentence tokens.
+            collator do not fit each other.
 
     >>> from datasets import Dataset
     >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
@@ -151,6 +145,7 @@ class DepthTrainer(Seq2SeqTrainer):
     args: DepthTrainingArguments
     args_class = DepthTrainingArguments
     training_metrics = TRAINING_METRICS  # besides the loss, in the training logs
+    has_indices = False  # whether what comes out of an evaluation is put in order afterwards
     # What identifies the run, see `describe_run`: `run.json` of each checkpoint.
     run_description: dict[str, Any] | None = None
 
@@ -176,34 +171,25 @@ class DepthTrainer(Seq2SeqTrainer):
         self.card = card
         self.last_checkpoint: str | None = None  # that this run wrote or was resumed from
         self.last_good_step = 0  # at which the loss was known to be finite
-        self.num_logs_before_best: int | None = None  # when the best model was loaded
         self.save_total_limit = self.args.save_total_limit  # see `_settings_of_training`
         self.totals, self.reading, self.running = RunTotals(), StreamReading(self), TrainingMetrics(self)
-        self.monitor = StepMonitor(self, self.running.snapshot)
+        self.monitor = StepMonitor(self)
         self.eval_data_collator = evaluation_collator(self.data_collator)
-        # [`unshuffling_accuracy`] of the latest evaluations, by the prefix of their metrics and the way of generating.
-        self.unshuffling: dict[str, dict[str, Any]] = {}
-        self.sums_of: dict[str, EvaluationSums] = {}  # of the latest evaluations, by prefix
+        self.evaluated = EvaluationMetrics(self)
         self.model_files: dict[str, dict[str, Any]] = {}  # of the last `save_model`, for the manifest
         self._resumed_from: str | None = None
         self._optimizer_settings: list[dict[str, Any]] = []
         self._packing_is_checked = False
-        self._sums: EvaluationSums | None = None  # of the present evaluation
-        # Statistics and loss of the latest batch that was evaluated, and see `share_of_labels`.
-        self._evaluated: tuple[torch.Tensor, torch.Tensor, torch.Tensor | float] | None = None
-        self._attention: dict[str, float] | None = {}  # `None`: to be measured in the next batch
-        self._warned_of_attention = False
         self._gen_kwargs: dict[str, Any] = {}
         self._returns_generated = False
 
         install_console(self)
         self.tracked_run = TrackedRun.install(self)
-        for callback in (self.totals, TrainingFlow(self), self.monitor):
+        for callback in (self.totals, EpochCount(self), TrainingFlow(self), self.monitor):
             self.add_callback(callback)
         check_trainer(self)
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
-            self.model_init = self.model_init and sharing_embedding(self.model_init)
         self._set_up(self.model)
         self.warn_of_unknown_length()
         if self.args.push_to_hub and self.is_world_process_zero():
@@ -229,9 +215,9 @@ class DepthTrainer(Seq2SeqTrainer):
 
     @property
     def sums_device(self) -> torch.device:
-        """Where numbers are added up in float64."""
+        """Where numbers are added up in float64, which the device "mps" does not have."""
         device = self.accelerator.device
-        return torch.device("cpu") if device.type == "mps" else device  # which has no float64
+        return torch.device("cpu") if device.type == "mps" else device
 
     @property
     def source_counts(self) -> SourceCounts | None:
@@ -244,15 +230,8 @@ class DepthTrainer(Seq2SeqTrainer):
 
     @property
     def generation_max_length(self) -> int | None:
-        """
-        What is generated at most, in tokens with the start token: that of the arguments, else of the generation
-        configuration given there, else of the longest target. `None` where `generate()` decides.
-        """
-        if self.args.generation_max_length is not None:
-            return self.args.generation_max_length
-        if self.args.generation_config is not None and has_length(self.model.generation_config):
-            return self.model.generation_config.max_length  # none beside `max_new_tokens`
-        return self.longest_target()
+        """What is generated at most, in tokens with the start token; `None` where `generate()` decides."""
+        return maximum_length(self)
 
     def longest_target(self) -> int | None:
         """Tokens of the longest target with the start token; `None` if it is not known."""
@@ -265,7 +244,13 @@ class DepthTrainer(Seq2SeqTrainer):
     @property
     def weights_step(self) -> int:
         """The step of the training that the weights of the model are from: the best one, once that was loaded."""
-        return self.state.global_step if self.num_logs_before_best is None else self.state.best_global_step
+        has_best = self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None
+        return self.state.best_global_step if has_best and not self.is_in_train else self.state.global_step
+
+    @property
+    def unshuffling(self) -> dict[str, dict[str, Any]]:
+        """[`unshuffling_accuracy`] of the latest evaluations, by prefix of their metrics and way of generating."""
+        return {prefix: sums.accuracies() for prefix, sums in self.evaluated.sums_of.items() if sums.orders}
 
     # ---- Training ---------------------------------------------------------------------------------------------------
 
@@ -279,11 +264,10 @@ class DepthTrainer(Seq2SeqTrainer):
         As `Trainer.train`; with `resume_from_checkpoint=True` from the last complete checkpoint on.
 
         Raises:
-            `ValueError`: if another run trains in `output_dir`, if there is no complete checkpoint to resume from, or
-                if `metric_for_best_model` is none of the metrics.
+            `ValueError`: if another run trains in `output_dir`, if there is no complete checkpoint, or if
+                `metric_for_best_model` is none of the metrics.
         """
         check_metric_for_best_model(self)
-        self.num_logs_before_best = None
         # Trials of a search, of which several may run at the same time, have folders of their own.
         alone = alone_in_output_dir(self.args) if trial is None else contextlib.nullcontext()
         with alone, without_messages_of_resuming(self), completed_checkpoints(self), self._settings_of_training():
@@ -319,7 +303,7 @@ class DepthTrainer(Seq2SeqTrainer):
             if isinstance(callback, ExportableState):  # `Trainer` could not save one that the checkpoint lacks
                 state.stateful_callbacks.setdefault(type(callback).__name__, callback.state())
         self._total_loss_scalar, self.current_flos = self.totals.loss, 0
-        self._packing_is_checked, self.unshuffling = False, {}
+        self._packing_is_checked, self.evaluated.sums_of = False, {}
         self._set_up(self.model)  # which may have been made for this training
         self.monitor.restore(self.totals.monitor)
         self.reading.begin(self._resumed_from)
@@ -350,7 +334,9 @@ class DepthTrainer(Seq2SeqTrainer):
         """As `Trainer` does: of a stream the parts of this process, for an evaluation with its own settings."""
         with contextlib.ExitStack() as changes:
             if not is_training:
-                kwargs["sampler_fn"] = evaluation_sampler(kwargs["sampler_fn"])
+                # Who reads predictions, or gives them to `compute_metrics`, expects them in the order of the data set.
+                if self.has_indices or (description != "test" and self.compute_metrics is None):
+                    kwargs["sampler_fn"] = evaluation_sampler(kwargs["sampler_fn"])
                 # Each example counts. `Trainer` would give persistent workers to another data set of the same name.
                 settings = {"drop_last": False, "persistent_workers": False}
                 changes.enter_context(loading(self, self.eval_data_collator, **settings))
@@ -379,19 +365,17 @@ class DepthTrainer(Seq2SeqTrainer):
         The weighted loss of a batch.
 
         Args:
-            inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and
-                optionally `num_cut_tokens` (B,) and, of a mixture, `source`, `num_documents`, `num_examples` and
-                `num_tokens` (B,), which are only counted; for rows of several examples also `decoder_input_ids` (B, T)
-                and the segment ids (B, S) and (B, T). A model of this package returns its logits in training with
-                `skip_logits=False`.
+            inputs (`dict`): `input_ids` (B, S), `attention_mask` (B, S), `labels` (B, T) padded with -100, and what
+                else the collator writes: numbers (B,) that are only counted, and the segment ids of packed rows. A
+                model of this package returns its logits in training with `skip_logits=False`.
             num_items_in_batch (`torch.Tensor` or `int`, *optional*): labels in the global batch; by default in this.
 
         Returns:
             The sum over the labels of this batch divided by `num_items_in_batch`, of P processes that average tokens
             (`average_tokens_across_devices`) times P: gradients are added up over the batches that are accumulated,
             and averaged over the processes. A term that a subclass adds is to be scaled likewise, `P * term.sum() /
-            num_items_in_batch`; a mean over a batch counts as often as batches are accumulated. Evaluation
-            reports the mean over labels of what a subclass returns.
+            num_items_in_batch`; a mean over a batch counts as often as batches are accumulated. Such terms are not
+            in `eval_loss`, by which models compare.
         """
         inputs = dict(inputs)
         read = {name: inputs.pop(name) for name in (*COUNTED, "stream_position") if name in inputs}
@@ -400,29 +384,28 @@ class DepthTrainer(Seq2SeqTrainer):
             check_packed_rows(self._without_wrappers(self.model), self.data_collator)
             self._packing_is_checked = True
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
-        scale = {"args": self.args, "num_processes": self.accelerator.num_processes}
-        weights = loss_weights(inputs["labels"], num_items_in_batch, config, **scale)
+        weights = loss_weights(inputs["labels"], num_items_in_batch, config, self.args, self.accelerator.num_processes)
         # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
         needs_gradients = return_outputs and model.training
         with self.autocast():
             loss, token_losses, outputs = weighted_loss(model, inputs, weights, self._weights_losses, needs_gradients)
-        tensors = {name: inputs.get(name) for name in ("input_ids", "attention_mask", "labels")}
+        names = ("input_ids", "attention_mask", "labels", "decoder_segment_ids")
+        tensors = {name: inputs.get(name) for name in names}
         tensors |= {"token_losses": token_losses, "num_cut_tokens": num_cut_tokens}
-        tensors["decoder_segment_ids"] = inputs.get("decoder_segment_ids")
         if not model.training:
             predictions = outputs.get("predictions")
             tensors["predictions"] = outputs["logits"].argmax(-1) if predictions is None else predictions
         if self.sums_device.type != loss.device.type:  # accelerate's `cuda` is `cuda:0` of a tensor
             tensors = {name: tensor if tensor is None else tensor.cpu() for name, tensor in tensors.items()}
-        coefficient = self.args.sentence_loss_coefficient
-        statistics = example_statistics(**tensors, config=config, sentence_loss_coefficient=coefficient)
+        statistics = example_statistics(
+            **tensors, config=config, sentence_loss_coefficient=self.args.sentence_loss_coefficient
+        )
         if model.training:
             self.monitor.add_batch(read)
             self.reading.note(read)
             self.running.add(statistics, read)
         else:
-            share = share_of_labels(inputs["labels"], num_items_in_batch, **scale)
-            self._evaluated = statistics, loss.detach(), share
+            self.evaluated.add(statistics, inputs)
         return (loss, outputs) if return_outputs else loss
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
@@ -542,7 +525,8 @@ class DepthTrainer(Seq2SeqTrainer):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """The metrics of [`~DepthTrainer.evaluate`] without a log."""
-        self._gen_kwargs, self._attention, self.sums_of = gen_kwargs, None, {}
+        self._gen_kwargs = gen_kwargs
+        self.evaluated.begin()
         started, num_samples, metrics, together = time.time(), 0, {}, {}
         for _, output in evaluate_each(self, datasets, ignore_keys, metric_key_prefix):
             metrics |= output.metrics
@@ -550,8 +534,7 @@ class DepthTrainer(Seq2SeqTrainer):
         if isinstance(datasets, Mapping):
             together = metrics_of_all(self, datasets, metric_key_prefix)
             together |= speed_metrics(metric_key_prefix, started, num_samples=num_samples)
-        attention = {f"{metric_key_prefix}_{name}": value for name, value in (self._attention or {}).items()}
-        return together | metrics | attention
+        return together | metrics | self.evaluated.attention_metrics(metric_key_prefix)
 
     def evaluation_loop(
         self,
@@ -570,12 +553,8 @@ class DepthTrainer(Seq2SeqTrainer):
         devices = [] if self.args.device.type in ("cpu", "mps") else [self.args.device]
         collators = metadata_collators(self.eval_data_collator) if has_metadata(dataloader.dataset) else []
         options = {"prediction_loss_only": prediction_loss_only, "ignore_keys": ignore_keys}
-        casts = not self.is_in_train and (self.args.bf16_full_eval or self.args.fp16_full_eval)
         prepare_evaluation(self.accelerator, self.model)
-        with contextlib.ExitStack() as kept:
-            kept.enter_context(torch.random.fork_rng(devices, enabled=self.is_in_train))
-            if casts:
-                kept.enter_context(weights_kept_on_cpu(self.model))
+        with torch.random.fork_rng(devices, enabled=self.is_in_train):
             output = self._one_loop(dataloader, description, metric_key_prefix=metric_key_prefix, **options)
             if collators:
                 prefix = f"{metric_key_prefix}_{WITH_METADATA}"
@@ -588,22 +567,13 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def _one_loop(self, dataloader: DataLoader, description: str, metric_key_prefix: str, **options: Any):
         """One pass over the examples, with the metrics of what it has added up."""
-        places, sums = places_of_examples(dataloader), EvaluationSums(self.sums_device)
-        self.gather_function, self._sums = self.accelerator.gather_for_metrics, sums
-        try:
-            with compute_metrics_in_order(self, places):
-                output = super().evaluation_loop(
-                    dataloader, description, metric_key_prefix=metric_key_prefix, **options
-                )
-        finally:
-            self._sums = None
-        self.sums_of[metric_key_prefix] = sums
-        if sums.orders:
-            self.unshuffling[metric_key_prefix] = sums.accuracies()
+        self.gather_function = self.accelerator.gather_for_metrics
+        with self.evaluated.loop(metric_key_prefix) as sums:
+            output = super().evaluation_loop(dataloader, description, metric_key_prefix=metric_key_prefix, **options)
         if f"{metric_key_prefix}_loss" in output.metrics:
             metrics = self.summary(sums)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in metrics.items()})
-        return output if places is None else outputs_in_order(output, places)
+        return output
 
     def prediction_step(
         self,
@@ -627,9 +597,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 "Prepare them by `objective.prepare(documents, packing=False)`."
             )
         if self.compute_metrics is not None and not self.args.predict_with_generate:
-            outputs = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-            self._after_loss(inputs, outputs[0])
-            return outputs
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         loss = self.batch_loss(model, inputs, ignore_keys)
         scores_order = has_sentence_tokens(self.model.config)
         returns_generated = self._returns_generated or self.compute_metrics is not None
@@ -639,50 +607,17 @@ class DepthTrainer(Seq2SeqTrainer):
         settings = generation_settings(self, self._gen_kwargs | gen_kwargs)
         generated = generate(self, model, inputs, **settings)
         if scores_order:
-            self._score_order("free", generated, inputs)
+            self.evaluated.add_order("free", generated, inputs)
             if self.args.constrain_sentence_order:
-                self._score_order("constrained", generate_in_order(self, model, inputs, **settings), inputs)
+                in_order = generate_in_order(self, model, inputs, **settings)
+                self.evaluated.add_order("constrained", in_order, inputs)
         return (loss, generated, inputs["labels"]) if returns_generated else (loss, None, None)
 
     def batch_loss(self, model: torch.nn.Module, inputs: dict[str, Any], ignore_keys: Any = None) -> torch.Tensor:
         """The loss of a batch, whose statistics are added to the sums of the evaluation."""
         if self._weights_losses:
             inputs = {**inputs, "skip_logits": True}
-        loss = super().prediction_step(model, inputs, True, ignore_keys)[0]
-        self._after_loss(inputs, loss)
-        return loss
-
-    def add_evaluated(self, loss: torch.Tensor | None = None) -> None:
-        """
-        Add the statistics of the latest batch to the sums of the evaluation, unless they are in them; with a loss also
-        what a subclass has added to it, per label.
-        """
-        evaluated, self._evaluated = self._evaluated, None
-        if evaluated is None or self._sums is None:
-            return
-        statistics, own_loss, share = evaluated
-        if loss is not None:
-            more = torch.where(loss == own_loss, 0.0, loss - own_loss) * share  # also where both are infinite
-            statistics[:, LOSS_SUM] += more.to(statistics) * statistics[:, TOKENS]
-        self._sums.add(self.accelerator.gather_for_metrics(statistics))
-
-    def _after_loss(self, inputs: Mapping[str, Any], loss: torch.Tensor) -> None:
-        """Count a batch; look at the attention of the first one."""
-        self.add_evaluated(loss)
-        if self._attention is None:
-            with self.autocast():
-                model, batch = self._without_wrappers(self.model), self._prepare_inputs(dict(inputs))
-                self._attention = entropy_metrics(attention_entropy(model, batch))
-            if self.is_in_train and not self._warned_of_attention and self.is_world_process_zero():
-                self._warned_of_attention = warn_of_saturation(self._attention, self.state.global_step)
-
-    def _score_order(self, decoding: str, generated: torch.Tensor, inputs: dict[str, Any]) -> None:
-        """Add the scores of generated ids (B, G) to the sums of the evaluation."""
-        tensors = (generated, inputs["input_ids"], inputs["labels"])
-        if self.sums_device.type != generated.device.type:
-            tensors = tuple(tensor.cpu() for tensor in tensors)
-        rows = self.accelerator.gather_for_metrics(unshuffling_statistics(*tensors, self.model.config))
-        self._sums.add_order(decoding, rows)
+        return super().prediction_step(model, inputs, True, ignore_keys)[0]
 
     # ---- End --------------------------------------------------------------------------------------------------------
 
@@ -696,8 +631,6 @@ class DepthTrainer(Seq2SeqTrainer):
         self.state = TrainerState.load_from_json(Path(checkpoint, "trainer_state.json"))
         if self.args.auto_find_batch_size and self.state.train_batch_size:
             self._train_batch_size = self.state.train_batch_size
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
-            self.num_logs_before_best = len(self.state.log_history)
 
     def end(self) -> None:
         """

@@ -29,7 +29,7 @@ from .argument_checks import (
     check_supported,
 )
 from .optimizers import OptimizerName, check_optimizer, read_options
-from .schedules import RELATIVE_STEP_PEAK, ScheduleName, check_schedule
+from .schedules import ScheduleName, check_schedule
 from .sharding import check_whole_matrices, dividing_engine
 
 if TYPE_CHECKING:
@@ -45,12 +45,6 @@ DEFAULT_SCHEDULE = {"lr_scheduler_type": SchedulerType.COSINE, "warmup_steps": 0
 RELATIVE_RATES = {OptimizerName.ADAMW_SCALE: (5e-3, 2e-2), OptimizerNames.ADAFACTOR: (5e-3, 1e-2)}
 # A pre-trained T5 needs more of AdamW than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
 ADAMW_RATES = (1e-4, 1e-3)
-# What Adafactor computes under `relative_step`, with `warmup_init` and without.
-RELATIVE_STEP_SCHEDULE = {
-    "learning_rate": RELATIVE_STEP_PEAK,
-    "lr_scheduler_type": ScheduleName.RELATIVE_STEP,
-    "warmup_steps": 0,
-}
 DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
 # Of the values of an argument those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
@@ -81,12 +75,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         sentence_loss_coefficient (`float`, *optional*, defaults to 1.0):
             Weight `c` of the labels that are sentence tokens: the loss is
             `(sum of the other labels' cross-entropy + c * sum of the sentence tokens') / number of labels`.
-            1.0 is plain cross-entropy.
         remove_unused_columns (`bool`, *optional*, defaults to `False`):
             The collators read columns (`sentence_lengths`) that are no argument of the model.
         logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
-            The filter hides a NaN loss, and synchronizes the CPU with the device at every step. Without it, training
-            stops with an error at the next log.
+            The filter hides a NaN loss, and waits for the device at every step. Without it, training stops with an
+            error at the next log.
         logging_steps (`float`, *optional*):
             Steps between two logs, or below 1 their share of all steps. By default 0.02, which is 50 logs in a run, or
             500 if `max_steps` are more than 25,000. `eval_steps` is then 500 by default.
@@ -94,31 +87,28 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             Also log the first step.
         accelerator_config (*optional*, defaults to `{"dispatch_batches": False, "non_blocking": True}`):
             The defaults of accelerate let rank 0 read a stream for all, which needs batches of equal length, and wait
-            at every batch until the device has done all work before it. (`non_blocking` is `dataloader_pin_memory`.)
+            at every batch for the device.
         skip_bad_batches (`int`, *optional*, defaults to 0):
-            At most so many batches of the run whose loss or gradient is not finite are skipped, as if they had not
-            been read, see [`StepMonitor`]; with 0 the first one ends the run. The CPU waits for the device once in
-            every step to know it. Not for float16 nor DeepSpeed.
+            At most so many steps whose loss or gradient is not finite are skipped, see [`StepMonitor`]; with 0 the
+            first one ends the run. The CPU then waits for the device in every step. Not for float16 nor DeepSpeed.
         constrain_sentence_order (`bool`, *optional*, defaults to `False`):
-            With `predict_with_generate`, evaluation of a DEPTH model generates twice: freely, and under the constraint
-            that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). The scores of the order are
-            those of free generation; those under the constraint have `constrained` in their names.
+            With `predict_with_generate`, evaluation of a DEPTH model generates a second time, under the constraint
+            that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). These scores of the order
+            have `constrained` in their names.
         generation_cache_implementation (`str`, *optional*):
             The cache of `generate()` in evaluations: `"dynamic"`, or `"static"`, with which a GPU runs a compiled step
-            of decoding. By default that of the generation configuration, in which `"dynamic"` is the default.
+            of decoding. By default that of the generation configuration.
         learning_rate (`float`, *optional*):
-            The peak of the learning rate. It defaults to 5e-3 with `adamw_scale`, and with `adafactor` and
-            `scale_parameter`; to 1e-4 with others. For a model from scratch call
-            [`~DepthTrainingArguments.use_scratch_learning_rate`], as the scripts do.
+            The peak. It defaults to 5e-3 with `adamw_scale`, and with `adafactor` and `scale_parameter`; to 1e-4 with
+            others. For a model from scratch call [`~DepthTrainingArguments.use_scratch_learning_rate`].
         lr_scheduler_type, warmup_steps (*optional*, default to `"cosine"` and 0.05):
-            Its course, and the steps of the warm-up, below 1 a share of all steps. Besides transformers' schedules
+            The course, and the steps of the warm-up, below 1 a share of all steps. Besides transformers' schedules
             there is `"t5_inverse_sqrt"`, see [`t5_inverse_sqrt`].
         optim (`str`, *optional*, defaults to `"adamw_scale"`):
-            [`AdamWScale`], `"muon"` ([`MuonWithAdamW`]) or one of transformers' `OptimizerNames`. Of Adafactor,
-            `optim_args` may have all options, with T5's own: `"scale_parameter=True,relative_step=True"`. T5 does not
-            scale attention scores, and updates that are not relative to the size of the weights saturate them (see
-            docs/results.md); so the Trainer's own default, plain AdamW, is not that of this class. An adapter of PEFT
-            is trained by AdamW, unless an optimizer was given.
+            [`AdamWScale`], `"muon"` ([`MuonWithAdamW`]) or one of transformers' `OptimizerNames`. T5 does not scale
+            attention scores, and the updates of plain AdamW, the Trainer's default, saturate them (docs/results.md).
+            An adapter of PEFT, and parameters that DeepSpeed or FSDP divide, are trained by AdamW unless an optimizer
+            was given.
         adam_epsilon (`float`, *optional*, defaults to 1e-8; of `adamw_scale` to 1e-6):
             Added to the square root of the second moment.
         residual_dtype (`str`, *optional*, defaults to `"float32"`):
@@ -129,16 +119,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         hub_license (`str`, *optional*):
             License of the model, for its card, as the Hub writes it: `"apache-2.0"`, `"mit"`, `"cc-by-4.0"`.
 
-    A process uses one GPU, the first one that it sees, with a warning if there are more: `accelerate launch` starts a
-    process for each. Where DeepSpeed or FSDP divides parameters, the default optimizer is AdamW, with a warning. The
+    A process uses one GPU, with a warning if there are more: `accelerate launch` starts a process for each. The
     precision that `accelerate launch` sets in the environment is taken for `bf16` or `fp16`.
 
     Raises:
-        `ValueError`: for a number out of its range (a negative coefficient, a learning rate of NaN), `max_steps` that
-            train nothing, an optimizer, a schedule or a tracker that cannot be made, float16 on a CPU,
-            `skip_bad_batches` with float16 or DeepSpeed, a `residual_dtype` without autocast to it, a `save_strategy`
-            that saves nothing, a `hub_model_id` that is none, and for arguments that would be without effect, such as
-            a `label_smoothing_factor`.
+        `ValueError`: naming the argument that is out of its range, contradicts another one, or would have no effect.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -281,31 +266,13 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
 
     def _fill_schedule(self, not_given: Collection[str]) -> None:
-        """Take the default schedule, or the one that Adafactor computes by itself."""
+        """Take the default schedule and warm-up."""
         if "lr_scheduler_type" in not_given:
             self.lr_scheduler_type = DEFAULT_SCHEDULE["lr_scheduler_type"]
         self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type)
         if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
             is_own = isinstance(self.lr_scheduler_type, ScheduleName)
             self.warmup_steps = 0 if is_own else DEFAULT_SCHEDULE["warmup_steps"]
-        if read_options(self).get("relative_step"):
-            self._use_relative_step(not_given)
-        elif self.lr_scheduler_type == ScheduleName.RELATIVE_STEP:
-            raise ValueError(
-                "`lr_scheduler_type` relative_step is what Adafactor computes by itself: give `--optim adafactor "
-                "--optim_args relative_step=True`, or another schedule."
-            )
-
-    def _use_relative_step(self, not_given: Collection[str]) -> None:
-        """Take the schedule that Adafactor computes by itself; stop on another one that was given."""
-        for name, value in RELATIVE_STEP_SCHEDULE.items():
-            given = getattr(self, name)
-            if name not in not_given and given != value:
-                raise ValueError(
-                    f"`{name}` {getattr(given, 'value', given)} has no effect with `optim_args` {self.optim_args!r}: "
-                    "under relative_step Adafactor computes the learning rate by itself. Leave one of them out."
-                )
-            setattr(self, name, value)
 
     def _use_default_logging(self) -> None:
         """Log fifty times in a run; evaluate, if nothing is said, as often as `Trainer` does by default."""
@@ -372,8 +339,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     def use_scratch_learning_rate(self) -> bool:
         """
         Take the learning rate of a model from scratch in place of that for a pre-trained one, unless one was given:
-        with `adamw_scale` 2e-2, with `adafactor` and `scale_parameter` 1e-2, with AdamW and Muon 1e-3. Other
-        optimizers keep theirs.
+        with `adamw_scale` 2e-2, with `adafactor` and `scale_parameter` 1e-2, with AdamW and Muon 1e-3.
 
         Returns:
             `bool`: whether it was taken.
@@ -388,8 +354,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         is_default = self._defaults.get("learning_rate") == self.learning_rate
         from_checkpoint, from_scratch = self._default_rates
         if not is_default or self.learning_rate != from_checkpoint or from_scratch == from_checkpoint:
-            return False
-        if self.lr_scheduler_type == ScheduleName.RELATIVE_STEP:
             return False
         self.learning_rate = from_scratch
         if self.deepspeed:

@@ -8,7 +8,7 @@ import torch
 
 from ..data.mixture import MixtureDataset, MixtureStream
 from .source_counts import COUNTED, SourceCounts
-from .statistics import STATISTICS, added, summarize
+from .statistics import STATISTICS, summarize
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -47,7 +47,8 @@ class TrainingMetrics:
             statistics (`torch.DoubleTensor` of shape `(B, len(STATISTICS))`): see [`example_statistics`].
             read (`Mapping`): of a mixture, `source` and the numbers that [`SourceCounts`] counts, all (B,).
         """
-        self._sums = added(self._sums, statistics.sum(0))
+        own = statistics.sum(0)
+        self._sums = own if self._sums is None else self._sums + own
         if self.sources is not None and "source" in read:
             self.sources.add(**{name: read[name] for name in COUNTED})
 

@@ -42,7 +42,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"num_train_epochs": float("nan")}, "`num_train_epochs` must be above 0 and finite, got nan"),
         ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0, got 0.0"),
         ({"fp16": True}, "`fp16` has no effect on a CPU"),
-        ({"fp16_full_eval": True}, "`fp16_full_eval` has no effect on a CPU"),
+        ({"bf16_full_eval": True}, "`bf16_full_eval` True is not supported: it rounds the weights.*`bf16`"),
         ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
         ({"save_strategy": "steps", "save_steps": 0}, "`save_steps` must be above 0, or `save_strategy` be no"),
         ({"save_strategy": "best"}, "`save_strategy` best compares evaluations.*`eval_strategy`"),

@@ -108,10 +108,10 @@ class ConsoleTest(TrainingTestCase):
         legends = [line for line in out.getvalue().splitlines() if line.startswith("loss: ")]
         self.assertLen(legends, 1)
         self.assertEqual(out.getvalue().index(legends[0]), 0)
-        self.assertNotIn("sentence", legends[0])
+        self.assertEqual(legends[0], "loss: cross-entropy per target token, in nats.")
         with captured() as (out, _):
-            trainer("depth", self.folder, sentence_loss_coefficient=10.0).train()
-        self.assertIn("in nats (a sentence token counts 10 times); sentence loss: ", out.getvalue().splitlines()[0])
+            trainer("depth", self.folder).train()
+        self.assertIn("in nats; sentence loss: of sentence tokens", out.getvalue().splitlines()[0])
 
     @parameterized.parameters(({"log_level": "error"}, True), ({"log_level": "warning"}, False))
     def test_nothing_is_printed_with_a_log_level_of_errors(self, arguments, is_silent):

@@ -343,7 +343,7 @@ class PretrainingCardTest(TrainingTestCase):
         made.card = CardContent({"Settings": {"max_source_length": 1234, "sentence_language": "de"}})
         self.assertEqual(self.card(made)["language"], "de")
         text = " ".join(card_text(self.folder).split())
-        self.assertIn("21.0% right from the true ones before them, no better than 20.0% by chance", text)
+        self.assertIn("correctly in 21.0% of the cases, no more often than 20.0% by chance", text)
         self.assertIn("inputs of at most 1234 tokens", text)
         self.assertRegex(text, r"sentences split by \| sentencex [\d.]+, line rules \d+, language de \|")
 
@@ -385,12 +385,13 @@ class PretrainingCardTest(TrainingTestCase):
             self.assertEqual(library, "peft" if owner == "model" else "transformers")
             self.assertEqual("holds a PEFT adapter, not a whole model" in card_text(self.folder), owner == "model")
 
-    @parameterized.product(kind=("depth", "t5"), examples=(None, [], [{"text": "a"}]))
-    def test_without_prepared_examples_the_code_has_plain_text(self, kind, examples):
+    @parameterized.parameters("depth", "t5")
+    def test_the_code_of_a_pretrained_model_quotes_no_data(self, kind):
         made = pretrainer(self.folder, kind)
-        made.eval_dataset = examples
         self.card(made)
         self.assertIn("The bell rang ", python_blocks(self.folder)[1])
+        words = {word for sentence in SENTENCES for word in sentence.split() if len(word) > 5}
+        self.assertEmpty([word for word in words if word in card_text(self.folder)])
 
     @parameterized.parameters("depth", "t5")
     def test_a_prefix_lm_is_shown_without_masks(self, kind):
@@ -400,15 +401,12 @@ class PretrainingCardTest(TrainingTestCase):
         self.assertNotIn("extra_id", python_blocks(self.folder)[1])
         self.assertIn("goes on with the text" if kind == "depth" else "the target is its rest", card_text(self.folder))
 
-    @parameterized.parameters(("dev", ", revision='dev'"), ("main", "(name)"), (None, "(name)"))
-    def test_the_code_names_the_model_and_its_branch_on_the_hub(self, revision, expected):
-        made = pretrainer(self.folder, "t5", hub_revision=revision)
+    def test_the_code_names_the_model_on_the_hub(self):
+        made = pretrainer(self.folder, "t5")
         made.hub_model_id = "me/t5"
         self.card(made)
-        with_package, without = python_blocks(self.folder)
-        self.assertEqual(without.count(expected), 2)
-        self.assertEqual("name, tokenizer, revision='dev')" in with_package, revision == "dev")
-        self.assertIn("name = 'me/t5'\n", without)
+        for block in python_blocks(self.folder):
+            self.assertIn("name = 'me/t5'\n", block)
 
     def test_the_parameters_of_all_processes_are_counted(self):
         args, model = DepthTrainingArguments("run", use_cpu=True), tiny_model("t5")
@@ -472,7 +470,6 @@ class TaskCardTest(TrainingTestCase):
         text = card_text(self.folder)
         self.assertIn("| majority |", text)
         self.assertIn("Its accuracy on glue/rte (validation), 0.6667, is not above", text)
-        self.assertIn("0.1361 (accuracy, glue/rte, validation, 12 examples)", text)
 
     def test_examples_from_files_do_not_pass_for_those_of_the_hub(self):
         (index,) = self.card()["model-index"]

@@ -14,6 +14,7 @@ from hf_depth import DepthTrainingArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.training.model_card import run_settings
 from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW, optimizer_settings, restore_settings
+from hf_depth.training.schedules import make_schedule
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 SHAPES = ((7, 5), (3, 1), (11,), (2, 3, 4), ())
@@ -250,8 +251,9 @@ class OptimFlagTest(parameterized.TestCase):
         ({"optim_args": "min_rm=1"}, "`optim` adamw_scale with .*'min_rm' is no option .*Did you mean 'min_rms'"),
         ({"optim_args": "min_rms=x"}, "`optim` adamw_scale with .*min_rms is 'x'"),
         ({"optim_args": "min_rms=-1"}, "`optim` adamw_scale with .*`min_rms` must be at least 0"),
-        ({"optim": "adafactor", "optim_args": "relative_step=maybe"}, "relative_step is 'maybe': invalid truth"),
-        ({"optim": "adafactor", "optim_args": "warmup_init=True"}, "`warmup_init=True` requires `relative_step=True`"),
+        ({"optim": "adafactor", "optim_args": "scale_parameter=maybe"}, "scale_parameter is 'maybe': invalid truth"),
+        ({"optim": "adafactor", "optim_args": "relative_step=True"}, "relative_step is not .* t5_inverse_sqrt`"),
+        ({"optim": "adafactor", "optim_args": "warmup_init=True"}, "warmup_init is not .*--warmup_steps 10000`"),
         ({"optim": "adafactor", "optim_args": "decay_rate=0.8"}, "`decay_rate` must be below 0"),
         ({"optim": "muon", "optim_args": "adjust_lr_fn=fast"}, "`optim` muon with .*function fast is not supported"),
         ({"optim": "muon", "optim_args": "ns_steps=100"}, "`ns_steps` must be between 1 and 99, got 100"),
@@ -260,23 +262,6 @@ class OptimFlagTest(parameterized.TestCase):
     def test_what_there_is_not_is_refused_by_name(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
             DepthTrainingArguments("unused", use_cpu=True, **{"optim": "adamw_scale"} | arguments)
-
-    @parameterized.parameters(
-        {"learning_rate": 1e-4},  # the default, but given
-        {"lr_scheduler_type": "linear"},
-        {"warmup_steps": 100},
-    )
-    def test_a_schedule_that_adafactor_would_not_follow_is_refused(self, **given):
-        options = {"optim": "adafactor", "optim_args": "scale_parameter=True,relative_step=True"}
-        with self.assertRaisesRegex(ValueError, f"`{next(iter(given))}` .* has no effect with .*relative_step"):
-            DepthTrainingArguments("unused", use_cpu=True, **options, **given)
-        args = DepthTrainingArguments("unused", use_cpu=True, **options)
-        self.assertFalse(args.use_scratch_learning_rate())
-        self.assertEqual((args.learning_rate, args.lr_scheduler_type.value), (1e-2, "relative_step"))
-        again = DepthTrainingArguments(**args.to_dict() | {"accelerator_config": None})
-        self.assertEqual((again.learning_rate, again.lr_scheduler_type.value), (1e-2, "relative_step"))
-        with self.assertRaisesRegex(ValueError, "relative_step is what Adafactor computes by itself"):
-            DepthTrainingArguments("unused", use_cpu=True, lr_scheduler_type="relative_step")
 
     def test_adafactor_with_scaled_updates_has_learning_rates_of_t5(self):
         options = {"optim": "adafactor", "use_cpu": True}
@@ -311,7 +296,7 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
 
     @parameterized.parameters(
         {"optim": "adamw_scale"},
-        {"optim": "adafactor", "optim_args": "scale_parameter=True,relative_step=True,warmup_init=True,beta1=0.9"},
+        {"optim": "adafactor", "optim_args": "scale_parameter=True,beta1=0.9", "lr_scheduler_type": "inverse_sqrt"},
         {"optim": "adafactor", "optim_args": "scale_parameter=True", "lr_scheduler_type": "t5_inverse_sqrt"},
         {"optim": "muon", "lr_scheduler_type": "warmup_stable_decay"},
     )
@@ -343,23 +328,22 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
             {"scale_parameter": True, "clip_threshold": 2.0, "decay_rate": -0.5, "beta1": 0.9, "eps": (1e-20, 0.1)},
         )
 
-    @parameterized.parameters(False, True)
-    def test_the_logged_learning_rate_is_that_of_adafactors_relative_step(self, warmup_init):
-        options = f"scale_parameter=False,relative_step=True,warmup_init={warmup_init}"
-        arguments = {"optim": "adafactor", "optim_args": options, "learning_rate": None, "lr_scheduler_type": None}
-        trained = trainer("t5", self.folder, max_steps=3, **arguments)
-        used, rates = HFAdafactor._get_lr, []
-
-        def recorded(group, state):
-            rates.append((state["step"], used(group, state)))
-            return rates[-1][1]
-
-        with mock.patch.object(HFAdafactor, "_get_lr", staticmethod(recorded)):
-            trained.train()
-        logged = [entry["learning_rate"] for entry in trained.state.log_history if "learning_rate" in entry]
-        self.assertLen(logged, 3)
-        for step, rate in enumerate(logged, 1):
-            self.assertAlmostEqual(rate, dict(rates)[step], places=12)
+    @parameterized.parameters((False, "t5_inverse_sqrt", 0), (True, "inverse_sqrt", 10_000))
+    def test_the_rates_of_relative_step_are_those_of_a_schedule(self, warmup_init, kind, warmup_steps):
+        group = HFAdafactor([torch.nn.Parameter(torch.ones(1))], warmup_init=warmup_init).param_groups[0]
+        group |= {"scale_parameter": False}
+        args = DepthTrainingArguments(
+            "unused",
+            use_cpu=True,
+            learning_rate=1e-2,
+            lr_scheduler_type=kind,
+            warmup_steps=warmup_steps,
+            lr_scheduler_kwargs={"num_decay_steps": 0} if kind == "t5_inverse_sqrt" else None,
+        )
+        schedule = make_schedule(args, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1e-2), 100_000)
+        for step in (1, 500, 10_000, 40_000):
+            rate = 1e-2 * schedule.lr_lambdas[0](step)
+            self.assertAlmostEqual(rate, HFAdafactor._get_lr(group, {"step": step, "RMS": 1.0}), delta=1e-9)
 
     def test_the_card_states_its_options(self):
         args = DepthTrainingArguments(

@@ -15,7 +15,6 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import StateDictType
 from torch.distributed.tensor import DTensor
-from transformers.trainer_utils import number_of_arguments
 
 from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth import DataCollatorForDepth, DepthTrainingArguments
@@ -26,7 +25,6 @@ from hf_depth.training.sharding import (
     gather_in_generation,
     leave_precision_to_autocast,
     share_embedding,
-    sharing_embedding,
 )
 from hf_depth.training.trainer import DepthTrainer
 from tiny_training import TrainingTestCase, rows, tiny_model, trainer
@@ -120,15 +118,6 @@ class FSDPTrainerTest(TrainingTestCase):
         self.assertNotEqual(trainer("depth", self.folder).compute_loss(run.model, inputs), expected)
         with run.autocast():
             self.assertTrue(torch.is_autocast_enabled("cpu"))
-
-    @parameterized.parameters(lambda: tiny_model("depth"), lambda trial: tiny_model("depth"))
-    def test_a_model_that_is_made_for_each_training_shares_its_embedding_before_it_is_sharded(self, model_init):
-        made = sharing_embedding(model_init)
-        number = number_of_arguments(made)
-        self.assertEqual(number, number_of_arguments(model_init))
-        model = made(*[None] * number)
-        self.assertIs(model.encoder.embed_tokens, model.shared)
-        self.assertIs(model.decoder.embed_tokens, model.shared)
 
     def test_generation_autocasts_too(self):
         run, _ = self.fsdp_trainer(bf16=True, predict_with_generate=True)

@@ -57,10 +57,6 @@ class SpikeDetectorTest(parameterized.TestCase):
         self.assertGreater(SpikeDetector(1.5, [0.0] * 100).limit_passed(1.0), 0.0)
 
 
-class Examples(list):
-    source_names = ("novels", "digitalgov")
-
-
 class SpikeTest(TrainingTestCase):
     def setUp(self):
         super().setUp()
@@ -128,27 +124,6 @@ class SpikeTest(TrainingTestCase):
         self.assertLen(positions, accumulation)
         self.assertEqual(positions[-1][:2], [0, 17 * 2 * accumulation])  # consumer, examples
 
-    def test_the_sources_of_a_batch_are_counted_by_name(self):
-        run = self.spiky()
-        run.train_dataset = Examples(run.train_dataset)
-        collate = run.data_collator.__class__.__call__
-        sources = {"source": torch.tensor([1, 1])}
-        compute_loss = DepthTrainer.compute_loss
-        with (
-            mock.patch.object(run.data_collator.__class__, "__call__", lambda *args: collate(*args) | sources),
-            mock.patch.object(
-                DepthTrainer,
-                "compute_loss",
-                lambda self, model, inputs, **more: compute_loss(
-                    self, model, {name: inputs[name] for name in inputs if name != "source"}, **more
-                ),
-            ),
-            self.assertLogs(LOGGER, "WARNING"),
-        ):
-            poison(run, 17, 40.0)
-            run.train()
-        self.assertEqual(self.written()[0]["examples"][0]["sources"], {"digitalgov": 2})
-
     def test_a_resumed_run_knows_the_values_of_before(self):
         arguments = {"save_strategy": "steps", "save_steps": 12}
         self.spiky(step=0, max_steps=12, **arguments).train()
@@ -212,7 +187,7 @@ class SpikeTest(TrainingTestCase):
         run.accelerator.scaler = object()
         norms, losses = {9: math.inf, 30: math.nan}, {20: 50.0}
         run.monitor.waiting = [
-            Step(number, None, torch.tensor(losses.get(number, 1.0)), torch.tensor(norms.get(number, 1.0)))
+            Step(number, torch.tensor(losses.get(number, 1.0)), torch.tensor(norms.get(number, 1.0)))
             for number in range(1, 40)
         ]
         with self.assertLogs(LOGGER, "WARNING") as logs:
@@ -254,25 +229,27 @@ class SkippedBatchTest(TrainingTestCase):
         return run
 
     @parameterized.product(kind=("depth", "t5"), accumulation=(1, 2))
-    def test_the_run_is_to_the_bit_the_one_that_never_saw_the_batch(self, kind, accumulation):
-        whole = self.run_without(kind, range(12), [2, 4], accumulation, logging_steps=3)
+    def test_a_skipped_step_changes_neither_weights_nor_moments(self, kind, accumulation):
+        class Record(TrainerCallback):
+            def on_step_end(self, args, state, control, model, optimizer, **kwargs):
+                moments = [each["exp_avg"].clone() for each in optimizer.state_dict()["state"].values()]
+                steps.append((parameters(model), moments))
+
+        steps, run = [], self.run_without(kind, range(12), [2, 4], accumulation, logging_steps=3)
+        run.add_callback(Record())
         with self.assertLogs(LOGGER, "WARNING") as logs:
-            output = whole.train()
-        seen = [number for number in range(12) if number // accumulation + 1 not in (2, 4)]
-        clean = self.run_without(kind, seen, (), accumulation, logging_steps=3)
-        expected = clean.train()
+            output = run.train()
         self.assertLen(logs.output, 2)
         self.assertRegex(logs.output[0], "Step 2: the loss is nan, .* Its batch is skipped, 1 of at most 5. Examples")
-        for name, value in parameters(whole.model).items():
-            self.assertTrue(torch.equal(value, parameters(clean.model)[name]), name)
-        states = [run.optimizer.state_dict()["state"] for run in (whole, clean)]
-        for index, state in states[1].items():
-            for name, value in state.items():
-                self.assertTrue(torch.equal(states[0][index][name], value), name)
-        self.assertEqual(whole.lr_scheduler.last_epoch, clean.lr_scheduler.last_epoch)
-        self.assertEqual(whole.state.global_step, clean.state.global_step + 2)
-        self.assertAlmostEqual(output.training_loss, expected.training_loss, delta=1e-6)
-        self.assertEqual(whole.state.log_history[-2]["skipped_batches"], 2)
+        for number, is_skipped in ((2, True), (3, False), (4, True)):
+            (before, moments_before), (after, moments) = steps[number - 2 : number]
+            for kept in (
+                all(torch.equal(value, before[name]) for name, value in after.items()),
+                all(torch.equal(*pair) for pair in zip(moments_before, moments, strict=True)),
+            ):
+                self.assertEqual(kept, is_skipped)
+        self.assertTrue(math.isfinite(output.training_loss))
+        self.assertEqual(run.state.log_history[-2]["skipped_batches"], 2)
 
     def test_logged_losses_are_means_of_the_steps_that_were_made(self):
         run = self.run_without("depth", range(4), [2], logging_steps=2, learning_rate=0.0)
@@ -308,17 +285,6 @@ class SkippedBatchTest(TrainingTestCase):
         with self.assertRaisesRegex(FloatingPointError, "after 1 skipped batches"):
             resumed.train(resume_from_checkpoint=True)
 
-    def test_a_resumed_run_goes_on_with_the_schedule_of_the_steps_that_were_made(self):
-        arguments = {"save_strategy": "steps", "save_steps": 3}
-        whole = self.run_without("depth", range(6), [2], **arguments)
-        whole.train()
-        resumed = self.run_without("depth", range(6), [2], **arguments)
-        resumed.train(resume_from_checkpoint=f"{self.folder}/checkpoint-3")
-        for name, value in parameters(whole.model).items():
-            self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
-        rates = [[log["learning_rate"] for log in run.state.log_history if "loss" in log] for run in (whole, resumed)]
-        self.assertEqual(*rates)
-
     def test_two_processes_skip_together_and_are_one(self):
         shape = {**SCHEDULE, "max_steps": 4, "skip_bad_batches": 1, "train_sampling_strategy": "sequential"}
         arguments = json.dumps(shape | {"per_device_train_batch_size": 4, "poisoned": [2, 1]})
@@ -341,10 +307,9 @@ class SkippedBatchTest(TrainingTestCase):
 
 
 class Float16Test(TrainingTestCase):
-    @parameterized.parameters("fp16", "fp16_full_eval")
-    def test_float16_warns(self, name):
+    def test_float16_warns(self):
         made = trainer("t5", self.folder)
-        setattr(made.args, name, True)  # which is refused on a CPU
+        made.args.fp16 = True  # which is refused on a CPU
         with self.assertLogs("hf_depth.training.compatibility", logging.WARNING) as logs:
             DepthTrainer(made.model, made.args, made.data_collator)
         self.assertIn("overflow in float16", logs.output[0])

@@ -1,4 +1,3 @@
-import functools
 import json
 import math
 import multiprocessing
@@ -32,7 +31,6 @@ from hf_depth import (
     train_tokenizer,
 )
 from hf_depth.training.compatibility import check_trainer
-from hf_depth.training.evaluation import EvaluationSums
 from hf_depth.training.trainer import OVERRIDDEN
 from tiny_training import (
     WRAPPERS,
@@ -147,21 +145,6 @@ class LossTest(TrainingTestCase):
             runs.append(run)
         self.assert_close(parameters(runs[1].model), parameters(runs[0].model), 1e-4)
 
-    @parameterized.product(kind=("depth", "t5"), has_metrics=(False, True))
-    def test_an_evaluation_has_the_terms_of_a_subclass(self, kind, has_metrics):
-        def compute_loss(run, model, inputs, return_outputs=False, **kwargs):
-            loss, outputs = DepthTrainer.compute_loss(run, model, inputs, return_outputs=True, **kwargs)
-            loss = 3 * loss
-            return (loss, outputs) if return_outputs else loss
-
-        run = trainer(kind, self.folder, per_device_eval_batch_size=2)
-        expected = run.evaluate()
-        run.compute_loss = functools.partial(compute_loss, run)
-        run.compute_metrics = (lambda evaluated: {}) if has_metrics else None
-        for found in (run.evaluate(), run.evaluate({"a": run.eval_dataset})):
-            self.assertAlmostEqual(found["eval_loss"], 3 * expected["eval_loss"], delta=1e-4)
-            self.assertAlmostEqual(found["eval_reconstruction_loss"], expected["eval_reconstruction_loss"], delta=1e-5)
-
     @parameterized.parameters(*ALL_KINDS)
     def test_two_processes_are_one(self, kind):
         shape = {"sentence_loss_coefficient": 3.0, "per_device_eval_batch_size": 2}
@@ -189,16 +172,11 @@ class LossTest(TrainingTestCase):
         shape = {"number_of_rows": 16, "number_of_eval_rows": 6, "learning_rate": 0.01}
         shape["per_device_eval_batch_size"] = 1
         alone = trainer(kind, self.folder, per_device_train_batch_size=8, trainer_class=LabelTermTrainer, **shape)
-        plain = trainer(kind, self.folder, per_device_train_batch_size=8, **shape)
-        for run in (alone, plain):
-            run.train()
+        alone.train()
         shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "has_term": True}
         together = run_on_two_ranks(kind, self.folder, shape)
         self.assert_close(together["parameters"], parameters(alone.model))
-        expected = alone.evaluate()["eval_loss"]
-        self.assertGreater(expected, 2 * plain.evaluate()["eval_loss"])
         self.assertAlmostEqual(together["train"]["loss"], alone.state.log_history[0]["loss"], delta=1e-5)
-        self.assertAlmostEqual(together["eval"]["eval_loss"], expected, delta=1e-5)
 
     def test_a_mean_of_each_process_is_one_of_its_own_labels_where_that_is_asked_for(self):
         shape = {"per_device_train_batch_size": 4, "number_of_rows": 8}
@@ -488,10 +466,9 @@ class DeviceTest(TrainingTestCase):
                 run.compute_loss(run.model.train(), inputs)
                 run.compute_loss(run.model.eval(), inputs)
             generated = inputs["labels"].clamp(min=0)
-            run._sums = EvaluationSums(run.sums_device)
-            with copied:
-                run._score_order("free", generated, inputs)
-        self.assertGreater(run._sums.orders["free"].sum(), 0)
+            with run.evaluated.loop("eval") as sums, copied:
+                run.evaluated.add_order("free", generated, inputs)
+        self.assertGreater(sums.orders["free"].sum(), 0)
 
 
 class LogsTest(TrainingTestCase):

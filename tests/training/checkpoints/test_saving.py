@@ -205,18 +205,6 @@ class CheckpointTest(SavingTestCase):
         one_trainer.save_model()
         self.assertNotEqual(Path(self.folder, "model.safetensors").read_bytes(), before)
 
-    @parameterized.parameters("evaluate", "predict")
-    def test_an_evaluation_in_half_precision_leaves_the_weights_as_they_are(self, method):
-        one_trainer = self.trainer(save_strategy="no", bf16_full_eval=True)
-        one_trainer.train()
-        trained, dtypes = parameters(one_trainer.model), []
-        one_trainer.model.register_forward_hook(lambda model, *_: dtypes.append(model.dtype))
-        getattr(one_trainer, method)(one_trainer.eval_dataset)
-        self.assertEqual(set(dtypes), {torch.bfloat16})
-        for name, value in parameters(one_trainer.model).items():
-            self.assertEqual(value.dtype, torch.float32)
-            self.assertTrue(torch.equal(value, trained[name]), name)
-
 
 class MetricsTest(SavingTestCase):
     def read(self, name: str) -> dict:
