@@ -66,7 +66,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     splits.prepare(tokenizer, sentence_tokens=model_args.model_type == "depth", **task_args.for_preparing())
 
     # ---- Model ----
-    model = run.restore(hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()))
+    model = run.restore(model_args.load_model(tokenizer))
 
     # ---- Trainer ----
     if training_args.should_log:

@@ -74,7 +74,7 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
         data, statistics = shards.load_splits(objective, splits, **corpus_args.for_loading_shards(training_args))
 
     # ---- Model ----
-    model = run.restore(hf_depth.load_model(tokenizer=tokenizer, **model_args.for_loading()))
+    model = run.restore(model_args.load_model(tokenizer))
 
     # ---- Trainer ----
     collator = objective.collator(**objective_args.for_collating(training_args))

@@ -156,7 +156,7 @@ DOCUMENTS = [" ".join(SENTENCES[:9]), " ".join(SENTENCES[9:])]
 
 
 @functools.cache
-def _tiny_vocabulary() -> bytes:
+def tiny_vocabulary() -> bytes:
     """
     A SentencePiece model of 400 pieces with T5's first three (`<pad>`, `</s>`, `<unk>`), as its file holds it. It is
     trained on a text that does not change, so that the tests have the same ids under every Python.
@@ -180,12 +180,12 @@ def _tiny_vocabulary() -> bytes:
 def write_sentencepiece_model(folder: str):
     """Write `spiece.model` to a folder, the only file that T5's own vocabulary comes in."""
     with open(f"{folder}/spiece.model", "wb") as file:
-        file.write(_tiny_vocabulary())
+        file.write(tiny_vocabulary())
 
 
 def write_mt5_model(folder: str):
     """Write `spiece.model` to a folder, with sentinels as mT5 has them: user-defined pieces, `▁<extra_id_0>` last."""
-    model = ModelProto.FromString(_tiny_vocabulary())
+    model = ModelProto.FromString(tiny_vocabulary())
     for number in reversed(range(100)):
         model.pieces.add(piece=f"▁<extra_id_{number}>", score=0.0, type=ModelProto.SentencePiece.USER_DEFINED)
     Path(folder, "spiece.model").write_bytes(model.SerializeToString())

@@ -1,8 +1,9 @@
 """The flags of the model and its tokenizer, and what is loaded by them."""
 
 import logging
+import re
 from collections.abc import Iterable, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
-    from transformers import PreTrainedTokenizerBase, TrainingArguments
+    from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +29,10 @@ CONFIG_FIELDS = (
     *(*SIZE_FIELDS, "dropout_rate", "num_sentence_tokens"),
     *("hierarchical_encoder_mask", "hierarchical_decoder_mask", "hierarchical_cross_mask"),
 )
-RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES), Range(least=1)) | {"dropout_rate": Range(least=0, below=1)}
+# Settings of an adapter, which are options of `--peft_options`; the names are those of TRL's `ModelConfig`.
+PEFT_FIELDS = ("lora_alpha", "lora_dropout", "lora_target_modules")
+RANGES = dict.fromkeys(("num_sentence_tokens", *SIZES, "lora_r", "lora_alpha"), Range(least=1))
+RANGES |= dict.fromkeys(("dropout_rate", "lora_dropout"), Range(least=0, below=1))
 
 
 @dataclass
@@ -41,9 +45,11 @@ class ModelArguments:
     """
 
     _argument_group_name = "model"
-    option_groups = {"config_overrides": CONFIG_FIELDS}
+    option_groups = {"config_overrides": CONFIG_FIELDS, "peft_options": PEFT_FIELDS}
 
-    model_type: str = HfArg(default="depth", help="Or t5, for the baseline.", metadata={"choices": ["depth", "t5"]})
+    model_type: str = HfArg(
+        default="depth", help="Or t5: any model without sentence tokens.", metadata={"choices": ["depth", "t5"]}
+    )
     model_name_or_path: str | None = HfArg(default=None, help="Checkpoint, folder or Hub (default: from scratch).")
     config_name: str | None = HfArg(default=None, help="Configuration of a model from scratch, folder or Hub.")
     tokenizer_name: str | None = HfArg(default=None, help="Default: the checkpoint's; else trained on the text.")
@@ -54,6 +60,13 @@ class ModelArguments:
         help="All compute the same; auto is sdpa.",
         metadata={"choices": ["auto", "sdpa", "eager", "depth_flex", "depth_triton"]},
     )
+    use_peft: bool = HfArg(default=False, help="Train a LoRA adapter of the checkpoint (needs peft).")
+    lora_r: int = HfArg(default=16, help="Rank of the adapter.")
+    lora_alpha: int = HfArg(default=32, help="Scale of the adapter, times its rank.")
+    lora_dropout: float = HfArg(default=0.05, help="Dropout of the adapter.")
+    lora_target_modules: str | None = HfArg(default=None, help="Linear layers, such as q+v (default: all-linear).")
+    load_in_4bit: bool = HfArg(default=False, help="Load the checkpoint in 4 bits (needs bitsandbytes).")
+    load_in_8bit: bool = HfArg(default=False, help="Load the checkpoint in 8 bits (needs bitsandbytes).")
     num_sentence_tokens: int | None = HfArg(default=None, help="Of DEPTH (default: the tokenizer's, or 20).")
     hierarchical_encoder_mask: bool | None = HfArg(default=None, help="If false, sentence tokens see all tokens.")
     hierarchical_decoder_mask: bool | None = HfArg(default=None, help="If false, they see all earlier tokens.")
@@ -73,6 +86,7 @@ class ModelArguments:
     def __post_init__(self):
         check_ranges(self, RANGES)
         self._check_activation()
+        self._check_adapter()
         if self.model_name_or_path is not None:
             _check_folder(self.model_name_or_path)
             given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
@@ -94,6 +108,19 @@ class ModelArguments:
                 f"`gated-` before it, such as gated-gelu.{suggestion(activation, ACT2FN)}"
             )
 
+    def _check_adapter(self) -> None:
+        """Stop on settings of an adapter or of bits that would be without effect."""
+        defaults = {item.name: item.default for item in fields(self)}
+        if not self.use_peft:
+            given = [name for name in ("lora_r", *PEFT_FIELDS) if getattr(self, name) != defaults[name]]
+            if given:
+                raise ValueError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
+        if self.load_in_4bit and self.load_in_8bit:
+            raise ValueError("`load_in_4bit` and `load_in_8bit`: choose one of them.")
+        for name in ("use_peft", "load_in_4bit", "load_in_8bit"):
+            if getattr(self, name) and self.model_name_or_path is None:
+                raise ValueError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
+
     @property
     def hub_arguments(self) -> dict[str, Any]:
         """For `from_pretrained`."""
@@ -106,11 +133,58 @@ class ModelArguments:
         changes = {name: getattr(self, name) for name in CONFIG_FIELDS if getattr(self, name) is not None}
         source = self.model_name_or_path
         if source is None:
-            changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
             if self.config_name is not None:
                 source = load_config(self.config_name, **self.hub_arguments)
+            if source is None or hasattr(source, "dropout_rate"):  # that of BART has another name
+                changes.setdefault("dropout_rate", SCRATCH_DEFAULTS["dropout_rate"])
         common = {"model_type": self.model_type, "attn_implementation": self.attn_implementation}
         return {"name_or_config": source} | common | self.hub_arguments | changes
+
+    def load_model(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedModel":
+        """
+        The model that the arguments describe, by [`load_model`]; with `use_peft` in a `peft.PeftModel`.
+
+        Args:
+            tokenizer: what it will read.
+        """
+        from ..models.adapters import add_lora, peft
+        from ..models.loading import load_config, load_model
+
+        if self.use_peft:
+            peft()  # before a large checkpoint is loaded
+        model = load_model(tokenizer=tokenizer, **self.for_loading(), quantization_config=self.quantization_config())
+        if not self.use_peft:
+            return model
+        targets = self.lora_target_modules
+        return add_lora(
+            model,
+            load_config(self.model_name_or_path, **self.hub_arguments),
+            r=self.lora_r,
+            alpha=self.lora_alpha,
+            dropout=self.lora_dropout,
+            target_modules=targets and re.split(r"[,+\s]+", targets.strip()),
+        )
+
+    def quantization_config(self) -> "BitsAndBytesConfig | None":
+        """
+        How a checkpoint is loaded with `load_in_4bit` or `load_in_8bit`.
+
+        Raises:
+            `ValueError`: if bitsandbytes is not installed.
+        """
+        if not (self.load_in_4bit or self.load_in_8bit):
+            return None
+        import torch
+        from transformers import BitsAndBytesConfig
+        from transformers.utils import is_bitsandbytes_available
+
+        if not is_bitsandbytes_available():
+            name = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
+            raise ValueError(f"`{name}` needs the package bitsandbytes: `pip install bitsandbytes`.")
+        if self.load_in_8bit:
+            return BitsAndBytesConfig(load_in_8bit=True)
+        four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+        return BitsAndBytesConfig(load_in_4bit=True, **four)
 
     def load_tokenizer(self, of_data: str | None = None) -> "PreTrainedTokenizerBase | None":
         """

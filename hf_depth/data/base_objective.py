@@ -26,6 +26,7 @@ from .preprocessing import (
     prepare_dataset,
 )
 from .streams import ExampleStream
+from .tokenization import add_sentinels
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class Objective(ABC):
     Base class of the pre-training objectives.
 
     Args:
-        tokenizer: what the model reads; a T5 tokenizer, for DEPTH with sentence tokens.
+        tokenizer: what the model reads, for DEPTH with sentence tokens. It gets sentinels, if it has none and spans
+            are masked, see [`add_sentinels`]: load the model after that.
         max_source_length (`int`, defaults to 512): longest encoder input in tokens.
         max_target_length (`int`, *optional*): longest target in tokens; by default what the longest input needs.
         packing (`bool`, defaults to `False`): put several training examples into one row. Each is corrupted and
@@ -119,6 +121,8 @@ class Objective(ABC):
                 f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
             )
         self._check_metadata()
+        if self.name != "prefix_lm":  # which masks nothing
+            add_sentinels(self.tokenizer)
         self.collator()  # checks lengths and noise
         self.complete()
         preprocessor = self.preprocessor()  # checks that there are enough sentinels

@@ -5,16 +5,19 @@ text can become a special token.
 
 import functools
 import json
+import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
+
+logger = logging.getLogger(__name__)
 
 NUM_SENTENCE_TOKENS = 20
 SENTENCE_PATTERN = "<sent_{}>"
@@ -22,7 +25,12 @@ SENTENCE_TOKENS = tuple(map(SENTENCE_PATTERN.format, range(NUM_SENTENCE_TOKENS))
 EOSEN_TOKEN = "<eosen>"
 # T5's sentinels are tokens behind its vocabulary, mT5's are pieces of it, with the mark of the space before a word.
 SENTINEL_PATTERNS = ("<extra_id_{}>", "▁<extra_id_{}>")
-_SENTINEL = re.compile(r"▁?<extra_id_\d+>")
+# Tokens that other vocabularies hold free for uses like this one, with the number of the first: those of Gemma, of
+# Pegasus and of BERT. They stand in for sentinels where there are no others.
+UNUSED_PATTERNS = (("<unused{}>", 0), ("<unk_{}>", 2), ("[unused{}]", 0))
+NUM_SENTINELS = 100  # that are added or taken, as many as T5 has
+MIN_UNUSED = 50  # Fewer unused tokens are too few for an input of 512 tokens: then sentinels are added.
+_SENTINEL = re.compile(r"▁?<extra_id_\d+>|<unused\d+>|<unk_\d+>|\[unused\d+\]")
 _NO_IDS = np.array([], np.int64)
 _NEVER_CHOSEN = -1e6  # the score of a piece: far below that of any way to write a word in others
 
@@ -78,7 +86,30 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
         raise ValueError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
+    _take_missing_tokens(tokenizer, name_or_path, kwargs)
     return tokenizer
+
+
+def _take_missing_tokens(
+    tokenizer: PreTrainedTokenizerBase, name_or_path: str | os.PathLike, kwargs: Mapping[str, Any]
+) -> None:
+    """Give a tokenizer without an end or padding token the one that the configuration beside it names, if any."""
+    missing = [name for name in ("eos_token", "pad_token") if getattr(tokenizer, name) is None]
+    if not missing:
+        return
+    hub = {name: kwargs[name] for name in ("cache_dir", "revision", "token") if name in kwargs}
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub).get_text_config(decoder=True)
+    except (OSError, TypeError, ValueError):  # none, or of a kind that is not known: objectives say what is missing
+        return
+    for name in missing:
+        token_id = getattr(config, f"{name}_id", None)
+        token_id = token_id[0] if isinstance(token_id, list) else token_id
+        if token_id is not None and token_id < len(tokenizer):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token_id))
+            logger.info(
+                f"The tokenizer {name_or_path} has no `{name}`: it is {getattr(tokenizer, name)}, by the model."
+            )
 
 
 def _sentencepiece_problem() -> str:
@@ -91,26 +122,67 @@ def _sentencepiece_problem() -> str:
     return "it is no SentencePiece model"
 
 
+def add_sentinels(tokenizer: PreTrainedTokenizerBase, number: int = NUM_SENTINELS) -> PreTrainedTokenizerBase:
+    """
+    Give a tokenizer sentinels, if it has none: tokens that its vocabulary holds free, such as `<unused0>` of Gemma and
+    `<unk_2>` of Pegasus, which need no new rows; else, as for BART, new special tokens `<extra_id_0>`, `<extra_id_1>`,
+    …. A message says once which. The tokenizer is changed in place. Objectives that mask spans call this.
+
+    Args:
+        tokenizer ([`PreTrainedTokenizerBase`]): of any model.
+        number (`int`, defaults to 100): of new tokens.
+
+    Returns:
+        `PreTrainedTokenizerBase`: the same tokenizer.
+
+    >>> from transformers import T5Tokenizer
+    >>> from hf_depth.data.tokenization import add_sentinels, sentinel_token_ids
+    >>> tokenizer = T5Tokenizer(vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -1.0)], extra_ids=0)
+    >>> len(sentinel_token_ids(add_sentinels(tokenizer)))
+    100
+    """
+    if any(len(_numbered_token_ids(tokenizer, pattern)) for pattern in SENTINEL_PATTERNS):
+        return tokenizer
+    name = tokenizer.name_or_path or type(tokenizer).__name__
+    ids = sentinel_token_ids(tokenizer, allow_none=True)
+    if len(ids):
+        first, last = tokenizer.convert_ids_to_tokens([int(ids[0]), int(ids[-1])])
+        _say_once(f"The tokenizer {name} has no `<extra_id_0>`: its tokens {first} … {last} are the sentinels.")
+        return tokenizer
+    tokens = [SENTINEL_PATTERNS[0].format(index) for index in range(number)]
+    tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
+    _say_once(
+        f"The tokenizer {name} has neither sentinels nor unused tokens: {tokens[0]} … {tokens[-1]} were added, for "
+        "which `load_model` adds rows to the embeddings. Load the model after this."
+    )
+    return tokenizer
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+    logger.warning(message)
+
+
 def add_sentence_tokens(
     tokenizer: PreTrainedTokenizerBase, num_sentence_tokens: int = NUM_SENTENCE_TOKENS
 ) -> PreTrainedTokenizerBase:
     """
-    Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a T5 tokenizer, as special tokens with successive ids.
+    Add `<sent_0>`, `<sent_1>`, … and `<eosen>` to a tokenizer, as special tokens with successive ids.
 
     The tokenizer is changed in place and keeps its class, so that `AutoTokenizer` loads the saved one where hf_depth
     is not installed. With the T5 vocabulary the ids are 32100–32119 and 32120, which fit the 32,128 rows of a T5
     embedding. Adding the same tokens again changes nothing.
 
     Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): a tokenizer with T5's sentinels `<extra_id_0>`, `<extra_id_1>`, ….
+        tokenizer ([`PreTrainedTokenizerBase`]): of any model. One without sentinels gets them, see [`add_sentinels`].
         num_sentence_tokens (`int`, defaults to 20): the most sentences that an example can have.
 
     Returns:
         `PreTrainedTokenizerBase`: the same tokenizer.
 
     Raises:
-        `ValueError`: if the tokenizer has no sentinels, or has another number of sentence tokens, or has some of them
-            with ids that do not follow each other.
+        `ValueError`: if the tokenizer has another number of sentence tokens, or has some of them with ids that do not
+            follow each other.
 
     Example:
 
@@ -125,7 +197,7 @@ def add_sentence_tokens(
     """
     if num_sentence_tokens < 1:
         raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
-    sentinel_token_ids(tokenizer)  # raises if there are none
+    add_sentinels(tokenizer)
     present = len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN))
     if present not in (0, num_sentence_tokens):
         raise ValueError(
@@ -200,7 +272,7 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
 
 def _check_mode(tokenizer: PreTrainedTokenizerBase, mode: str) -> None:
     others = {tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token, *SENTENCE_TOKENS}
-    if mode in others or re.fullmatch("▁?<extra_id_\\d+>|<sent_\\d+>", mode):
+    if mode in others or _SENTINEL.fullmatch(mode) or re.fullmatch("<sent_\\d+>", mode):
         raise ValueError(
             f"The `mode` {mode!r} of a denoiser is a token with a meaning of its own. Take another one, such as `[R]`."
         )
@@ -214,10 +286,10 @@ def _check_mode(tokenizer: PreTrainedTokenizerBase, mode: str) -> None:
 def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = False) -> np.ndarray:
     """
     The ids of `<extra_id_0>`, `<extra_id_1>`, … up to the last that the tokenizer has; of an mT5's, which are pieces
-    of its vocabulary, those of `▁<extra_id_0>`, `▁<extra_id_1>`, ….
+    of its vocabulary, those of `▁<extra_id_0>`, `▁<extra_id_1>`, …; else of the first 100 of `UNUSED_PATTERNS`.
 
     Args:
-        tokenizer ([`PreTrainedTokenizerBase`]): a T5 tokenizer.
+        tokenizer ([`PreTrainedTokenizerBase`]): with sentinels, see [`add_sentinels`].
         allow_none (`bool`, defaults to `False`): whether it may have no sentinels.
 
     Returns:
@@ -227,11 +299,13 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = Fa
         `ValueError`: if there is none.
     """
     ids = next(filter(len, (_numbered_token_ids(tokenizer, pattern) for pattern in SENTINEL_PATTERNS)), _NO_IDS)
+    if not len(ids):
+        unused = (_numbered_token_ids(tokenizer, *pattern)[:NUM_SENTINELS] for pattern in UNUSED_PATTERNS)
+        ids = next((found for found in unused if len(found) >= MIN_UNUSED), _NO_IDS)
     if not len(ids) and not allow_none:
         raise ValueError(
             f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "
-            "add sentinels to yours: `tokenizer.add_special_tokens({'extra_special_tokens': [f'<extra_id_{i}>' for i "
-            "in range(100)]}, replace_extra_special_tokens=False)`."
+            "add sentinels to yours by `hf_depth.data.tokenization.add_sentinels(tokenizer)`."
         )
     return ids
 
@@ -322,8 +396,8 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
         # The encoder and the decoder have copies of the configuration.
         for part, config in (
             ("model", model.config),
-            ("model.encoder", model.encoder.config),
-            ("model.decoder", model.decoder.config),
+            ("model.encoder", model.get_encoder().config),
+            ("model.decoder", model.get_decoder().config),
         ):
             for name, value in expected.items():
                 found = getattr(config, name, None)
@@ -332,16 +406,17 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
                         f"`{part}.config.{name}` is {found}, but the tokenizer has {value}: the model would not find "
                         f"the sentence tokens. Load a model that fits the tokenizer: {line}."
                     )
-    if model.config.vocab_size < len(tokenizer):
+    vocab_size = model.config.get_text_config(decoder=True).vocab_size  # T5Gemma's is in a part of its configuration
+    if vocab_size < len(tokenizer):
         raise ValueError(
-            f"`model.config.vocab_size` is {model.config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens, "
+            f"`model.config.vocab_size` is {vocab_size}, but the tokenizer has {len(tokenizer)} tokens, "
             f"and each needs a row of the embeddings. Load a model that fits the tokenizer: {line}."
         )
 
 
-def _numbered_token_ids(tokenizer: PreTrainedTokenizerBase, pattern: str) -> np.ndarray:
+def _numbered_token_ids(tokenizer: PreTrainedTokenizerBase, pattern: str, first: int = 0) -> np.ndarray:
     ids = []
-    while (token_id := _token_id(tokenizer, pattern.format(len(ids)))) is not None:
+    while (token_id := _token_id(tokenizer, pattern.format(first + len(ids)))) is not None:
         ids.append(token_id)
     return np.array(ids, dtype=np.int64)
 
@@ -530,8 +605,12 @@ def _plain_backend(serialized: str) -> tuple[str, bool]:
         behind = [added[index] for index in sorted(added) if index >= len(vocabulary)]
         vocabulary += [[piece, _NEVER_CHOSEN if piece in words else 0.0] for piece in behind]
         state["model"]["vocab"] = [[f" {piece}" if piece in special else piece, score] for piece, score in vocabulary]
-    else:  # byte pairs: no merge makes a special token
+    else:  # byte pairs
         vocabulary.update({piece: index for index, piece in added.items()})
+        merges = state["model"].get("merges")
+        if merges:  # Gemma's has `</s>` and more, which some merge may make
+            pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+            state["model"]["merges"] = [list(pair) for pair in pairs if "".join(pair) not in special]
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in special]
     state.update(post_processor=None, truncation=None, padding=None)
     return json.dumps(state), _encodes_words(state)

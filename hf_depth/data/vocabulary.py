@@ -16,7 +16,8 @@ from pathlib import Path
 import sentencepiece
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
-NUM_SENTINELS = 100  # of a trained vocabulary, as many as T5 has
+from .tokenization import NUM_SENTINELS
+
 CHARACTER_COVERAGE = 0.99999  # rarer characters are unknown to a trained vocabulary; printable ASCII never is
 MAX_TRAINING_SIZE = 40_000_000  # characters that a vocabulary is trained on
 

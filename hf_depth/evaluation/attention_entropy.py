@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
 
     Returns:
         `dict[str, list[float]]`: for `encoder`, `decoder` and `cross` (decoder to encoder) a share in [0, 1] for each
-        layer. A kind without any query of 8 keys is left out.
+        layer. A kind without any query of 8 keys is left out, and one whose weights are not (B, H, Q, K).
 
     Source: the measure is that of Zhai et al. (2023), "Stabilizing Transformer Training by Preventing Attention
     Entropy Collapse", arXiv 2303.06296, section 3, here divided by its maximum.
@@ -58,7 +58,8 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
     """
     input_ids, labels = batch["input_ids"], batch["labels"]
     longest = max(input_ids.shape[1], labels.shape[1])
-    rows = slice(max(1, MAX_WEIGHTS // (model.config.num_attention_heads * longest**2)))
+    heads = model.config.get_text_config(decoder=True).num_attention_heads
+    rows = slice(max(1, MAX_WEIGHTS // (heads * longest**2)))
     mask = batch.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask
     is_query = {"encoder": mask[rows] != 0, "decoder": labels[rows] != -100}
@@ -77,13 +78,17 @@ def attention_entropy(model: PreTrainedModel, batch: Mapping[str, Any]) -> dict[
         model.set_attn_implementation(implementation)
     found = {}
     for kind, name in KINDS.items():
-        shares = _shares(outputs[name], is_query["encoder" if kind == "encoder" else "decoder"])
+        queries = is_query["encoder" if kind == "encoder" else "decoder"]
+        attentions = [one for one in outputs.get(name) or () if one is not None]
+        if not attentions or any(one.dim() != 4 or one.shape[2] != queries.shape[1] for one in attentions):
+            continue  # no such layers, as the merged ones of T5Gemma 2, or local blocks, as those of LongT5
+        shares = _shares(attentions, queries)
         if shares:
             found[kind] = shares
     return found
 
 
-def _shares(attentions: tuple[torch.Tensor, ...], is_query: torch.BoolTensor) -> list[float]:
+def _shares(attentions: Sequence[torch.Tensor], is_query: torch.BoolTensor) -> list[float]:
     """The share of each layer, from weights (B, H, Q, K); none if no query has enough keys."""
     # The same keys are open to all heads and layers. A weight that is too small for a float32 is 0, as that of a key
     # which is hidden; it is not so everywhere.

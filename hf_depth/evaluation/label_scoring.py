@@ -4,7 +4,8 @@ The probability that a model gives to each label of a task, with one run of the 
 All labels stand in one decoder sequence, one behind the other, and each attends to itself only. So the keys and values
 of cross-attention are computed once per example, not once per label. A label's position in the sequence does not
 matter: T5 knows nothing but the distance between two tokens, and those of a label are the same as in a sequence of its
-own.
+own. For models of other families each label has a sequence of its own: they may count places from the beginning, or
+let tokens meet elsewhere than in attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from ..models.modeling_depth import (
     make_mask,
     sentence_to_sentence_groups,
 )
+from ..models.stock import decoder_inputs, vocabulary_size
 from .inference import not_finite
 
 # Logits that are held at once, 4 bytes each: more examples are scored in parts. A CPU gets larger arrays from the
@@ -46,7 +48,7 @@ def score_labels(
     The model should be in evaluation mode, and out of the wrapper of a distributed run.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model, our T5 or that of transformers.
+        model (`PreTrainedModel`): a DEPTH model, our T5 or any other encoder-decoder.
         input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`): the encoder input.
         attention_mask (`torch.Tensor` of shape `(batch_size, source_length)`, *optional*): non-zero on real tokens.
         label_ids (`torch.LongTensor` of shape `(num_labels, label_length)`): the labels, see [`encode_labels`]. Each
@@ -63,11 +65,11 @@ def score_labels(
     _check_decoder_is_free(model)
     label_ids = label_ids.cpu()  # where to look for the padding does not wait for a device
     lengths = (label_ids != -100).sum(dim=1)
-    groups = _groups(lengths.tolist(), MAX_ROW_LENGTH)
+    groups = _groups(lengths.tolist(), MAX_ROW_LENGTH if _labels_share_rows(model) else 1)
     rows = [_label_row(model, label_ids[group], input_ids.device) for group in groups]
     longest = max(row["labels"].shape[1] for row in rows)
     max_logits = MAX_CPU_LOGITS if input_ids.device.type == "cpu" else MAX_LOGITS
-    examples = max(1, max_logits // (longest * model.config.vocab_size))
+    examples = max(1, max_logits // (longest * vocabulary_size(model.config)))
 
     scores = []
     for start in range(0, len(input_ids), examples):
@@ -97,6 +99,9 @@ def check_finite_scores(scores: np.ndarray | Sequence[Sequence[float]], model: P
 def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
     """The scores (B, C) of all labels for a few examples. Only the first row of labels runs the encoder."""
     scores, encoder_outputs = [], None
+    shares_rows = _labels_share_rows(model)
+    if not shares_rows:  # each family has its own kind of output
+        encoder_outputs = model.get_encoder()(input_ids=input_ids, attention_mask=attention_mask, return_dict=True)
     for row in rows:
         batch_size = len(input_ids)
         decoder_input_ids = row["decoder_input_ids"].expand(batch_size, -1)
@@ -106,10 +111,13 @@ def _score_rows(model, input_ids, attention_mask, rows) -> torch.FloatTensor:
             attention_mask=attention_mask,
             encoder_outputs=encoder_outputs,
             decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=_own_label_mask(model, decoder_input_ids, row["label_index"]),
+            decoder_attention_mask=(
+                _own_label_mask(model, decoder_input_ids, row["label_index"]) if shares_rows else None
+            ),
             use_cache=False,
         )
-        encoder_outputs = (outputs.encoder_last_hidden_state,)
+        if encoder_outputs is None:
+            encoder_outputs = (outputs.encoder_last_hidden_state,)
         losses = cross_entropy_per_token(outputs.logits, row["labels"].expand(batch_size, -1))  # (B, Q)
         sums = losses.new_zeros(batch_size, row["num_labels"]).index_add_(1, row["label_index"], losses)
         scores.append(-sums)
@@ -127,10 +135,20 @@ def _label_row(model, label_ids: torch.LongTensor, device: torch.device) -> dict
     real = label_ids != -100
     return {
         "labels": label_ids[real][None].to(device),
-        "decoder_input_ids": model.prepare_decoder_input_ids_from_labels(label_ids)[real][None].to(device),
+        "decoder_input_ids": decoder_inputs(model, label_ids)[real][None].to(device),
         "label_index": real.nonzero()[:, 0].to(device),
         "num_labels": len(label_ids),
     }
+
+
+def _labels_share_rows(model) -> bool:
+    """
+    Whether labels one behind the other are what they are alone: as of a T5, which knows no places. (Those of a Switch
+    meet where they are sent to experts; a LongT5 may have masks of its own.)
+    """
+    config = model.config
+    knows_no_places = hasattr(config, "relative_attention_num_buckets")
+    return knows_no_places and not any(hasattr(config, name) for name in ("num_experts", "local_radius"))
 
 
 def _own_label_mask(model, decoder_input_ids: torch.LongTensor, label_index: torch.LongTensor):

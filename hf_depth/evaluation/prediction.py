@@ -47,9 +47,10 @@ def decode_generated(tokenizer: PreTrainedTokenizerBase, generated_ids: np.ndarr
         generated_ids (`np.ndarray` or `torch.LongTensor` of shape `(batch_size, generated_length)`):
             From `generate()`, with the start token; padded with the pad token or -100.
     """
-    nothing = (-100, tokenizer.pad_token_id)  # padding, and the start token
+    nothing = (-100, tokenizer.pad_token_id)  # padding
     texts = []
     for ids in generated_ids.tolist():
+        ids = ids[1:]  # the start token is `</s>` for BART, and a beginning for T5Gemma
         ids = ids[: ids.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in ids else ids
         texts.append(tokenizer.decode([i for i in ids if i not in nothing]).strip())
     return texts

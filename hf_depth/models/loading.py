@@ -1,5 +1,6 @@
 """[`load_model`]: a model that fits a tokenizer, from scratch or from a checkpoint."""
 
+import contextlib
 import os
 from pickle import UnpicklingError
 from typing import Any
@@ -14,8 +15,10 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import sentence_fields
 from ..suggestions import suggestion
+from .adapters import is_adapter, load_adapted
 from .configuration_depth import T5_MODEL_TYPES, DepthConfig
 from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, UMT5ForConditionalGeneration
+from .stock import is_encoder_decoder, load_stock_model
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -66,6 +69,7 @@ def load_model(
     cache_dir: str | None = None,
     revision: str = "main",
     token: str | bool | None = None,
+    quantization_config: Any = None,
     **config_changes: Any,
 ) -> PreTrainedModel:
     """
@@ -76,25 +80,28 @@ def load_model(
 
     Args:
         name_or_config (`str`, `os.PathLike` or [`PreTrainedConfig`], *optional*):
-            A checkpoint (folder or Hub) of a T5, mT5, UMT5, ByT5, Flan-T5 or DEPTH model, the configuration of a model
-            from scratch, or `None` for a T5 v1.1 from scratch, small unless `config_changes` say otherwise.
+            A checkpoint (folder or Hub) of a DEPTH model or of any that `AutoModelForSeq2SeqLM` loads, or a PEFT
+            adapter, which is merged into its base; the configuration of a model from scratch, or `None` for a T5 v1.1
+            from scratch, small unless `config_changes` say otherwise.
         tokenizer ([`PreTrainedTokenizerBase`]): what the model will read.
         model_type (`str`, *optional*):
-            `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`.
+            `"depth"` or `"t5"`; by default what the checkpoint or the configuration is, else `"depth"`. A `"t5"` is
+            any model without sentence tokens.
         attn_implementation (`str`):
             `"sdpa"`, which `"auto"` stands for; `"eager"`; or a kernel of this package for GPUs, `"depth_flex"` or
             `"depth_triton"`, neither of which was run on one yet. All compute the same.
         cache_dir (`str`, *optional*), revision (`str`): of a checkpoint on the Hub.
         token (`str` or `bool`, *optional*): for a checkpoint that is not public; by default that of `hf auth login`.
+        quantization_config (*optional*): a `BitsAndBytesConfig`, by which a checkpoint is loaded in 4 or 8 bits.
         config_changes: fields of [`DepthConfig`] or `T5Config` to set, such as `dropout_rate=0.1`. The size of a
             checkpoint cannot be changed.
 
     Returns:
-        [`DepthForConditionalGeneration`], [`T5ForConditionalGeneration`], or for `"t5"` from a UMT5
-        [`UMT5ForConditionalGeneration`].
+        [`DepthForConditionalGeneration`], [`T5ForConditionalGeneration`], for `"t5"` from a UMT5
+        [`UMT5ForConditionalGeneration`], from another family the class of transformers.
 
     Raises:
-        `ValueError`: if the checkpoint or the configuration is of another architecture or a PEFT adapter, if the
+        `ValueError`: if the checkpoint or the configuration is of another architecture, if the
             weights of the checkpoint cannot be read, are not those of the model or not finite, if the tokenizer has no
             sentence tokens for a DEPTH model or others than those of a DEPTH checkpoint, if `vocab_size` is smaller
             than the tokenizer, or if another of `config_changes` is unknown (as is `dtype`) or impossible.
@@ -117,13 +124,27 @@ def load_model(
     config_changes = {T5Config.attribute_map.get(name, name): value for name, value in config_changes.items()}
     hub = {"cache_dir": cache_dir, "revision": revision, "token": token}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
+    if is_checkpoint and is_adapter(name_or_config, **hub):
+        return _load_adapted(name_or_config, tokenizer, model_type, attn_implementation, hub, config_changes)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
+    if quantization_config is not None:
+        if not is_checkpoint:
+            raise ValueError("A model from scratch is not quantised (`quantization_config`): name a checkpoint.")
+        hub["quantization_config"] = quantization_config
     source_type = "depth" if source is None else config_model_type(source)
     model_type = model_type or source_type
     if model_type not in MODEL_TYPES:
         raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
-    config, model_class = _config(source, model_type, tokenizer, config_changes)
     attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
+    if source is not None and source.model_type not in (DepthConfig.model_type, *T5_MODEL_TYPES):
+        if model_type == "depth":
+            raise ValueError(
+                f'There is no DEPTH model of the kind {source.model_type!r}. Give `model_type="t5"`, which stands for '
+                "any model without sentence tokens, and an objective of T5: span corruption, prefix-LM or UL2."
+            )
+        name = name_or_config if is_checkpoint else None
+        return load_stock_model(name, source, tokenizer, attn_implementation, hub, config_changes)
+    config, model_class = _config(source, model_type, tokenizer, config_changes)
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
         if source_type == model_type == "depth":
@@ -137,6 +158,20 @@ def load_model(
             )
         config.vocab_size = _rounded_up(len(tokenizer))
     return _initialized(model_class, config, attn_implementation)
+
+
+def _load_adapted(name_or_path, tokenizer, model_type, attn_implementation, hub, config_changes):
+    """The model that an adapter makes of its base; a `config.json` beside it says what kind that is."""
+    if model_type is None:
+        with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has none
+            model_type = checkpoint_model_type(name_or_path, **hub)
+    kind = {"model_type": model_type, "attn_implementation": attn_implementation}
+    own = hub | {"revision": "main"}
+
+    def load_base(base: str) -> PreTrainedModel:
+        return load_model(base, tokenizer, **kind, **own, **config_changes)
+
+    return load_adapted(name_or_path, load_base, **hub)
 
 
 def _initialized(model_class, config, attn_implementation):
@@ -192,15 +227,17 @@ def checkpoint_model_type(name_or_path: str | os.PathLike, **hub_arguments: Any)
 
 def config_model_type(config: PreTrainedConfig) -> str:
     """
-    What kind of model a configuration is of, a key of `MODEL_TYPES`: an mT5 or a UMT5 is a `"t5"`. Raises `ValueError`
-    if it is none of them.
+    What kind of model a configuration is of, a key of `MODEL_TYPES`: every encoder-decoder of transformers, which is
+    pre-trained as a T5, is a `"t5"`. Raises `ValueError` if it is none of them.
     """
-    if config.model_type in (DepthConfig.model_type, *T5_MODEL_TYPES):
-        return "depth" if config.model_type == DepthConfig.model_type else "t5"
+    if config.model_type == DepthConfig.model_type:
+        return "depth"
+    if config.model_type in T5_MODEL_TYPES or is_encoder_decoder(config):
+        return "t5"
     source = f"{config.name_or_path} is" if config.name_or_path else "The configuration is that of"
     raise ValueError(
-        f"{source} a model of the kind {config.model_type!r}. Supported are 'depth' and "
-        f"{', '.join(map(repr, T5_MODEL_TYPES))}, which ByT5 and Flan-T5 are too. Name another checkpoint."
+        f"{source} a model of the kind {config.model_type!r}, which is no encoder-decoder. Name a checkpoint that "
+        "`AutoModelForSeq2SeqLM` loads, such as a T5, mT5, T5Gemma, BART or DEPTH model."
     )
 
 

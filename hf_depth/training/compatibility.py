@@ -114,6 +114,7 @@ def check_parts(
             "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
             "for the data, the collator, the model and the trainer."
         )
+    check_places(model, getattr(collators[0], "max_source_length", None))
     for collator, needs_depth in ((DataCollatorForDepth, True), (DataCollatorForT5SpanCorruption, False)):
         if isinstance(collators[0], collator) and is_depth != needs_depth:
             objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
@@ -123,6 +124,22 @@ def check_parts(
                 f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other "
                 f'kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
             )
+
+
+def check_places(model: PreTrainedModel, max_source_length: int | None) -> None:
+    """
+    Stop on inputs that are longer than the table of places of a BART, an mBART or a Pegasus.
+
+    Raises:
+        `ValueError`: naming the length.
+    """
+    has_table = getattr(model.get_encoder(), "embed_positions", None) is not None
+    places = getattr(model.config, "max_position_embeddings", None) if has_table else None
+    if None not in (places, max_source_length) and max_source_length > places:
+        raise ValueError(
+            f"`max_source_length` is {max_source_length}, but the {type(model).__name__} knows {places} places of a "
+            f"text (`max_position_embeddings`). Lower it to {places}."
+        )
 
 
 def check_packed_rows(model: PreTrainedModel, data_collator: Callable[..., Any]) -> None:
@@ -233,7 +250,8 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
     if counts.with_token and not has_sentence_tokens(trainer.model.config):
         raise ValueError(
             f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
-            "is a T5, which knows none. Prepare it with `sentence_tokens=False`, or train a DEPTH model."
+            f"is a {type(trainer.model).__name__}, which knows none. Prepare it with `sentence_tokens=False`, or "
+            "train a DEPTH model."
         )
 
 

@@ -36,7 +36,7 @@ def use_generation_config(trainer: "DepthTrainer", model: PreTrainedModel) -> No
     check_ranges(generation, GENERATION_RANGES, "generation_config.")
     for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id"):
         if getattr(generation, name) is None:
-            setattr(generation, name, getattr(model.config, name))
+            setattr(generation, name, getattr(model.config, name, None))
 
 
 def longest_target(data_collator: Any) -> int | None:

@@ -52,7 +52,8 @@ def weighted_loss(
 
     Args:
         model (`torch.nn.Module`): any encoder-decoder.
-        inputs (`dict`): of its `forward`, with `labels` (B, T).
+        inputs (`dict`): of its `forward`, with `labels` (B, T); for a model that does not weight losses also with
+            `decoder_input_ids` (B, T).
         weights (`torch.FloatTensor` of shape `(B, T)`): see [`loss_weights`].
         weights_losses (`bool`): whether `forward` takes `loss_weights`, and computes the loss without all logits.
         needs_gradients (`bool`, *optional*, defaults to `False`): of the losses of single labels, for other terms.
@@ -65,7 +66,10 @@ def weighted_loss(
         return outputs["loss"], outputs["token_losses"], outputs
     if weights_losses:
         inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients
-    outputs = model(**inputs, use_cache=False)
+    if weights_losses:
+        outputs = model(**inputs, use_cache=False)
+    else:  # without labels, for which each family has a loss of its own
+        outputs = model(**{name: values for name, values in inputs.items() if name != "labels"}, use_cache=False)
     token_losses = outputs.get("token_losses")
     if token_losses is None:
         token_losses = cross_entropy_per_token(outputs["logits"], inputs["labels"])

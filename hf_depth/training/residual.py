@@ -14,8 +14,17 @@ def set_residual_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
     Args:
         model (`nn.Module`): with an `encoder` and a `decoder` of T5's.
         dtype (`torch.dtype`, *optional*): `torch.bfloat16`; `None` for that of the embeddings, as T5 does.
+
+    Raises:
+        `ValueError`: for a dtype, if the layers are not those of a T5.
     """
-    for stack in (model.encoder, model.decoder):
+    for stack in (model.get_encoder(), model.get_decoder()):
+        if not hasattr(stack, "block"):
+            if dtype is None:
+                return
+            raise ValueError(
+                f"`residual_dtype` is for models with layers of T5, not for a {type(model).__name__}: leave it out."
+            )
         first = stack.block[0]
         if hasattr(first, "residual_hook"):
             first.residual_hook.remove()

@@ -159,13 +159,18 @@ class Run:
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
             if not self.do_train:
-                attention = model.config._attn_implementation
-                model = type(model).from_pretrained(
-                    self.best_checkpoint, dtype=torch.float32, attn_implementation=attention
-                )
+                model = self._best_of(model)
         self._is_restored = True
         logger.info(f"{type(model).__name__} with {get_model_param_count(model) / 1e6:.1f} M parameters")
         return model
+
+    def _best_of(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The model with the best weights of the run, of which an adapter is a part."""
+        if hasattr(model, "peft_config"):
+            model.load_adapter(self.best_checkpoint, model.active_adapter)
+            return model
+        attention = model.config._attn_implementation
+        return type(model).from_pretrained(self.best_checkpoint, dtype=torch.float32, attn_implementation=attention)
 
     def execute(
         self,
@@ -371,7 +376,7 @@ class PretrainingRun(Run):
             return
         if has_sentence_tokens(trainer.model.config):
             # What was saved, as a user would load it.
-            saved = self.do_train
+            saved = self.do_train and not hasattr(trainer.model, "peft_config")
             model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
             print_unshuffled(
                 model,

@@ -13,15 +13,18 @@ from datasets import Dataset
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerState
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Seq2SeqTrainer, TrainerState
 from transformers.modeling_outputs import ModelOutput
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metrics
 
+from ..data.base_objective import Objective
 from ..data.metadata import has_metadata
 from ..data.streams import StreamCollator
 from ..models.modeling_depth import has_sentence_tokens
+from ..models.stock import decoder_inputs
+from . import raw_text
 from .callbacks import EpochCount, RunTotals, TrainingFlow
 from .checkpoints.lock import alone_in_output_dir
 from .checkpoints.resuming import last_complete_checkpoint, without_messages_of_resuming
@@ -96,10 +99,11 @@ OVERRIDDEN = {
 
 class DepthTrainer(Seq2SeqTrainer):
     """
-    A [`Seq2SeqTrainer`] for DEPTH and T5 models.
+    A [`Seq2SeqTrainer`] for DEPTH, T5 and the other encoder-decoders of transformers.
 
     - The loss is `(sum of reconstruction losses + sentence_loss_coefficient * sum of sentence losses) / N`, with N the
       number of labels of the whole global batch: gradient accumulation and the number of processes do not change it.
+      Stock classes of transformers are trained with the same loss; by themselves most of them ignore N.
     - Training logs have the losses of sentence tokens and of all other labels, the fraction of shuffled examples, of
       padding, tokens per second and the number of tokens cut. Evaluation adds accuracies and their chance levels; its
       loss is a mean over labels, not over batches.
@@ -112,9 +116,16 @@ class DepthTrainer(Seq2SeqTrainer):
     - A checkpoint is complete or invisible, and never of weights or losses that are not finite.
 
     Args:
-        model (`PreTrainedModel`): a DEPTH model or a T5, such as [`load_model`] gives.
+        model (`PreTrainedModel`, `str` or `PreTrainedConfig`): a DEPTH model, a T5 or another encoder-decoder, such as
+            [`load_model`] gives; or what that loads, by its name or configuration.
         args (`DepthTrainingArguments`): how to train and evaluate.
-        data_collator (`Callable`): that of an objective, `objective.collator()`.
+        data_collator (`Callable`, *optional*): by default that of the objective, `objective.collator()`.
+        train_dataset, eval_dataset (*optional*): prepared examples, as for [`Seq2SeqTrainer`]. With an objective also
+            raw text: a list of strings, or a `Dataset` or `IterableDataset` with a column `text`; to evaluate on also
+            a mapping of names to such.
+        processing_class (`PreTrainedTokenizerBase`, *optional*): by default the tokenizer of the objective.
+        objective ([`Objective`], *optional*): what prepares raw text, corrupts it and says which kind of model is
+            loaded. A class stands for its default settings, with the tokenizer of the model.
         more, kwargs: the other arguments of [`Seq2SeqTrainer`].
         card ([`CardContent`], *optional*): what the model card states beside what the trainer knows.
 
@@ -123,17 +134,15 @@ class DepthTrainer(Seq2SeqTrainer):
         `ValueError`: if an argument is missing or would be without effect, or if the model, the tokenizer and the
             collator do not fit each other.
 
-    >>> from datasets import Dataset
     >>> from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments
     >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
-    >>> documents = Dataset.from_dict({"text": ["The dog barked. The cat slept.", "It rained. We stayed in."]})
-    >>> tokenizer = add_sentence_tokens(train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True))
-    >>> objective = DepthObjective(tokenizer, max_source_length=64)
+    >>> texts = ["The dog barked. The cat slept.", "It rained. We stayed in."]
+    >>> tokenizer = add_sentence_tokens(train_tokenizer(texts, vocab_size=300, allow_fewer=True))
     >>> trainer = DepthTrainer(
     ...     model=load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2),
     ...     args=DepthTrainingArguments("unused", use_cpu=True, disable_tqdm=True, report_to="none"),
-    ...     data_collator=objective.collator(),
-    ...     eval_dataset=objective.prepare(documents),
+    ...     eval_dataset=texts,
+    ...     objective=DepthObjective(tokenizer, max_source_length=64),
     ... )
     >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
     loss: cross-entropy per target token, in nats...
@@ -151,10 +160,14 @@ class DepthTrainer(Seq2SeqTrainer):
 
     def __init__(
         self,
-        model: PreTrainedModel | torch.nn.Module | None = None,
+        model: PreTrainedModel | torch.nn.Module | raw_text.ModelSource | None = None,
         args: DepthTrainingArguments | None = None,
         data_collator: Callable[[list[Any]], dict[str, Any]] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
         *more: Any,
+        objective: Objective | type[Objective] | None = None,
         card: CardContent | None = None,
         **kwargs: Any,
     ):
@@ -163,9 +176,18 @@ class DepthTrainer(Seq2SeqTrainer):
                 f"`args` must be `{self.args_class.__name__}(output_dir, ...)`, got {type(args).__name__}: "
                 f"{type(self).__name__} reads settings that it does not have."
             )
-        if data_collator is None:
-            raise ValueError("`data_collator` is missing: give that of the objective, `objective.collator()`.")
-        super().__init__(model, args, data_collator, *more, **kwargs)
+        if data_collator is None and objective is None:
+            raise ValueError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
+        if objective is not None:
+            objective = raw_text.with_tokenizer(objective, processing_class, model)
+            processing_class = objective.tokenizer if processing_class is None else processing_class
+            train_dataset = raw_text.prepared(train_dataset, "train", objective, args)
+            eval_dataset = raw_text.prepared(eval_dataset, "validation", objective, args)
+            card = CardContent({"Settings": objective.settings}) if card is None else card
+            if data_collator is None:
+                data_collator = objective.collator(seed=args.seed if args.data_seed is None else args.data_seed)
+        model = raw_text.loaded(model, args, objective, processing_class, data_collator)
+        super().__init__(model, args, data_collator, train_dataset, eval_dataset, processing_class, *more, **kwargs)
         # Our loss is always normalised by the number of labels, whatever the model's `forward` can do with that.
         self.model_accepts_loss_kwargs = True
         self.card = card
@@ -383,6 +405,8 @@ class DepthTrainer(Seq2SeqTrainer):
         if "encoder_segment_ids" in inputs and not self._packing_is_checked:
             check_packed_rows(self._without_wrappers(self.model), self.data_collator)
             self._packing_is_checked = True
+        if not self._weights_losses and "decoder_input_ids" not in inputs:
+            inputs["decoder_input_ids"] = decoder_inputs(self._without_wrappers(self.model), inputs["labels"])
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
         weights = loss_weights(inputs["labels"], num_items_in_batch, config, self.args, self.accelerator.num_processes)
         # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
@@ -470,6 +494,8 @@ class DepthTrainer(Seq2SeqTrainer):
             super().save_model(str(folder), _internal_call=True)
         finally:
             vars(model).pop("should_save_on_this_rank", None)
+        if self.args.should_save and hasattr(model, "peft_config"):
+            model.config.save_pretrained(folder)  # what kind of model the adapter is of
         if self.args.should_save and not with_arguments:
             Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 

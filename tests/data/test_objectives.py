@@ -26,7 +26,7 @@ from hf_depth.data.objectives import (
 )
 from hf_depth.data.preprocessing import NoExamplesError
 from hf_depth.data.streams import ExampleStream
-from hf_depth.data.tokenization import TextEncoder, add_mode_tokens, add_sentence_tokens
+from hf_depth.data.tokenization import TextEncoder, add_mode_tokens, add_sentence_tokens, sentinel_token_ids
 from tiny_training import tiny_model
 
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])
@@ -142,8 +142,9 @@ class ObjectiveTest(parameterized.TestCase):
         objective = PrefixLMObjective(tokenizer, **LENGTHS)
         batch = objective.collator()(list(objective.prepare(documents())))
         self.assertLess(batch["input_ids"].max(), len(tokenizer))
-        with self.assertRaisesRegex(ValueError, "no sentinel token"):
-            SpanCorruptionObjective(tokenizer, **LENGTHS)
+        self.assertEmpty(sentinel_token_ids(tokenizer, allow_none=True))
+        SpanCorruptionObjective(tokenizer, **LENGTHS)
+        self.assertLen(sentinel_token_ids(tokenizer), 100)
 
     @parameterized.parameters(*OBJECTIVES.values())
     def test_no_token_is_lost_or_added(self, objective):

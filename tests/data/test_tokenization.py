@@ -90,9 +90,12 @@ class SentenceTokensTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "must follow each other"):
             add_sentence_tokens(tokenizer)
 
-    def test_a_tokenizer_without_sentinels_is_refused(self):
+    def test_a_tokenizer_without_sentinels_gets_them(self):
+        tokenizer = T5Tokenizer(extra_ids=0)
         with self.assertRaisesRegex(ValueError, "no sentinel token `<extra_id_0>`. Use a T5 tokenizer"):
-            add_sentence_tokens(T5Tokenizer(extra_ids=0))
+            sentinel_token_ids(tokenizer)
+        add_sentence_tokens(tokenizer)
+        self.assertEqual((len(sentinel_token_ids(tokenizer)), len(sentence_token_ids(tokenizer))), (100, 20))
 
     def test_no_sentence_tokens_is_no_number(self):
         with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` must be at least 1, got 0"):

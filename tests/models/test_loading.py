@@ -232,12 +232,11 @@ class FamilyTest(LoadingTestCase):
     def test_a_peft_adapter_is_named_with_the_way_to_load_it(self):
         self.saved()
         Path(self.folder, "config.json").rename(Path(self.folder, "adapter_config.json"))
-        for load in (lambda: load_model(self.folder, PLAIN), lambda: checkpoint_model_type(self.folder)):
-            with self.assertRaisesRegex(
-                ValueError,
-                rf"{self.folder} is a PEFT adapter.*`load_model`.*from_pretrained\(model, '{self.folder}'\)",
-            ):
-                load()
+        with self.assertRaisesRegex(ValueError, f"{self.folder} is a PEFT adapter"):
+            load_model(self.folder, PLAIN)
+        message = rf"{self.folder} is a PEFT adapter.*`load_model`.*from_pretrained\(model, '{self.folder}'\)"
+        with self.assertRaisesRegex(ValueError, message):
+            checkpoint_model_type(self.folder)
 
     def test_a_model_in_a_subfolder_that_is_none_of_ours_is_not_taken_for_a_missing_one(self):
         Path(self.folder, "part").mkdir()
@@ -254,12 +253,10 @@ class FamilyTest(LoadingTestCase):
         with self.assertRaisesRegex(ValueError, f"^{self.folder} is no T5 and no DEPTH model, .*{advice}"):
             load_model(self.folder, PLAIN)
 
-    @parameterized.product(
-        name=("LongT5", "SwitchTransformers", "Pix2Struct", "Bert", "Bart"), model_type=("depth", "t5", None)
-    )
+    @parameterized.product(name=("Pix2Struct", "Bert"), model_type=("depth", "t5", None))
     def test_another_architecture_is_refused_by_name(self, name, model_type):
         config = getattr(transformers, f"{name}Config")()
-        message = f"{config.model_type!r}. Supported are 'depth' and 't5', 'mt5', 'umt5', which ByT5"
+        message = f"{config.model_type!r}, which is no encoder-decoder. Name a checkpoint that `AutoModelForSeq2SeqLM`"
         with self.assertRaisesRegex(ValueError, f"The configuration is .* {message}"):
             load_model(config, TOKENIZER, model_type=model_type)
         config.save_pretrained(self.folder)

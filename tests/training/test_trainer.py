@@ -72,7 +72,13 @@ class LossTest(TrainingTestCase):
             kind, self.folder, per_device_train_batch_size=8 // accumulation, gradient_accumulation_steps=accumulation
         )
         batches = []
-        run.model.register_forward_pre_hook(lambda module, args, kwargs: batches.append(kwargs), with_kwargs=True)
+        compute_loss = run.compute_loss
+
+        def recorded(model, inputs, **more):
+            batches.append(dict(inputs))
+            return compute_loss(model, inputs, **more)
+
+        run.compute_loss = recorded
         before = tiny_model(kind).eval()
         run.train()
         self.assertLen(batches, accumulation)

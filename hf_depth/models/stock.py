@@ -1,0 +1,225 @@
+"""
+Encoder-decoders of transformers that this package has no class for: LongT5, Switch, T5Gemma, BART, Pegasus and others.
+
+Nothing here asks what family a model is of. A model needs an encoder, a decoder, a head and three ids: `</s>`, padding
+and what the decoder starts with.
+"""
+
+import os
+from collections.abc import Iterator
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+from ..suggestions import suggestion
+
+SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
+
+
+def is_encoder_decoder(config: PreTrainedConfig) -> bool:
+    """Whether `AutoModelForSeq2SeqLM` has a class for a configuration."""
+    return type(config) in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+
+
+def vocabulary_size(config: PreTrainedConfig) -> int:
+    """The rows of the output head, which some families note in the configuration of the decoder."""
+    return config.get_text_config(decoder=True).vocab_size
+
+
+def parts_with_vocabulary(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    """A configuration and those in it that have a vocabulary, or parts that have one."""
+    yield config
+    for part in vars(config).values():
+        if isinstance(part, PreTrainedConfig) and hasattr(part.get_text_config(), "vocab_size"):
+            yield from parts_with_vocabulary(part)
+
+
+def decoder_start_token_id(model: PreTrainedModel) -> int:
+    """
+    What the decoder starts with, in training as in `generate()`.
+
+    Args:
+        model (`PreTrainedModel`): any encoder-decoder, also wrapped by PEFT.
+
+    Raises:
+        `ValueError`: if neither configuration says so.
+    """
+    decoder = model.config.get_text_config(decoder=True)
+    for source in (model.config, getattr(model, "generation_config", None)):
+        if getattr(source, "decoder_start_token_id", None) is not None:
+            return source.decoder_start_token_id
+    if getattr(decoder, "bos_token_id", None) is None:
+        raise ValueError(
+            f"The configuration of the {type(model).__name__} has no `decoder_start_token_id`, which its targets "
+            "begin with. Load the model by `load_model(..., tokenizer)`, or set it: that of `</s>` or padding, mostly."
+        )
+    return decoder.bos_token_id
+
+
+def decoder_inputs(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor:
+    """
+    Labels (B, T) shifted to the right, behind the start token. (Some families shift otherwise by themselves: an mBART
+    starts with the last token of a target, which `generate()` does not know.)
+
+    Args:
+        model (`PreTrainedModel`): any encoder-decoder.
+        labels (`torch.LongTensor` of shape `(B, T)`): padded with -100.
+
+    Returns:
+        `torch.LongTensor` of shape `(B, T)`.
+    """
+    pad_token_id = model.config.get_text_config(decoder=True).pad_token_id
+    shifted = labels.roll(1, dims=-1)
+    shifted[:, 0] = decoder_start_token_id(model)
+    return shifted.masked_fill(shifted == -100, 0 if pad_token_id is None else pad_token_id)
+
+
+def load_stock_model(
+    name_or_path: str | os.PathLike | None,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    attn_implementation: str,
+    hub: dict[str, Any],
+    changes: dict[str, Any],
+    loading: dict[str, Any] | None = None,
+) -> PreTrainedModel:
+    """
+    The model of transformers for a configuration, with a row of the embeddings for each token.
+
+    Args:
+        name_or_path: a checkpoint, or `None` for a model from scratch.
+        config: of the checkpoint, or of the model from scratch.
+        tokenizer: what the model will read.
+        attn_implementation: `"sdpa"`, or `"eager"`; that which the family has if it has no sdpa.
+        hub: `cache_dir`, `revision` and `token`.
+        changes: fields of the configuration to set.
+        loading: further arguments of `from_pretrained`, such as `quantization_config`.
+
+    Raises:
+        `ValueError`: for unknown fields, if the tokenizer lacks the end or the padding, if a `vocab_size` is too
+            small, or if the weights of the checkpoint cannot be read, or are others than those of the model.
+    """
+    model_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
+    if attn_implementation.startswith("depth_"):
+        raise ValueError(
+            f"`attn_implementation` {attn_implementation!r} is for T5 and DEPTH, not for {config.model_type!r} models."
+        )
+    if attn_implementation == "sdpa" and not model_class._supports_sdpa:
+        attn_implementation = "eager"
+    config = _changed(config, tokenizer, changes, is_checkpoint=name_or_path is not None)
+    if name_or_path is None:
+        model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
+    else:
+        model = _loaded(model_class, name_or_path, config, attn_implementation, hub, loading or {})
+    _add_rows(model, tokenizer)
+    _set_generation(model, tokenizer)
+    return model
+
+
+def _changed(
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, changes: dict[str, Any], is_checkpoint: bool
+) -> PreTrainedConfig:
+    """A configuration with changes, and with the special ids of the tokenizer."""
+    known = config.to_dict()
+    for name in changes:
+        if name not in known and name not in config.attribute_map:
+            raise ValueError(
+                f"Unknown argument `{name}` of `load_model`, for a {config.model_type!r} model."
+                f"{suggestion(name, sorted(known), 'fields')}"
+            )
+    for name in SPECIAL_IDS[:2]:
+        if getattr(tokenizer, name) is None:
+            raise ValueError(
+                f"The tokenizer has no `{name.removesuffix('_id')}`, with which every target ends or is padded. Set "
+                f"`tokenizer.{name.removesuffix('_id')}`."
+            )
+    start = _start_token_id(config, tokenizer, is_checkpoint)
+    if changes:
+        config = type(config).from_dict(known | changes)
+    ids = {name: getattr(tokenizer, name) for name in SPECIAL_IDS}
+    if ids["bos_token_id"] is None and not is_checkpoint:
+        ids["bos_token_id"] = start
+    size = vocabulary_size(config)
+    if not is_checkpoint and size < len(tokenizer):
+        if "vocab_size" in changes:
+            raise ValueError(f"`vocab_size` {size} is smaller than the tokenizer, which has {len(tokenizer)} tokens.")
+        size = -(-len(tokenizer) // 128) * 128
+    for part in parts_with_vocabulary(config):
+        for name, value in ids.items():
+            if value is not None and hasattr(part, name):
+                setattr(part, name, value)
+        if hasattr(part, "vocab_size"):
+            part.vocab_size = size
+    config.decoder_start_token_id = start
+    # Ids that `generate()` would force into the text of BART, mBART and M2M100. Our targets begin with text.
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, None)
+    return config
+
+
+def _start_token_id(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, is_checkpoint: bool) -> int:
+    """What a decoder starts with: of a checkpoint what it did before, else the token of the same meaning."""
+    decoder = config.get_text_config(decoder=True)
+    start = getattr(config, "decoder_start_token_id", None)
+    start = getattr(decoder, "bos_token_id", None) if start is None else start
+    if start is None:
+        return tokenizer.pad_token_id  # as in all T5s
+    if is_checkpoint:
+        return start
+    meanings = {getattr(decoder, name, None): getattr(tokenizer, name) for name in reversed(SPECIAL_IDS)}
+    meaning = meanings.get(start)
+    return tokenizer.pad_token_id if meaning is None else meaning
+
+
+def _loaded(model_class, name_or_path, config, attn_implementation, hub, loading):
+    try:
+        model, info = model_class.from_pretrained(
+            name_or_path,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=attn_implementation,
+            ignore_mismatched_sizes=True,  # reported below, with those that are missing
+            output_loading_info=True,
+            **hub,
+            **loading,
+        )
+    except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
+        raise ValueError(
+            f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
+            "was not copied or written to its end: fetch them again, or name another checkpoint."
+        ) from error
+    wrong = {kind: sorted(map(str, info[f"{kind}_keys"])) for kind in ("missing", "mismatched")}
+    for kind, keys in wrong.items():
+        if keys:
+            raise ValueError(
+                f"The weights of {name_or_path} are not those of the {model_class.__name__} that its config.json "
+                f"describes ({kind}: {', '.join(keys[:5])}). Name another checkpoint."
+            )
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and not parameter.isfinite().all():
+            raise ValueError(f"{name} of {name_or_path} is not finite: the run that saved it had diverged.")
+    return model
+
+
+def _add_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Rows of the embeddings where the tokenizer has more tokens."""
+    if vocabulary_size(model.config) >= len(tokenizer):
+        return
+    model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=128)
+    size = model.get_output_embeddings().weight.shape[0]
+    for part in parts_with_vocabulary(model.config):
+        if hasattr(part, "vocab_size"):
+            part.vocab_size = size
+
+
+def _set_generation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """`generate()` starts as training does, and ends where targets end."""
+    generation = model.generation_config
+    generation.decoder_start_token_id = model.config.decoder_start_token_id
+    generation.eos_token_id, generation.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    generation.forced_bos_token_id = generation.forced_eos_token_id = None

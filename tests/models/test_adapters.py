@@ -1,0 +1,120 @@
+import importlib.util
+import sys
+import unittest
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+from transformers import AutoConfig
+
+from helpers import tiny_tokenizer
+from hf_depth import (
+    DepthForConditionalGeneration,
+    TaskPredictor,
+    TaskSplits,
+    TaskTrainer,
+    TaskTrainingArguments,
+    load_model,
+)
+from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments
+from hf_depth.models.adapters import add_lora, is_adapter
+from tiny_families import FAMILIES
+from tiny_tasks import rte_rows
+from tiny_training import TrainingTestCase, tiny_model
+
+needs_peft = unittest.skipUnless(importlib.util.find_spec("peft"), "peft is not installed")
+QUIET = {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "report_to": "none", "logging_steps": 30}
+
+
+class AdapterTest(TrainingTestCase):
+    def saved(self, kind):
+        """A folder with a model, and its tokenizer."""
+        folder = f"{self.folder}/base"
+        if kind == "depth":
+            model, tokenizer = tiny_model("depth"), tiny_tokenizer(sentence_tokens=True)
+        else:
+            tokenizer = FAMILIES[kind][1]()
+            model = load_model(FAMILIES[kind][0](), tokenizer)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder, tokenizer
+
+    @needs_peft
+    @parameterized.parameters("depth", "t5", "bart", "t5gemma")
+    def test_an_adapter_is_trained_saved_and_predicts(self, kind):
+        base, tokenizer = self.saved(kind)
+        arguments = ModelArguments("depth" if kind == "depth" else "t5", base, use_peft=True, lora_r=4)
+        model = arguments.load_model(tokenizer)
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.assertTrue(trained and all("lora_" in name for name in trained))
+        rows = dict.fromkeys(("train", "validation"), rte_rows(8))
+        splits = TaskSplits.from_datasets("glue/rte", rows).prepare(tokenizer, sentence_tokens=kind == "depth")
+        args = TaskTrainingArguments(f"{self.folder}/run", **QUIET, max_steps=30, learning_rate=1e-2)
+        args.prediction_mode = "score_labels"
+        trainer = TaskTrainer(
+            model=model,
+            args=args,
+            train_dataset=splits.train_dataset(),
+            eval_dataset=splits.eval_dataset(),
+            processing_class=tokenizer,
+        )
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        metrics = trainer.evaluate()
+        self.assertLess(metrics["eval_loss"], before)
+        trainer.save_model()
+        self.assertTrue(is_adapter(f"{self.folder}/run"))
+        self.assertEqual(AutoConfig.from_pretrained(f"{self.folder}/run").model_type, model.config.model_type)
+        predictor = TaskPredictor.from_pretrained(f"{self.folder}/run")
+        scores = trainer.predict(splits.eval_dataset()).predictions.scores
+        found = [list(row["scores"].values()) for row in predictor(rte_rows(8), return_scores=True)]
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(scores), atol=1e-4, rtol=1e-4)
+
+    @needs_peft
+    def test_an_adapter_on_a_depth_model_made_of_a_t5(self):
+        base, _ = self.saved("t5")
+        tokenizer = tiny_tokenizer(sentence_tokens=True)
+        with self.assertRaisesRegex(ValueError, "tokens for which .* has no rows, and an adapter would not save"):
+            ModelArguments("depth", base, use_peft=True).load_model(tokenizer)
+        load_model(base, tokenizer, model_type="t5").save_pretrained(base)
+        with self.assertRaisesRegex(ValueError, "knows no sentence tokens, and an adapter would not learn them"):
+            ModelArguments("depth", base, use_peft=True).load_model(tokenizer)
+        load_model(base, tokenizer, model_type="depth").save_pretrained(base)
+        model = ModelArguments("depth", base, use_peft=True, lora_target_modules="q+v").load_model(tokenizer)
+        self.assertIsInstance(model.get_base_model(), DepthForConditionalGeneration)
+        self.assertEqual(model.peft_config["default"].target_modules, {"q", "v"})
+
+    def test_a_missing_package_is_named(self):
+        with mock.patch.dict(sys.modules, peft=None), self.assertRaisesRegex(ValueError, "`pip install peft`"):
+            add_lora(tiny_model("t5"), tiny_model("t5").config)
+        base, tokenizer = self.saved("t5")
+        for name in ("load_in_4bit", "load_in_8bit"):
+            arguments = ModelArguments("t5", base, **{name: True})
+            with mock.patch("transformers.utils.is_bitsandbytes_available", return_value=False):
+                with self.assertRaisesRegex(ValueError, f"`{name}` needs the package bitsandbytes"):
+                    arguments.load_model(tokenizer)
+
+    @parameterized.parameters("load_in_4bit", "load_in_8bit")
+    def test_bits_reach_from_pretrained(self, name):
+        base, tokenizer = self.saved("t5")
+        arguments = FineTuningModelArguments("t5", base, **{name: True})
+        with mock.patch("transformers.utils.is_bitsandbytes_available", return_value=True):
+            config = arguments.quantization_config()
+        self.assertTrue(getattr(config, name))
+        with mock.patch(
+            "hf_depth.T5ForConditionalGeneration.from_pretrained", side_effect=NotImplementedError
+        ) as loading:
+            with self.assertRaises(NotImplementedError):
+                load_model(base, tokenizer, quantization_config=config)
+        self.assertIs(loading.call_args.kwargs["quantization_config"], config)
+
+    @parameterized.parameters(
+        ({"lora_r": 8}, "`lora_r` is of an adapter: it needs `--use_peft`"),
+        ({"lora_target_modules": "q"}, "`lora_target_modules` is of an adapter"),
+        ({"use_peft": True}, "`use_peft` is for a checkpoint"),
+        ({"load_in_8bit": True}, "`load_in_8bit` is for a checkpoint"),
+        ({"load_in_4bit": True, "load_in_8bit": True}, "choose one of them"),
+    )
+    def test_settings_without_effect_are_refused(self, settings, message):
+        with self.assertRaisesRegex(ValueError, message):
+            ModelArguments(**settings)

@@ -1,0 +1,219 @@
+"""Objectives of T5, fine-tuning and prediction with the stock classes of every family of encoder-decoders."""
+
+import torch
+from absl.testing import parameterized
+from datasets import Dataset
+
+from helpers import DOCUMENTS, SENTENCES
+from hf_depth import (
+    DepthTrainer,
+    DepthTrainingArguments,
+    MixtureOfDenoisersObjective,
+    PrefixLMObjective,
+    SpanCorruptionObjective,
+    TaskPredictor,
+    TaskSplits,
+    TaskTrainer,
+    TaskTrainingArguments,
+    add_mode_tokens,
+    load_model,
+    load_tokenizer,
+)
+from hf_depth.data.tokenization import TextEncoder, add_sentinels, sentinel_token_ids
+from hf_depth.evaluation.label_scoring import score_labels
+from hf_depth.models.stock import decoder_inputs, vocabulary_size
+from hf_depth.tasks.preprocessing import encode_labels
+from tiny_families import FAMILIES
+from tiny_tasks import rte_rows
+from tiny_training import TrainingTestCase, parameters
+
+TEXTS = Dataset.from_dict({"text": DOCUMENTS})
+OBJECTIVES = (SpanCorruptionObjective, PrefixLMObjective, MixtureOfDenoisersObjective)
+# One of each kind of loss, of start token and of vocabulary.
+SOME = ("longt5", "t5gemma", "bart", "mbart")
+FAST = {"optim": "adamw_torch", "learning_rate": 2e-2, "lr_scheduler_type": "constant"}
+QUIET = {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "report_to": "none"}
+
+
+def family(name: str, modes: bool = False):
+    """A tokenizer with sentinels, and a model of random weights."""
+    config, tokenizer = FAMILIES[name]
+    tokenizer = add_sentinels(tokenizer())
+    if modes:
+        tokenizer = add_mode_tokens(tokenizer, ["[R]", "[S]", "[X]"])
+    torch.manual_seed(0)
+    return load_model(config(), tokenizer), tokenizer
+
+
+def is_used(name: str) -> bool:
+    """Not of what sees pictures, of a table of sines, or of an expert that no token may have been sent to."""
+    return not any(
+        part in name for part in ("vision_tower", "multi_modal", "eoi_embedding", "embed_positions", ".experts.")
+    )
+
+
+class FamilyTest(TrainingTestCase):
+    def pretraining(self, model, objective, **arguments):
+        return DepthTrainer(
+            model=model,
+            args=DepthTrainingArguments(self.folder, **QUIET | {"max_steps": 1} | arguments),
+            data_collator=objective.collator(),
+            train_dataset=objective.prepare(TEXTS),
+            eval_dataset=objective.prepare(TEXTS),
+        )
+
+    @parameterized.parameters(*FAMILIES)
+    def test_each_objective_trains_every_parameter(self, name):
+        model, tokenizer = family(name, modes=True)
+        for kind in OBJECTIVES:
+            objective = kind(tokenizer, max_source_length=48)
+            trainer = self.pretraining(model, objective)
+            self.assertTrue(0 < trainer.train().training_loss < 20)
+            model.zero_grad()
+            trainer.compute_loss(model.train(), objective.collator()(list(trainer.train_dataset))).backward()
+            without = [key for key, one in model.named_parameters() if one.grad is None or not one.grad.any()]
+            self.assertEqual([key for key in without if is_used(key)], [])
+        metrics = trainer.evaluate()
+        self.assertTrue(0 < metrics["eval_loss"] < 20)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_eight_examples_are_learned_and_come_back_from_a_file(self, name):
+        model, tokenizer = family(name)
+        objective = SpanCorruptionObjective(tokenizer, max_source_length=24)
+        batch = objective.collator()(list(objective.prepare(TEXTS.select([0]), max_samples=8)))
+        trainer = self.pretraining(model, objective)
+        optimizer = torch.optim.AdamW(model.train().parameters(), lr=2e-2)
+        losses = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = trainer.compute_loss(model, dict(batch))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], losses[0] / 3)
+        trainer.save_model()
+        tokenizer.save_pretrained(self.folder)
+        loaded = load_model(self.folder, load_tokenizer(self.folder))
+        self.assertIs(type(loaded), type(model))
+        prompt = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        settings = {"max_new_tokens": 8, "do_sample": False}
+        expected = model.eval().generate(**prompt, **settings)
+        self.assertTrue(torch.equal(loaded.generate(**prompt, **settings), expected))
+        self.assertTrue((expected[:, 0] == decoder_inputs(model, batch["labels"])[:, 0]).all())
+
+    @parameterized.parameters(*FAMILIES)
+    def test_fine_tuning_and_predictions(self, name):
+        model, tokenizer = family(name)
+        rows = dict.fromkeys(("train", "validation"), rte_rows(8))
+        splits = TaskSplits.from_datasets("glue/rte", rows).prepare(tokenizer)
+        trainer = TaskTrainer(
+            model=model,
+            args=TaskTrainingArguments(
+                self.folder, **QUIET | FAST, max_steps=60, logging_steps=60, prediction_mode="score_labels"
+            ),
+            train_dataset=splits.train_dataset(),
+            eval_dataset=splits.eval_dataset(),
+            processing_class=tokenizer,
+        )
+        trainer.train()
+        loss = trainer.evaluate()["eval_loss"]
+        self.assertLess(loss, 1.5)
+        trainer.save_model()
+        predictor = TaskPredictor.from_pretrained(self.folder)
+        predicted = trainer.predict(splits.eval_dataset()).predictions
+        labels = [row["label"] for row in predictor(rte_rows(8))]
+        self.assertEqual(labels, [("entailment", "not_entailment")[place] for place in predicted.label_ids.tolist()])
+        generated = TaskPredictor.from_pretrained(self.folder, prediction_mode="generate")(rte_rows(8))
+        self.assertEqual(generated, TaskPredictor(model, tokenizer, "glue/rte")(rte_rows(8)))
+        self.assertIn(generated[0]["text"][:3], ("ent", "not"))
+
+    @parameterized.parameters(*SOME)
+    def test_accumulation_does_not_change_the_loss(self, name):
+        found = []
+        for size, steps in ((4, 1), (1, 4)):
+            model, tokenizer = family(name)
+            trainer = self.pretraining(
+                model,
+                SpanCorruptionObjective(tokenizer, max_source_length=24),
+                per_device_train_batch_size=size,
+                gradient_accumulation_steps=steps,
+                optim="sgd",
+                learning_rate=1.0,
+                max_grad_norm=0.0,
+            )
+            trainer.train()
+            found.append(parameters(model))
+        self.assert_close(*found)
+
+    @parameterized.parameters(*SOME)
+    def test_scores_of_labels_are_those_of_the_model(self, name):
+        model, tokenizer = family(name)
+        labels = encode_labels(tokenizer, ["entailment", "not_entailment"])
+        input_ids = torch.tensor([*TextEncoder(tokenizer)(["It rains."]), *TextEncoder(tokenizer)(["It rains."])])
+        scores = score_labels(model.eval(), input_ids, torch.ones_like(input_ids), labels)
+        logits = model(input_ids=input_ids, decoder_input_ids=decoder_inputs(model, labels)).logits.log_softmax(-1)
+        expected = logits.gather(2, labels.clamp(min=0)[..., None])[..., 0].masked_fill(labels == -100, 0).sum(1)
+        torch.testing.assert_close(scores[0], expected)
+
+    @parameterized.parameters("longt5", "switch", "t5gemma", "t5gemma2", "bart", "pegasus")
+    def test_a_checkpoint_gets_rows_for_new_tokens(self, name):
+        model, tokenizer = family(name)
+        model.save_pretrained(self.folder)
+        tokenizer.add_tokens([f"<new_{number}>" for number in range(200)])
+        loaded = load_model(self.folder, tokenizer)
+        self.assertGreaterEqual(vocabulary_size(loaded.config), len(tokenizer))
+        last = torch.full((1, 4), len(tokenizer) - 1)
+        rows = loaded.get_input_embeddings().weight[: vocabulary_size(model.config)]
+        torch.testing.assert_close(rows, model.get_input_embeddings().weight)
+        logits = loaded(input_ids=last, decoder_input_ids=last).logits
+        self.assertEqual(logits.shape[-1], vocabulary_size(loaded.config))
+        loaded.save_pretrained(self.folder)
+        again = load_model(self.folder, tokenizer)
+        torch.testing.assert_close(again.eval()(input_ids=last, decoder_input_ids=last).logits, logits)
+
+
+class TextTest(parameterized.TestCase):
+    @parameterized.parameters(*FAMILIES)
+    def test_no_text_is_read_as_a_special_token(self, name):
+        tokenizer = add_sentinels(FAMILIES[name][1]())
+        text = "".join(tokenizer.convert_ids_to_tokens(sentinel_token_ids(tokenizer)[:3].tolist()))
+        text += f" A{tokenizer.eos_token}, {tokenizer.pad_token} and <unused0><unk_2>"
+        (ids,) = TextEncoder(tokenizer)([text])
+        special = {tokenizer.eos_token_id, tokenizer.pad_token_id, *sentinel_token_ids(tokenizer).tolist()}
+        self.assertNoCommonElements(ids, special)
+        (plain,) = TextEncoder(tokenizer)([SENTENCES[0]])
+        self.assertEqual(plain, tokenizer.encode(SENTENCES[0], add_special_tokens=False))
+
+    @parameterized.parameters(
+        ("t5gemma", "<unused0>", 99, 0), ("pegasus", "<unk_2>", 100, 0), ("bart", "<extra_id_0>", 100, 100)
+    )
+    def test_unused_tokens_become_sentinels_before_new_ones_do(self, name, first, number, added):
+        tokenizer = FAMILIES[name][1]()
+        size = len(tokenizer)
+        ids = sentinel_token_ids(add_sentinels(tokenizer))
+        self.assertEqual((tokenizer.convert_ids_to_tokens(int(ids[0])), len(ids)), (first, number))
+        self.assertLen(tokenizer, size + added)
+        self.assertLen(add_sentinels(tokenizer), size + added)
+
+
+class RefusalTest(parameterized.TestCase):
+    def test_an_input_beyond_the_places_of_a_model(self):
+        model, tokenizer = family("bart")
+        objective = SpanCorruptionObjective(tokenizer, max_source_length=200)
+        with self.assertRaisesRegex(ValueError, "`max_source_length` is 200, but the BartFor.* Lower it to 128"):
+            DepthTrainer(
+                model=model, args=DepthTrainingArguments("unused", **QUIET), data_collator=objective.collator()
+            )
+
+    def test_depth_of_a_family_without_it(self):
+        config, tokenizer = FAMILIES["longt5"]
+        with self.assertRaisesRegex(ValueError, "no DEPTH model of the kind 'longt5'. Give `model_type=\"t5\"`"):
+            load_model(config(), tokenizer(), model_type="depth")
+
+    @parameterized.parameters("eos_token", "pad_token")
+    def test_a_tokenizer_without_an_end_or_padding(self, name):
+        config, tokenizer = FAMILIES["bart"]
+        tokenizer = tokenizer()
+        setattr(tokenizer, name, None)
+        with self.assertRaisesRegex(ValueError, f"The tokenizer has no `{name}`"):
+            load_model(config(), tokenizer)
