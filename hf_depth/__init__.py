@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from .models.configuration_depth import DepthConfig
+from .models.configuration_depth import DEPTH_CONFIGS, DepthConfig
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.base_objective import Objective
@@ -104,10 +104,12 @@ class _StandIn(type):
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
 # installed, `save_pretrained` has put their files into the folder, for `trust_remote_code=True`.
-AutoConfig.register("depth", DepthConfig)
-DepthConfig.register_for_auto_class()
-for _auto, _name in ((AutoModelForSeq2SeqLM, "DepthForConditionalGeneration"), (AutoModel, "DepthEncoderModel")):
-    _auto.register(DepthConfig, _StandIn(_name, (), {"config_class": DepthConfig}))
+for _config in {*DEPTH_CONFIGS.values()}:
+    AutoConfig.register(_config.model_type, _config)
+    _config.register_for_auto_class()
+    _name = _config.__name__.replace("Config", "ForConditionalGeneration")
+    AutoModelForSeq2SeqLM.register(_config, _StandIn(_name, (), {"config_class": _config}))
+AutoModel.register(DepthConfig, _StandIn("DepthEncoderModel", (), {"config_class": DepthConfig}))
 
 __all__ = [
     "AdamWScale",

@@ -30,8 +30,13 @@ HUB_FILES = tuple(sorted(path.name for path in (PACKAGE / "models").glob("*_dept
 
 # Test files of a topic, where one file for the module, modeling_depth.py, would be too long.
 TOPICS = (
-    *("models/test_auto_classes.py", "models/test_generation.py", "models/test_packed_rows.py"),
-    *("models/test_saving.py", "training/test_device_waits.py", "training/test_fast_steps.py"),
+    *("models/test_auto_classes.py", "models/test_families.py", "models/test_generation.py"),
+    *(
+        "models/test_packed_rows.py",
+        "models/test_saving.py",
+        "training/test_device_waits.py",
+        "training/test_fast_steps.py",
+    ),
     "training/test_packed_training.py",
 )
 

@@ -6,7 +6,8 @@ import torch
 from transformers import T5Config, UMT5Config
 
 from hf_depth.kernels.masks import expand_mask, is_compact
-from hf_depth.models.configuration_depth import DepthConfig
+from hf_depth.models import modeling_depth
+from hf_depth.models.configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
 from hf_depth.models.modeling_depth import (
     DepthForConditionalGeneration,
     T5ForConditionalGeneration,
@@ -143,3 +144,68 @@ def dense_mask(mask, kind: str, batch_size: int, query_length: int, key_length: 
     elif mask.dtype != torch.bool:
         mask = mask == 0
     return mask.expand(batch_size, 1, query_length, key_length)[:, 0]
+
+
+# ---- Other families -------------------------------------------------------------------------------------------------
+
+BART_SIZE = {
+    **{"d_model": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 32},
+    **{"decoder_ffn_dim": 32, "max_position_embeddings": 64, "dropout": 0.0, "attention_dropout": 0.0},
+    **{"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
+}
+GEMMA_SIZE = {
+    **{"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+    **{"sliding_window": 6, "max_position_embeddings": 64, "query_pre_attn_scalar": 8},
+}
+VISION_SIZE = {
+    **{"model_type": "siglip_vision_model", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
+    **{"num_attention_heads": 2, "image_size": 16, "patch_size": 8},
+}
+TOKENS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "vocab_size": VOCAB_SIZE}
+
+
+def _bart(layers: int) -> dict:
+    return {**BART_SIZE, "encoder_layers": layers, "decoder_layers": layers, "forced_eos_token_id": None}
+
+
+def _t5gemma(layers: int) -> dict:
+    # The last layer attends to all tokens, the others within a window.
+    kinds = ["sliding_attention"] * (layers - 1) + ["full_attention"]
+    part = {**GEMMA_SIZE, **TOKENS, "num_hidden_layers": layers, "layer_types": kinds}
+    return {"encoder": part, "decoder": {**part, "cross_attention_hidden_size": 32}}
+
+
+def _t5gemma2(layers: int) -> dict:
+    part = _t5gemma(layers)["encoder"]
+    image = {"image_token_index": 49, "boi_token_index": 48, "eoi_token_index": 47}
+    encoder = {"text_config": part, "vision_config": VISION_SIZE, **image}
+    return {"encoder": encoder, "decoder": part, "image_token_index": 49}
+
+
+# The fields of a tiny configuration of each family, with a number of layers.
+DEPTH_FAMILIES = {
+    **dict.fromkeys(("bart", "mbart", "pegasus", "m2m_100"), _bart),
+    **{"t5gemma": _t5gemma, "t5gemma2": _t5gemma2},
+}
+
+
+def family_fields(family: str, layers: int = 2) -> dict:
+    """The fields of a tiny plain model of a family, a key of `DEPTH_FAMILIES`."""
+    return {**TOKENS, **DEPTH_FAMILIES[family](layers), "decoder_start_token_id": 2}
+
+
+def tiny_depth(family: str, attn_implementation: str | None = None, layers: int = 2, seed: int = 0, **changes):
+    """DEPTH over a family, in evaluation mode, with weights large enough that attention matters."""
+    ids = {
+        "first_sentence_token_id": FIRST_SENTENCE_TOKEN,
+        "num_sentence_tokens": NUM_SENTENCE_TOKENS,
+        "eosen_token_id": EOSEN,
+    }
+    config = DEPTH_CONFIGS[family](**{**family_fields(family, layers), **ids, **changes})
+    model_class = getattr(modeling_depth, f"Depth{FAMILIES[family]}ForConditionalGeneration")
+    torch.manual_seed(seed)
+    model = model_class._from_config(config, attn_implementation=attn_implementation).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return model

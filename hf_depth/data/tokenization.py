@@ -400,7 +400,7 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
             ("model.decoder", model.get_decoder().config),
         ):
             for name, value in expected.items():
-                found = getattr(config, name, None)
+                found = getattr(config, name, value)  # T5Gemma's parts have configurations of their own
                 if found != value:
                     raise ValueError(
                         f"`{part}.config.{name}` is {found}, but the tokenizer has {value}: the model would not find "

@@ -95,7 +95,7 @@ def sentence_embeddings(
 
 
 def _check_layer(model: PreTrainedModel, layer: int) -> None:
-    number = model.config.num_layers + 1
+    number = model.get_encoder().config.get_text_config().num_hidden_layers + 1
     if not -number <= layer < number:
         raise ValueError(
             f"`layer` must be between {-number} and {number - 1} for an encoder of {number - 1} layers (0: the token "

@@ -98,7 +98,9 @@ class EmbeddingFeatures:
         places = {text: place for place, text in enumerate(embedded)}
         is_embedded = np.array([[text in places for text in example] for example in examples], dtype=bool)  # (N, C)
         self.num_empty_texts += int((~is_embedded).sum())
-        embeddings = np.zeros((*is_embedded.shape, self.model.config.d_model), dtype=np.float32)
+        embeddings = np.zeros(
+            (*is_embedded.shape, self.model.get_encoder().config.get_text_config().hidden_size), dtype=np.float32
+        )
         if self.options.read_together:
             documents = [[text for text in example if text in places] for example in examples]
             embeddings[is_embedded] = self._embed([document for document in documents if document])
@@ -111,7 +113,9 @@ class EmbeddingFeatures:
         """The embeddings of all texts, one after the other: float32 of shape `(num_texts, d_model)`."""
         options = {"layer": self.options.layer, "pooling": self.options.pooling, "batch_size": self.options.batch_size}
         embeddings = sentence_embeddings(self.model, self.tokenizer, documents, **options)
-        return torch.cat([torch.empty(0, self.model.config.d_model), *embeddings]).numpy()
+        return torch.cat(
+            [torch.empty(0, self.model.get_encoder().config.get_text_config().hidden_size), *embeddings]
+        ).numpy()
 
     def _features(self, embeddings: np.ndarray) -> np.ndarray:
         # In float64: whitening magnifies a direction, and the rounding in it, up to a thousand times.

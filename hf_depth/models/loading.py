@@ -16,9 +16,14 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from ..data.tokenization import sentence_fields
 from ..suggestions import suggestion
 from .adapters import is_adapter, load_adapted
-from .configuration_depth import T5_MODEL_TYPES, DepthConfig
-from .modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration, UMT5ForConditionalGeneration
-from .stock import is_encoder_decoder, load_stock_model
+from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
+from .modeling_depth import (
+    DepthForConditionalGeneration,
+    T5ForConditionalGeneration,
+    UMT5ForConditionalGeneration,
+    has_sentence_tokens,
+)
+from .stock import is_encoder_decoder, load_stock_model, vocabulary_size
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
@@ -97,8 +102,9 @@ def load_model(
             checkpoint cannot be changed.
 
     Returns:
-        [`DepthForConditionalGeneration`], [`T5ForConditionalGeneration`], for `"t5"` from a UMT5
-        [`UMT5ForConditionalGeneration`], from another family the class of transformers.
+        [`DepthForConditionalGeneration`] or that of another family, such as `DepthBartForConditionalGeneration`;
+        [`T5ForConditionalGeneration`]; for `"t5"` from a UMT5 [`UMT5ForConditionalGeneration`], from another family
+        the class of transformers.
 
     Raises:
         `ValueError`: if the checkpoint or the configuration is of another architecture, if the
@@ -136,19 +142,15 @@ def load_model(
     if model_type not in MODEL_TYPES:
         raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
+    if is_checkpoint and source_type == model_type == "depth":
+        _check_sentence_ids_are_kept(name_or_config, source, tokenizer)
     if source is not None and source.model_type not in (DepthConfig.model_type, *T5_MODEL_TYPES):
-        if model_type == "depth":
-            raise ValueError(
-                f'There is no DEPTH model of the kind {source.model_type!r}. Give `model_type="t5"`, which stands for '
-                "any model without sentence tokens, and an objective of T5: span corruption, prefix-LM or UL2."
-            )
         name = name_or_config if is_checkpoint else None
-        return load_stock_model(name, source, tokenizer, attn_implementation, hub, config_changes)
+        load = _load_depth_of_family if model_type == "depth" else load_stock_model
+        return load(name, _of_type(source, model_type), tokenizer, attn_implementation, hub, config_changes)
     config, model_class = _config(source, model_type, tokenizer, config_changes)
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
-        if source_type == model_type == "depth":
-            _check_sentence_ids_are_kept(name_or_config, source, tokenizer)
         return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
     if config.vocab_size < len(tokenizer):
         if "vocab_size" in config_changes:
@@ -230,7 +232,7 @@ def config_model_type(config: PreTrainedConfig) -> str:
     What kind of model a configuration is of, a key of `MODEL_TYPES`: every encoder-decoder of transformers, which is
     pre-trained as a T5, is a `"t5"`. Raises `ValueError` if it is none of them.
     """
-    if config.model_type == DepthConfig.model_type:
+    if isinstance(config, DepthFields):
         return "depth"
     if config.model_type in T5_MODEL_TYPES or is_encoder_decoder(config):
         return "t5"
@@ -288,6 +290,43 @@ def _config(source, model_type, tokenizer, changes):
         config_class, model_class = UMT5Config, UMT5ForConditionalGeneration
         values["scale_decoder_outputs"] = values.get("tie_word_embeddings", True)
     return config_class(**values), model_class
+
+
+def _of_type(source, model_type):
+    """The configuration of a DEPTH model for that of a plain one of another family than T5, or the other way round."""
+    if (model_type == "depth") == isinstance(source, DepthFields):
+        return source
+    fields = {name: value for name, value in source.to_dict().items() if name not in NOT_INHERITED}
+    if model_type == "t5":
+        fields = {name: value for name, value in fields.items() if name not in SENTENCE_SETTINGS}
+        return AutoConfig.for_model(source.made_of[0], **fields)
+    if source.model_type not in DEPTH_CONFIGS:
+        raise ValueError(
+            f"There is no DEPTH model of the kind {source.model_type!r}; there are some of "
+            f"{', '.join(map(repr, DEPTH_CONFIGS))}. DEPTH needs attention that takes a mask for each pair of tokens, "
+            "unlike that of LongT5 and ProphetNet, and no other place where tokens meet, unlike the routing of Switch "
+            'and NLLB-MoE. Give `model_type="t5"`, which is any model without sentence tokens, and an objective of '
+            "T5: span corruption, a mixture of denoisers or prefix-LM."
+        )
+    return DEPTH_CONFIGS[source.model_type](**fields)
+
+
+def _load_depth_of_family(name_or_path, config, tokenizer, attn_implementation, hub, changes):
+    """A DEPTH model of another family than T5: as that of transformers, with the ids of the sentence tokens."""
+    ids = sentence_fields(tokenizer)
+    for name, value in ids.items():
+        if changes.get(name, value) != value:
+            raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
+    config.update(ids)
+    if name_or_path is not None and vocabulary_size(config) < len(tokenizer):
+        # The sentence tokens get their rows below; until then any ids do.
+        config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
+    changes = {name: value for name, value in changes.items() if name not in ids}
+    model = load_stock_model(name_or_path, config, tokenizer, attn_implementation, hub, changes)
+    for part in (model, model.get_encoder(), model.get_decoder()):  # some have a copy of their own
+        if has_sentence_tokens(part.config):
+            part.config.update(ids)
+    return model
 
 
 def _check_size_is_kept(source, changes):

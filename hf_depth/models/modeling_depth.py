@@ -1,6 +1,6 @@
 """
 DEPTH (arXiv 2405.07788): sentence tokens and hierarchical attention, as three mask functions over an encoder-decoder
-of transformers; and a T5 with an output head of its own and one loss per label.
+of transformers with one loss per label; and a T5 with an output head of its own.
 
 Imports only torch, transformers and the configuration beside it: the Hub ships both files.
 """
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from transformers import (
     Cache,
@@ -32,7 +33,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
-from .configuration_depth import DepthConfig
+from .configuration_depth import DEPTH_CONFIGS, FAMILIES, DepthConfig
 
 logger = logging.get_logger(__name__)
 
@@ -164,7 +165,7 @@ def make_mask(
     """
     batch_size, query_length = query_shape
 
-    def of_layer(layer: int, window: int | None = None) -> Any:
+    def of_layer(layer: int, in_window: bool = False) -> Any:
         offset, (length, first) = 0, (key_length, 0)
         if cache is not None:
             offset, (length, first) = cache.get_query_offset(layer), cache.get_mask_sizes(query_length, layer)
@@ -176,7 +177,7 @@ def make_mask(
             kv_length=length,
             q_offset=offset,
             kv_offset=first,
-            mask_function=rule if window is None else _in_window(rule, window),
+            mask_function=_in_window(rule, config) if in_window else rule,
             allow_is_causal_skip=False,
             dtype=dtype,
             device=device,
@@ -186,16 +187,18 @@ def make_mask(
     layer_types = getattr(config, "layer_types", None)
     if not layer_types:
         return of_layer(0)
-    masks = {"full_attention": of_layer(0)}  # that of cross-attention, too
-    for kind in {*layer_types}:
-        window = config.sliding_window if kind == "sliding_attention" else None
-        masks[kind] = of_layer(layer_types.index(kind), window)
-    return masks
+    kinds = ("full_attention", "sliding_attention")  # a decoder may read both, whatever its layers are
+    layers = {kind: layer_types.index(kind) if kind in layer_types else 0 for kind in kinds}
+    return {kind: of_layer(layer, kind == "sliding_attention") for kind, layer in layers.items()}
 
 
-def _in_window(rule: MaskRule, size: int) -> Callable[..., torch.BoolTensor]:
-    """The rule within a sliding window: `size` keys up to the query, or half as many on both of its sides."""
-    left, right = (size, size) if rule.is_causal else ((size + 1) // 2, size // 2 + 1)
+def _in_window(rule: MaskRule, config: PreTrainedConfig) -> Callable[..., torch.BoolTensor]:
+    """The rule within a sliding window, which counts the keys up to the query, or, in an encoder, on both sides."""
+    left = right = config.sliding_window
+    if not rule.is_causal and config.model_type == "t5_gemma_module":  # as many on either side
+        left, right = left + 1, right + 1
+    elif not rule.is_causal:  # T5Gemma 2
+        left, right = (left + 1) // 2, right // 2 + 1
 
     def function(batch_idx, head_idx, q_idx, kv_idx):
         distance = q_idx - kv_idx
@@ -204,29 +207,38 @@ def _in_window(rule: MaskRule, size: int) -> Callable[..., torch.BoolTensor]:
     return function
 
 
-def check_segment_ids(
-    encoder_segment_ids: torch.LongTensor | None,
-    decoder_segment_ids: torch.LongTensor | None,
-    source_shape: torch.Size,
-    target_shape: torch.Size,
-) -> None:
-    """Raise `ValueError` if segment ids do not fit; values are read on a CPU only: elsewhere that would wait."""
-    parts = {"encoder": (encoder_segment_ids, source_shape), "decoder": (decoder_segment_ids, target_shape)}
-    for name, (ids, shape) in parts.items():
-        if ids is None or ids.is_floating_point() or ids.shape != shape[:2]:
-            given = None if ids is None else (tuple(ids.shape), ids.dtype)
-            raise ValueError(
-                f"`{name}_segment_ids` must be integers of shape {tuple(shape[:2])}, one for each token, got {given}."
-            )
-    if torch.compiler.is_compiling() or encoder_segment_ids.device.type != "cpu":
-        return
-    has_source = (decoder_segment_ids[..., None] == encoder_segment_ids[:, None]).any(-1) | (decoder_segment_ids == 0)
-    if not has_source.all():
-        row, place = (~has_source).nonzero()[0].tolist()
-        raise ValueError(
-            f"Row {row} of `decoder_segment_ids` has an example {decoder_segment_ids[row, place]}, of which "
-            "`encoder_segment_ids` has no token: it would attend to nothing."
-        )
+def _num_keys(cache: Cache, num_queries: int, config: PreTrainedConfig) -> int:
+    """How many tokens the decoder has seen after these queries, or has room for: the most of any layer."""
+    layers = range(len(getattr(config, "layer_types", None) or [None]))
+    return max(sum(cache.get_mask_sizes(num_queries, layer)) for layer in layers)
+
+
+def _set_segments(stack: nn.Module, segment_ids: torch.LongTensor | None) -> None:
+    """Tell what embeds the positions of a stack, if anything, where the examples of its rows begin."""
+    for name in ("embed_positions", "rotary_emb"):
+        if hasattr(stack, name):
+            getattr(stack, name).segment_ids = segment_ids
+
+
+def _positions(segment_ids: torch.LongTensor) -> torch.LongTensor:
+    """Positions in a packed row (B, L), which count from 0 in each example."""
+    places = torch.arange(segment_ids.shape[1], device=segment_ids.device)
+    return places - torch.where(is_segment_start(segment_ids), places, 0).cummax(dim=-1).values
+
+
+def _restart_embeddings(module: nn.Module, args: tuple, output: torch.Tensor) -> torch.Tensor:
+    """Behind embeddings of positions, (B or 1, L, D), as BART's: each example gets those of the first places."""
+    segment_ids = getattr(module, "segment_ids", None)
+    if segment_ids is None:
+        return output
+    index = _positions(segment_ids)[..., None].expand(-1, -1, output.shape[-1])
+    return output.expand(*index.shape[:2], -1).gather(1, index.to(output.device))
+
+
+def _restart_rotation(module: nn.Module, args: tuple) -> tuple:
+    """Before rotary embeddings: a decoder of T5Gemma 2 attends to states of the encoder that are not rotated."""
+    segment_ids = getattr(module, "segment_ids", None)
+    return args if segment_ids is None else (args[0], _positions(segment_ids), *args[2:])
 
 
 def _is_complete(mask: Any) -> bool:
@@ -307,11 +319,18 @@ def _known(sentence_mask: torch.BoolTensor | None, given: str, needed: str) -> t
     return sentence_mask
 
 
-def _check_packing(attention_mask, decoder_attention_mask, cache, use_cache) -> None:
-    if _is_complete(attention_mask) or _is_complete(decoder_attention_mask):
+def _check_packing(segments, shapes, masks, cache, use_cache) -> None:
+    """Raise `ValueError` unless segment ids fit; each but the last two is a pair, for encoder and decoder."""
+    if any(map(_is_complete, masks)):
         raise ValueError("A mask of four axes says by itself who attends to whom: leave out the segment ids.")
     if cache is not None or use_cache:
         raise ValueError("`cache` and `use_cache` are for rows of one example: leave out the segment ids to generate.")
+    for name, ids, shape in zip(("encoder", "decoder"), segments, shapes, strict=True):
+        if ids is None or ids.is_floating_point() or ids.shape != shape[:2]:
+            given = None if ids is None else (tuple(ids.shape), ids.dtype)
+            raise ValueError(
+                f"`{name}_segment_ids` must be integers of shape {tuple(shape[:2])}, one for each token, got {given}."
+            )
 
 
 def _mask_encoder(config, names, encoder, args, kwargs) -> tuple[tuple, dict[str, Any]]:
@@ -319,6 +338,7 @@ def _mask_encoder(config, names, encoder, args, kwargs) -> tuple[tuple, dict[str
     kwargs = {**dict(zip(names, args, strict=False)), **kwargs}
     ids, mask, segments = kwargs.get("input_ids"), kwargs.get("attention_mask"), kwargs.pop("segment_ids", None)
     tokens, sentence_mask = _first(ids, kwargs.get("inputs_embeds")), kwargs.pop("sentence_mask", None)
+    _set_segments(encoder, segments)
     if tokens is None:  # the encoder says so
         return (), kwargs
     if has_sentence_tokens(config):
@@ -354,6 +374,11 @@ class DepthEncoderMixin:
     """
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any):
+        if config.model_type != self.config_class.model_type:
+            raise ValueError(
+                f"{type(self).__name__} is the class of {self.config_class.model_type!r} models, but the "
+                f"configuration is that of a {config.model_type!r}: `hf_depth.load_model` chooses the class."
+            )
         super().__init__(config, *args, **kwargs)
         if has_sentence_tokens(config):
             check_sentence_token_ids(config, config.vocab_size)
@@ -362,13 +387,35 @@ class DepthEncoderMixin:
         # A hook that held the model would keep it in memory until the next garbage collection.
         encoder.register_forward_pre_hook(partial(_mask_encoder, self.config, names), with_kwargs=True)
         encoder.register_forward_hook(_keep_sentences, with_kwargs=True)
+        for module in self.modules():
+            if hasattr(module, "embed_positions"):
+                module.embed_positions.register_forward_hook(_restart_embeddings)
+            if hasattr(module, "rotary_emb"):
+                module.rotary_emb.register_forward_pre_hook(_restart_rotation)
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
+        return False
+
+    @classmethod
+    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
+        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
+        auto_class, cls._auto_class = cls._auto_class, None
+        try:
+            return super()._from_config(config, **kwargs)
+        finally:
+            cls._auto_class = auto_class
 
 
 class DepthMixin(DepthEncoderMixin):
     """
-    Hierarchical attention and rows of several examples for an encoder-decoder of transformers, put before its class:
+    Hierarchical attention and rows of several examples for an encoder-decoder of transformers, put before its class,
+    with the loss of [`TokenLossMixin`] between them:
 
-        class DepthForConditionalGeneration(DepthMixin, T5ForConditionalGeneration, GenerationMixin): ...
+        class DepthBartForConditionalGeneration(
+            DepthMixin, TokenLossMixin, BartForConditionalGeneration, GenerationMixin
+        ): ...
 
     Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
     encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
@@ -427,13 +474,14 @@ class DepthMixin(DepthEncoderMixin):
             )
         is_packed = encoder_segment_ids is not None or decoder_segment_ids is not None
         if is_packed:
-            _check_packing(attention_mask, decoder_attention_mask, cache, use_cache)
             source = _first(encoder_outputs and encoder_outputs[0], input_ids, inputs_embeds)
-            check_segment_ids(encoder_segment_ids, decoder_segment_ids, source.shape, target.shape)
+            segments, shapes = (encoder_segment_ids, decoder_segment_ids), (source.shape, target.shape)
+            _check_packing(segments, shapes, (attention_mask, decoder_attention_mask), cache, use_cache)
         if is_packed or labels is not None:
             use_cache = bool(use_cache)  # the decoder's own copy of the configuration would build a cache in training
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = self.shift_labels(labels, decoder_segment_ids)
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, decoder_segment_ids)
+        _set_segments(self.get_decoder(), decoder_segment_ids)
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(
                 input_ids=input_ids,
@@ -467,15 +515,19 @@ class DepthMixin(DepthEncoderMixin):
             **kwargs,
         )
 
-    def shift_labels(self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None) -> torch.LongTensor:
+    def prepare_decoder_input_ids_from_labels(
+        self, labels: torch.LongTensor, segment_ids: torch.LongTensor | None = None
+    ) -> torch.LongTensor:
         """
         The decoder input of labels, both of shape `(batch_size, target_length)`; with `segment_ids`, each example of a
-        row by itself: it begins with the start token.
+        row by itself: it begins with the start token, that of `generate()` whatever the family.
         """
-        shifted = self.prepare_decoder_input_ids_from_labels(labels)
+        config = self.config
+        shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=config.decoder_start_token_id)
+        shifted = shifted.masked_fill(shifted == IGNORED, config.pad_token_id)
         if segment_ids is None:
             return shifted
-        return shifted.masked_fill(is_segment_start(segment_ids), self.config.decoder_start_token_id)
+        return shifted.masked_fill(is_segment_start(segment_ids), config.decoder_start_token_id)
 
     def _query_mask(self, ids, so_far, target, cache) -> torch.BoolTensor | None:
         """Which tokens that the decoder gets now, those of the cache not among them, are sentence tokens: (B, T)."""
@@ -495,7 +547,8 @@ class DepthMixin(DepthEncoderMixin):
         if _is_complete(mask) or not (is_hierarchical or segments is not None):
             return mask
         shape, cache = target.shape[:2], getattr(cache, "self_attention_cache", cache)
-        length = shape[1] if cache is None else cache.get_mask_sizes(shape[1], 0)[0]
+        config = self.get_decoder().config
+        length = shape[1] if cache is None else _num_keys(cache, shape[1], config)
         groups = None
         if is_hierarchical:
             past = cache.get_seq_length() if cache is not None and so_far.shape[1] < length else 0
@@ -510,7 +563,7 @@ class DepthMixin(DepthEncoderMixin):
             keys = nn.functional.pad(so_far, (0, max(0, length - so_far.shape[1])))  # a static cache has room
             groups = sentence_to_sentence_groups(keys, keys)
         rule = MaskRule(_attended(mask, length), segments, groups, is_causal=True)
-        return make_mask(self.get_decoder().config, rule, shape, length, self.dtype, target.device, cache)
+        return make_mask(config, rule, shape, length, self.dtype, target.device, cache)
 
     def _cross_mask(self, target, queries, states, sentences, mask, segments) -> Any:
         """The mask of cross-attention from `queries` (B, T) to the encoder's states (B, S, D)."""
@@ -538,10 +591,8 @@ class DepthMixin(DepthEncoderMixin):
         """
         # Transformers (5.24) feeds the decoder ids that a cache holds where an assistant goes on with its cache, and
         # for a given one without a `decoder_attention_mask`, which would say whether the ids are all of them.
-        cache, has_all_ids = (
-            kwargs.get("cache"),
-            not kwargs.get("is_first_iteration") or decoder_attention_mask is None,
-        )
+        cache = kwargs.get("cache")
+        has_all_ids = not kwargs.get("is_first_iteration") or decoder_attention_mask is None
         if cache is not None and kwargs.get("next_sequence_length") is None and has_all_ids:
             if 0 < (past := cache.get_seq_length()) < input_ids.shape[1]:
                 kwargs["next_sequence_length"] = input_ids.shape[1] - past
@@ -557,13 +608,14 @@ class DepthMixin(DepthEncoderMixin):
             sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
         if getattr(cache, "is_compileable", False):
             # A static cache keeps shapes static: a mask that grew by one a step would recompile each time.
-            room = cache.get_mask_sizes(input_ids.shape[1], 0)[0] - sentence_mask.shape[1]
+            cache, new = getattr(cache, "self_attention_cache", cache), inputs["decoder_input_ids"].shape[1]
+            room = _num_keys(cache, new, self.get_decoder().config) - sentence_mask.shape[1]
             sentence_mask = nn.functional.pad(sentence_mask, (0, max(0, room)))
         inputs["decoder_sentence_mask"] = sentence_mask
         return inputs
 
 
-# ---- T5 -------------------------------------------------------------------------------------------------------------
+# ---- Losses --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -595,43 +647,145 @@ def cross_entropy_per_token(logits: torch.Tensor, labels: torch.Tensor) -> torch
     return losses.view(labels.shape)
 
 
-class _StockWeights:
-    """Initialization and tying of weights as in a class of transformers, although this is custom code."""
+class TokenLossMixin:
+    """
+    One loss per label for an encoder-decoder of transformers, put before its class. The loss is their mean over all
+    labels, whatever the model below computes.
+
+    Args of `forward`, besides those of the model below:
+        num_items_in_batch (`torch.Tensor` or `int`, *optional*):
+            What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the number
+            of labels in this batch, which gives the mean per token.
+        loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
+            Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
+            `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
+        skip_logits (`bool`, *optional*):
+            Whether to return none, by default in training mode with `labels`. Where hf_depth is imported, those of a
+            T5 are then never all in memory, and `token_losses` have no gradient.
+
+    `forward` returns [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`. It raises `ValueError` if
+    `skip_logits=True` or `loss_weights` come without `labels`, or if labels or weights are not one per position of
+    the decoder.
+    """
+
+    # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)`: the weighted sum of the losses,
+    # each of them, and predictions, without all logits; or `None` where it cannot. `hf_depth` sets it for T5.
+    head_loss: Callable[..., tuple[torch.Tensor, ...] | None] | None = None
+
+    @can_return_tuple
+    def forward(
+        self,
+        *,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        loss_weights: torch.FloatTensor | None = None,
+        skip_logits: bool | None = None,
+        **kwargs: Any,
+    ) -> TokenLossSeq2SeqLMOutput:
+        """The output of the model below with the losses of its labels; the arguments are described in the class."""
+        if labels is None and (skip_logits or loss_weights is not None):
+            raise ValueError("`skip_logits=True` and `loss_weights` need `labels`, without which there is no loss.")
+        states, head, outputs = self._decode(**kwargs)
+        if labels is None:
+            values = {"logits": states if head is None else head(states)}
+        else:
+            skip_logits = self.training if skip_logits is None else skip_logits
+            values = self._losses(states, head, labels, num_items_in_batch, loss_weights, skip_logits)
+        return TokenLossSeq2SeqLMOutput(**{**outputs, **values})
+
+    def _decode(self, **kwargs: Any) -> tuple[torch.Tensor, nn.Module | None, dict[str, Any]]:
+        """
+        What the output head reads (B, T, D), and the head; or the logits (B, T, V) and `None`. The last are the other
+        fields of the output.
+        """
+        outputs = super().forward(return_dict=True, **kwargs)
+        return outputs.logits, None, outputs
+
+    def _losses(
+        self, states, head, labels, num_items_in_batch, loss_weights, skip_logits
+    ) -> dict[str, torch.Tensor | None]:
+        """The fields of the output that come from what [`_decode`] returns."""
+        for name, values in (("labels", labels), ("loss_weights", loss_weights)):
+            if values is not None and values.shape != states.shape[:2]:
+                raise ValueError(
+                    f"`{name}` must have one entry for each position of the decoder, shape "
+                    f"{tuple(states.shape[:2])}, got the shape {tuple(values.shape)}."
+                )
+        labels = labels.to(states.device)
+        exact = torch.promote_types(states.dtype, torch.float32)
+        weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights.to(labels.device)
+        if num_items_in_batch is None and loss_weights is None:
+            num_items_in_batch = (labels != IGNORED).sum()
+        if num_items_in_batch is not None:
+            # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
+            number = torch.as_tensor(num_items_in_batch, device=labels.device).reshape(())
+            weights = weights / number.clamp(min=1)  # of no labels at all, the loss is 0
+        found = logits = None
+        if skip_logits and head is not None and self.head_loss is not None:
+            rows = (states.flatten(0, 1), head, labels.flatten(), weights.to(exact).flatten())
+            found = self.head_loss(*rows, with_predictions=not self.training)
+        if found is not None:
+            loss, token_losses, *others = (values.view(labels.shape) if values.dim() else values for values in found)
+            predictions = others[0] if others else None
+        else:
+            logits, predictions = states if head is None else head(states), None
+            token_losses = cross_entropy_per_token(logits, labels)
+            loss = (weights.to(token_losses.device) * token_losses).sum()
+            if skip_logits:
+                predictions = None if self.training else logits.argmax(-1).where(labels != IGNORED, IGNORED)
+                logits = None
+        token_losses = token_losses if loss_weights is None else token_losses.detach()
+        return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
+
+
+# ---- T5 -------------------------------------------------------------------------------------------------------------
+
+
+class _T5Weights:
+    """Which weights of a T5 share storage, whatever `config.tie_word_embeddings` says of its head."""
 
     _supports_flex_attn = False  # transformers (5.24) reads the one position bias once per example, beyond its end
-
-    @classmethod
-    def is_custom_code(cls) -> bool:
-        """`False`: of custom code, transformers initializes no module without parameters of its own, as T5's are."""
-        return False
-
-    @classmethod
-    def _from_config(cls, config: PreTrainedConfig, **kwargs: Any) -> PreTrainedModel:
-        # Under ZeRO-3, transformers (5.24) goes by the field that says which code is to be saved.
-        auto_class, cls._auto_class = cls._auto_class, None
-        try:
-            return super()._from_config(config, **kwargs)
-        finally:
-            cls._auto_class = auto_class
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """The weights that share storage, `{target: source}`: the embeddings always, the head in T5 v1.0 only."""
         return dict(self._tied_weights_keys)
 
 
-class T5WithTokenLosses(_StockWeights, StockT5):
-    """The T5 behind [`T5ForConditionalGeneration`], which gives it the output of the encoder."""
+def _add_position_biases(config: PreTrainedConfig, *stacks: PreTrainedModel) -> None:
+    """As in UMT5, each layer has a relative position bias of its own, if the configuration says so."""
+    if not getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
+        return
+    for attention in [block.layer[0].SelfAttention for stack in stacks for block in stack.block[1:]]:
+        attention.has_relative_attention_bias = True
+        attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
+        std = config.initializer_factor * config.d_model**-0.5
+        nn.init.normal_(attention.relative_attention_bias.weight, std=std)
+        attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
 
-    # `head_loss(hidden (N, D), head, labels (N,), weights (N,), with_predictions)`: the weighted sum of the losses,
-    # each of them, and predictions, without all logits; or `None` where it cannot. `hf_depth` sets it.
-    head_loss: Callable[..., tuple[torch.Tensor, ...] | None] | None = None
+
+def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    return args, {**kwargs, "position_bias": None}
+
+
+# Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
+class T5ForConditionalGeneration(DepthMixin, TokenLossMixin, _T5Weights, StockT5, GenerationMixin):
+    """
+    The T5 of transformers with three changes; it saves and loads as the original class does.
+
+    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which starts with
+      standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
+    - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
+      tokens belong together, see [`DepthMixin.forward`]. Loss and gradients are those of separate rows.
+    - The output has `token_losses`, one per label: see [`TokenLossMixin`].
+
+    >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    >>> model = T5ForConditionalGeneration(config)
+    >>> batch = {"input_ids": torch.tensor([[5, 6, 1]]), "labels": torch.tensor([[7, 8, 9, 1]])}
+    >>> model(**batch).token_losses.shape
+    torch.Size([1, 4])
+    """
 
     def __init__(self, config: T5Config):
-        if config.model_type != self.config_class.model_type:
-            raise ValueError(
-                f"{type(self).__name__} is the class of {self.config_class.model_type!r} models, but the "
-                f"configuration is that of a {config.model_type!r}: `hf_depth.load_model` chooses the class."
-            )
         if not hasattr(config, "scale_decoder_outputs"):  # UMT5Config
             config.scale_decoder_outputs = config.tie_word_embeddings
         if getattr(config, "decoder_start_token_id", None) is None:
@@ -663,25 +817,17 @@ class T5WithTokenLosses(_StockWeights, StockT5):
             # T5X and FlashT5 do so: logits of unit variance, hence a first loss near ln(vocab_size).
             init.normal_(self.lm_head.weight, mean=0.0, std=self.config.initializer_factor * self.config.d_model**-0.5)
 
-    @can_return_tuple
-    def forward(
+    def _decode(
         self,
         *,
         attention_mask: torch.Tensor | None,
         encoder_outputs: BaseModelOutput,
-        labels: torch.LongTensor | None,
         decoder_input_ids: torch.LongTensor | None,
         decoder_inputs_embeds: torch.Tensor | None,
         decoder_attention_mask: torch.Tensor | None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        loss_weights: torch.FloatTensor | None = None,
-        skip_logits: bool | None = None,
         **kwargs: Any,
-    ) -> TokenLossSeq2SeqLMOutput:
-        """Decoder, head and losses; the arguments are described in [`T5ForConditionalGeneration`]."""
-        if labels is None and (skip_logits or loss_weights is not None):
-            raise ValueError("`skip_logits=True` and `loss_weights` need `labels`, without which there is no loss.")
-        decoder_outputs = self.decoder(
+    ) -> tuple[torch.Tensor, nn.Module, dict[str, Any]]:
+        outputs = self.decoder(
             input_ids=decoder_input_ids,
             inputs_embeds=decoder_inputs_embeds,
             attention_mask=decoder_attention_mask,
@@ -689,109 +835,19 @@ class T5WithTokenLosses(_StockWeights, StockT5):
             encoder_attention_mask=attention_mask,
             **kwargs,
         )
-        hidden_states = decoder_outputs[0]
+        states = outputs[0]
         if self.config.scale_decoder_outputs:
-            hidden_states = hidden_states * self.model_dim**-0.5
-        if labels is None:
-            values = {"logits": self.lm_head(hidden_states)}
-        else:
-            skip_logits = self.training if skip_logits is None else skip_logits
-            values = self._losses(hidden_states, labels, num_items_in_batch, loss_weights, skip_logits)
-        return TokenLossSeq2SeqLMOutput(
-            **values,
-            cache=decoder_outputs.cache,
-            decoder_hidden_states=decoder_outputs.hidden_states,
-            decoder_attentions=decoder_outputs.attentions,
-            cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
-
-    def _losses(self, hidden_states, labels, num_items_in_batch, loss_weights, skip_logits) -> dict[str, torch.Tensor]:
-        """The fields of the output that come from what the head reads (B, T, D)."""
-        for name, values in (("labels", labels), ("loss_weights", loss_weights)):
-            if values is not None and values.shape != hidden_states.shape[:2]:
-                raise ValueError(
-                    f"`{name}` must have one entry for each position of the decoder, shape "
-                    f"{tuple(hidden_states.shape[:2])}, got the shape {tuple(values.shape)}."
-                )
-        labels = labels.to(hidden_states.device)
-        exact = torch.promote_types(hidden_states.dtype, torch.float32)
-        weights = torch.ones_like(labels, dtype=exact) if loss_weights is None else loss_weights.to(labels.device)
-        if num_items_in_batch is None and loss_weights is None:
-            num_items_in_batch = (labels != IGNORED).sum()
-        if num_items_in_batch is not None:
-            # The weights are divided, not the loss: then a CPU need not multiply the gradient of the head by 1 / N.
-            number = torch.as_tensor(num_items_in_batch, device=labels.device).reshape(())
-            weights = weights / number.clamp(min=1)  # of no labels at all, the loss is 0
-        found = logits = None
-        if skip_logits and self.head_loss is not None:
-            rows = (hidden_states.flatten(0, 1), self.lm_head, labels.flatten(), weights.to(exact).flatten())
-            found = self.head_loss(*rows, with_predictions=not self.training)
-        if found is not None:
-            loss, token_losses, *others = (values.view(labels.shape) if values.dim() else values for values in found)
-            predictions = others[0] if others else None
-        else:
-            logits, predictions = self.lm_head(hidden_states), None
-            token_losses = cross_entropy_per_token(logits, labels)
-            loss = (weights.to(token_losses.device) * token_losses).sum()
-            if skip_logits:
-                predictions = None if self.training else logits.argmax(-1).where(labels != IGNORED, IGNORED)
-                logits = None
-        token_losses = token_losses if loss_weights is None else token_losses.detach()
-        return {"loss": loss, "logits": logits, "token_losses": token_losses, "predictions": predictions}
-
-
-def _add_position_biases(config: PreTrainedConfig, *stacks: PreTrainedModel) -> None:
-    """As in UMT5, each layer has a relative position bias of its own, if the configuration says so."""
-    if not getattr(config, "relative_attention_bias_in_every_layer", config.model_type == "umt5"):
-        return
-    for attention in [block.layer[0].SelfAttention for stack in stacks for block in stack.block[1:]]:
-        attention.has_relative_attention_bias = True
-        attention.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_heads)
-        std = config.initializer_factor * config.d_model**-0.5
-        nn.init.normal_(attention.relative_attention_bias.weight, std=std)
-        attention.register_forward_pre_hook(_without_position_bias, with_kwargs=True)
-
-
-def _without_position_bias(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    return args, {**kwargs, "position_bias": None}
-
-
-# Transformers looks for GenerationMixin among the direct bases of a class from the Hub.
-class T5ForConditionalGeneration(DepthMixin, T5WithTokenLosses, GenerationMixin):
-    """
-    The T5 of transformers with three changes; it saves and loads as the original class does.
-
-    - A T5 v1.1 (`config.scale_decoder_outputs=False`) has an output head of its own, as published, which starts with
-      standard deviation `d_model ** -0.5` and survives saving, loading and resizing. Transformers 5 ties it.
-    - A row may hold several examples, one after the other: `encoder_segment_ids` and `decoder_segment_ids` say which
-      tokens belong together, see [`DepthMixin.forward`]. Loss and gradients are those of separate rows.
-    - The output has `token_losses`, one per label. These arguments of `forward`, besides those of [`DepthMixin`], say
-      what becomes of them:
-
-    Args:
-        num_items_in_batch (`torch.Tensor` or `int`, *optional*):
-            What the summed loss is divided by: the number of labels of the whole global batch. Defaults to the number
-            of labels in this batch, which gives the mean per token.
-        loss_weights (`torch.FloatTensor` of shape `(batch_size, target_length)`, *optional*):
-            Weights of the labels in the loss, which is then `(loss_weights * token_losses).sum()`, divided by
-            `num_items_in_batch` only if that is given. Beside weights, `token_losses` have no gradient.
-        skip_logits (`bool`, *optional*):
-            Whether to return none, by default in training mode with `labels`. Where hf_depth is imported, they are
-            then never all in memory, and `token_losses` have no gradient.
-
-    `forward` returns [`TokenLossSeq2SeqLMOutput`], or a tuple if `return_dict=False`. It raises `ValueError` if
-    `skip_logits=True` or `loss_weights` come without `labels`, if labels or weights are not one per position of the
-    decoder, or if the segment ids do not fit.
-
-    >>> config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    >>> model = T5ForConditionalGeneration(config)
-    >>> batch = {"input_ids": torch.tensor([[5, 6, 1]]), "labels": torch.tensor([[7, 8, 9, 1]])}
-    >>> model(**batch).token_losses.shape
-    torch.Size([1, 4])
-    """
+            states = states * self.model_dim**-0.5
+        fields = {
+            "cache": outputs.cache,
+            "decoder_hidden_states": outputs.hidden_states,
+            "decoder_attentions": outputs.attentions,
+            "cross_attentions": outputs.cross_attentions,
+            "encoder_last_hidden_state": encoder_outputs.last_hidden_state,
+            "encoder_hidden_states": encoder_outputs.hidden_states,
+            "encoder_attentions": encoder_outputs.attentions,
+        }
+        return states, self.lm_head, fields
 
 
 class UMT5ForConditionalGeneration(T5ForConditionalGeneration, GenerationMixin):
@@ -892,7 +948,7 @@ class DepthForConditionalGeneration(SentenceInputMixin, T5ForConditionalGenerati
     _auto_class = "AutoModelForSeq2SeqLM"  # as `register_for_auto_class`: a saved model brings its code
 
 
-class DepthEncoderModel(SentenceInputMixin, DepthEncoderMixin, _StockWeights, StockT5Encoder):
+class DepthEncoderModel(SentenceInputMixin, DepthEncoderMixin, _T5Weights, StockT5Encoder):
     """
     The encoder of DEPTH by itself, for features of tokens and sentences: what `AutoModel` loads.
 
@@ -912,9 +968,30 @@ class DepthEncoderModel(SentenceInputMixin, DepthEncoderMixin, _StockWeights, St
         _add_position_biases(config, self.encoder)
 
 
+def __getattr__(name: str) -> type[PreTrainedModel]:
+    """
+    DEPTH over the other families, `DepthBartForConditionalGeneration` and so on. A class is made when it is first
+    asked for, so that nobody imports all families, or depends on one that a release of transformers lacks.
+    """
+    for model_type, family in FAMILIES.items():
+        if name == f"Depth{family}ForConditionalGeneration":
+            stock = getattr(transformers, f"{family}ForConditionalGeneration")
+            fields = {
+                "__doc__": f"DEPTH over [`{stock.__name__}`]: see [`DepthMixin`] and [`TokenLossMixin`].",
+                "__module__": __name__,
+                "config_class": DEPTH_CONFIGS[model_type],
+                "_auto_class": "AutoModelForSeq2SeqLM",
+            }
+            bases = (SentenceInputMixin, DepthMixin, TokenLossMixin, stock, GenerationMixin)
+            globals()[name] = type(name, bases, fields)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "DepthEncoderModel",
     "DepthForConditionalGeneration",
     "T5ForConditionalGeneration",
     "UMT5ForConditionalGeneration",
+    *(f"Depth{family}ForConditionalGeneration" for family in FAMILIES.values()),
 ]

@@ -232,7 +232,7 @@ def _placeholder(shape: tuple[int, ...]) -> list[nn.Parameter]:
 
 def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -> list[dict[str, Any]]:
     """
-    The groups of [`MuonWithAdamW`] for a T5: Muon for the linear layers of the blocks of encoder and decoder, AdamW
+    The groups of [`MuonWithAdamW`]: Muon for the linear layers of the blocks of encoder and decoder, AdamW
     for embeddings, the output layer, layer norms and relative position biases.
 
     Args:
@@ -240,7 +240,8 @@ def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -
         decayed (`Iterable[str]`): names of the parameters with weight decay.
         weight_decay (`float`): of these.
     """
-    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and ".block." in name]
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    layers = [name for name in linear if ".block." in name or ".layers." in name]  # T5's and those of other families
     matrices, decayed = {f"{name}.weight" for name in layers}, set(decayed)
     groups = {key: [] for key in ((True, True), (True, False), (False, True), (False, False))}
     for name, p in model.named_parameters():

@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoToken
 
 from helpers import SENTENCES, t5_vocabulary_tokenizer, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
-from hf_depth.data.tokenization import eosen_token_id, sentence_token_ids
+from hf_depth.data.tokenization import eosen_token_id, sentence_fields, sentence_token_ids
 from hf_depth.models.modeling_depth import DepthEncoderModel
-from tiny_models import SIZE, V1_1
+from tiny_models import SIZE, V1_1, tiny_depth
 
 FILES = ["configuration_depth.py", "modeling_depth.py"]
 # What runs in the process without hf_depth: loads, and writes down what it finds.
@@ -74,21 +74,17 @@ torch.save(found, "found.pt")
 """
 
 
-def saved_model(folder):
+def saved_model(folder, family="t5"):
     """A model and its tokenizer, both saved, and a batch of two sentences."""
     tokenizer = tiny_tokenizer(sentence_tokens=True)
     ids = sentence_token_ids(tokenizer)
-    config = DepthConfig(
-        **{**SIZE, "vocab_size": len(tokenizer)},
-        **V1_1,
-        first_sentence_token_id=int(ids[0]),
-        num_sentence_tokens=len(ids),
-        eosen_token_id=eosen_token_id(tokenizer),
-        hierarchical_cross_mask=False,
-        relative_attention_bias_in_every_layer=True,
-    )
+    changes = {**sentence_fields(tokenizer), "vocab_size": len(tokenizer), "hierarchical_cross_mask": False}
     torch.manual_seed(0)
-    model = DepthForConditionalGeneration(config).eval()
+    if family == "t5":
+        config = DepthConfig(**{**SIZE, **V1_1, **changes}, relative_attention_bias_in_every_layer=True)
+        model = DepthForConditionalGeneration(config).eval()
+    else:
+        model = tiny_depth(family, **changes)
     with torch.no_grad():
         model.lm_head.weight[torch.from_numpy(ids)] *= 2  # so that it generates some
     model.save_pretrained(folder)
@@ -106,8 +102,9 @@ class AutoClassTest(parameterized.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def test_a_saved_model_loads_where_the_package_cannot_be_imported(self):
-        model, tokenizer, batch = saved_model(self.folder / "model")
+    @parameterized.parameters("t5", "bart")
+    def test_a_saved_model_loads_where_the_package_cannot_be_imported(self, family):
+        model, tokenizer, batch = saved_model(self.folder / "model", family)
         text = "a <sent_3> b <eosen> c <extra_id_7> d</s>"
         other = add_sentence_tokens(t5_vocabulary_tokenizer())
         other.save_pretrained(self.folder / "t5_tokenizer")
@@ -146,7 +143,7 @@ class AutoClassTest(parameterized.TestCase):
             self.assertEqual((special, vocabulary), (mine.all_special_tokens, mine.get_vocab()))
         # What was trained there is what would be trained here, and loads as ours.
         again = AutoModelForSeq2SeqLM.from_pretrained(self.folder / "again").eval()
-        self.assertIs(type(again), DepthForConditionalGeneration)
+        self.assertIs(type(again), type(model))
         model.train()(**batch).loss.backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         with torch.no_grad():
@@ -156,7 +153,7 @@ class AutoClassTest(parameterized.TestCase):
         self.assertGreater((trained - logits).abs().max().item(), 1e-3)
         # A model from scratch starts there as it does here.
         torch.manual_seed(0)
-        scratch = DepthForConditionalGeneration(DepthConfig.from_pretrained(self.folder / "model")).state_dict()
+        scratch = type(model)(AutoConfig.from_pretrained(self.folder / "model")).state_dict()
         for name, value in scratch.items():
             self.assertTrue(torch.equal(found["scratch"][name], value), name)
 

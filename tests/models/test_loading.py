@@ -262,8 +262,17 @@ class FamilyTest(LoadingTestCase):
         config.save_pretrained(self.folder)
         with self.assertRaisesRegex(ValueError, f"{self.folder} is .* {message}"):
             load_model(self.folder, TOKENIZER, model_type=model_type)
-        with self.assertRaisesRegex(ValueError, f"is that of a {config.model_type!r}; a DEPTH model can be made of"):
+        with self.assertRaisesRegex(ValueError, f"is that of a {config.model_type!r}; a 'depth' model can be made of"):
             DepthForConditionalGeneration.from_pretrained(self.folder)
+
+    @parameterized.parameters("LongT5", "SwitchTransformers", "ProphetNet", "Marian")
+    def test_a_family_that_cannot_be_depth_is_refused_with_the_reason_and_what_goes(self, name):
+        config = getattr(transformers, f"{name}Config")()
+        message = (
+            f'kind {config.model_type!r}; .* takes a mask for each pair .*routing of Switch.* Give `model_type="t5"`'
+        )
+        with self.assertRaisesRegex(ValueError, message):
+            load_model(config, TOKENIZER, model_type="depth")
 
 
 class WeightsTest(LoadingTestCase):

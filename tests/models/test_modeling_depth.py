@@ -340,7 +340,7 @@ class GivenStatesTest(parameterized.TestCase):
         torch.testing.assert_close(model(**embedded, sentence_mask=sentence_mask).logits, expected)
         with self.assertRaisesRegex(ValueError, "`inputs_embeds` do not say .* pass `sentence_mask`"):
             model(**embedded)
-        decoder_ids = model.shift_labels(batch["labels"])
+        decoder_ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
         decoder_mask = is_sentence_token(decoder_ids, model.config)
         embedded |= {"sentence_mask": sentence_mask, "decoder_inputs_embeds": model.shared(decoder_ids)}
         torch.testing.assert_close(model(**embedded, decoder_sentence_mask=decoder_mask).logits, expected)
@@ -349,7 +349,7 @@ class GivenStatesTest(parameterized.TestCase):
     def test_decoder_embeddings_without_a_sentence_mask_are_refused(self, switch):
         other = ({"hierarchical_decoder_mask", "hierarchical_cross_mask"} - {switch}).pop()
         model, batch = tiny_model(**{other: False}), random_batch(6)
-        decoder_inputs_embeds = model.shared(model.shift_labels(batch["labels"]))
+        decoder_inputs_embeds = model.shared(model.prepare_decoder_input_ids_from_labels(batch["labels"]))
         with self.assertRaisesRegex(ValueError, "`decoder_inputs_embeds` do not .* pass `decoder_sentence_mask`"):
             model(**batch, decoder_inputs_embeds=decoder_inputs_embeds)
 
@@ -370,7 +370,11 @@ class GivenStatesTest(parameterized.TestCase):
     @parameterized.parameters("sentence_mask", "decoder_sentence_mask")
     def test_a_sentence_mask_may_be_given_beside_ids(self, name):
         model, batch = tiny_model(), random_batch(6)
-        ids = batch["input_ids"] if name == "sentence_mask" else model.shift_labels(batch["labels"])
+        ids = (
+            batch["input_ids"]
+            if name == "sentence_mask"
+            else model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        )
         mask = is_sentence_token(ids, model.config)
         torch.testing.assert_close(model(**batch, **{name: mask}).logits, model(**batch).logits)
         if name == "sentence_mask":
@@ -382,7 +386,7 @@ class GivenStatesTest(parameterized.TestCase):
         expected = model(**batch).logits
         embeddings = {
             "inputs_embeds": model.shared(batch.pop("input_ids")),
-            "decoder_inputs_embeds": model.shared(model.shift_labels(batch["labels"])),
+            "decoder_inputs_embeds": model.shared(model.prepare_decoder_input_ids_from_labels(batch["labels"])),
         }
         torch.testing.assert_close(model(**batch, **embeddings).logits, expected)
 
@@ -500,7 +504,7 @@ class SignatureTest(parameterized.TestCase):
     @parameterized.parameters("depth", "t5")
     def test_arguments_may_be_given_by_position(self, kind):
         model, batch = model_of(kind), random_batch(6)
-        decoder_ids = model.shift_labels(batch["labels"])
+        decoder_ids = model.prepare_decoder_input_ids_from_labels(batch["labels"])
         encoder_outputs = model.encoder(batch["input_ids"], batch["attention_mask"])
         outputs = model(
             None, batch["attention_mask"], decoder_ids, None, encoder_outputs, None, None, None, batch["labels"]
@@ -552,7 +556,7 @@ class LossTest(parameterized.TestCase):
         for wrong in (weights.t(), weights.flatten(), weights[:, :1], weights[0], weights[..., None]):
             with self.assertRaisesRegex(ValueError, r"`loss_weights` must have .* \(3, 9\), got the shape"):
                 model(**batch, loss_weights=wrong)
-        batch["decoder_input_ids"] = model.shift_labels(labels)
+        batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
         for wrong in (labels[:, :-1], labels[:2], labels.t(), labels.flatten(), labels[..., None]):
             with self.assertRaisesRegex(ValueError, r"`labels` must have .* \(3, 9\), got the shape"):
                 model(**{**batch, "labels": wrong})
@@ -583,7 +587,7 @@ class LossTest(parameterized.TestCase):
         model, batch = model_of(kind), random_batch(12)
         self.assertIsNone(model(**batch).cache)
         self.assertIsNotNone(model(**batch, use_cache=True).cache)
-        decoder_ids = model.shift_labels(batch.pop("labels"))
+        decoder_ids = model.prepare_decoder_input_ids_from_labels(batch.pop("labels"))
         outputs = model(**batch, decoder_input_ids=decoder_ids)
         self.assertIsNotNone(outputs.cache)
         self.assertIsNone(outputs.loss)
@@ -799,7 +803,7 @@ class EmbeddingTest(parameterized.TestCase):
     def test_t5_without_a_start_token_in_its_configuration_starts_with_padding(self):
         config = T5Config(**{name: value for name, value in SIZE.items() if name != "decoder_start_token_id"})
         model = tiny_model(config, model_class=T5ForConditionalGeneration)
-        self.assertEqual(model.shift_labels(torch.tensor([[5, 6]])).tolist(), [[0, 5]])
+        self.assertEqual(model.prepare_decoder_input_ids_from_labels(torch.tensor([[5, 6]])).tolist(), [[0, 5]])
         self.assertEqual(model.generate(torch.tensor([[5, 6]]), max_new_tokens=1)[0, 0].item(), 0)
 
 

@@ -13,7 +13,6 @@ from transformers import TrainerCallback
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective
 from hf_depth.kernels import linear_cross_entropy
-from hf_depth.models import modeling_depth
 from tiny_training import TrainingTestCase, tiny_model, trainer
 
 # What a CPU must know before it goes on: numbers of a device (`item`, `bool`), and shapes that depend on them.
@@ -143,7 +142,6 @@ class NoWaitingTest(TrainingTestCase):
             prepare(one_trainer)
 
         # What is looked at on a CPU only.
-        self.enterContext(mock.patch.object(modeling_depth, "check_segment_ids"))
         self.enterContext(mock.patch.object(linear_cross_entropy, "_scaled", torch.mul))
         leave = functools.partial(mode.__exit__, None, None, None)
         return run_between_logs(self.folder, kind, mode.__enter__, leave, prepare_all, **arguments)

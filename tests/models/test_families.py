@@ -1,0 +1,297 @@
+"""DEPTH over the encoder-decoders of transformers other than T5: the laws that hold for each of them."""
+
+import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from absl.testing import parameterized
+from datasets import Dataset
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING as STOCK
+
+from helpers import SENTENCES, tiny_tokenizer
+from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments, load_model
+from hf_depth.data.tokenization import check_sentence_tokens, sentence_fields
+from hf_depth.models.configuration_depth import DEPTH_CONFIGS, FAMILIES
+from hf_depth.models.modeling_depth import DepthMixin
+from hf_depth.training.optimizers import muon_groups
+from tiny_models import DEPTH_FAMILIES, family_fields, tiny_depth
+
+TOKENIZER = tiny_tokenizer(sentence_tokens=True)
+IDS = torch.tensor([[46, 40, 5, 6, 7, 43, 8, 9, 10, 41, 11, 1], [46, 42, 15, 16, 17, 44, 20, 21, 1, 0, 0, 0]])
+TARGET = torch.tensor([[2, 40, 5, 6, 41, 7, 8], [2, 42, 9, 10, 44, 11, 12]])
+BATCH = {
+    "input_ids": IDS,
+    "attention_mask": (IDS != 0).long(),
+    "labels": torch.tensor([[40, 5, 6, 41, 7, 8, 1], [42, 9, 10, 44, 1, -100, -100]]),
+}
+SOURCE = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
+
+
+def implementations(family):
+    return ("eager", "sdpa") if STOCK[AutoConfig.for_model(family).__class__]._supports_sdpa else ("eager",)
+
+
+def plain_model(family, vocab_size):
+    """A random model of transformers."""
+    fields = {**family_fields(family), "vocab_size": vocab_size}
+    config = AutoConfig.for_model(family, **fields)
+    for part in (getattr(config, "encoder", config), getattr(config, "decoder", config)):
+        getattr(part, "text_config", part).vocab_size = vocab_size
+    return STOCK[type(config)](config)
+
+
+def plain_config(family, model):
+    """The configuration of the model that a DEPTH is made of."""
+    fields = {name: value for name, value in model.config.to_dict().items() if name != "model_type"}
+    return AutoConfig.for_model(family, **fields)
+
+
+EACH = [(family, implementation) for family in FAMILIES for implementation in implementations(family)]
+
+
+class FamilyTest(parameterized.TestCase):
+    def changed(self, model, batch, name, place):
+        """Which outputs change, and how much, if the first example has another token at a place."""
+        with torch.no_grad():
+            before = model(**batch)
+            ids = batch[name].clone()
+            ids[0, place] = 30
+            after = model(**{**batch, name: ids})
+        field = "encoder_last_hidden_state" if name == "input_ids" else "logits"
+        return (after[field] - before[field]).abs().amax(-1)[0]
+
+    @parameterized.parameters(*EACH)
+    def test_a_sentence_token_sees_its_sentence_and_earlier_sentence_tokens(self, family, implementation):
+        model = tiny_depth(family, implementation, layers=1)
+        batch = {**SOURCE, "decoder_input_ids": TARGET, "use_cache": False}
+        # A word of the second sentence (7 to 9); T5Gemma has a sliding window of 6, which is half on each side.
+        encoder = self.changed(model, batch, "input_ids", 7)
+        self.assertLess(encoder[[1, 9]].max(), 1e-6)  # sentence tokens of other sentences
+        self.assertGreater(encoder[[5, 6, 8]].min(), 1e-5)
+        # A word of the first sentence: sentence token 41 (place 4) does not see it, those behind it do.
+        decoder = self.changed(model, batch, "decoder_input_ids", 2)
+        self.assertLess(decoder[[0, 1, 4]].max(), 1e-6)
+        self.assertGreater(decoder[[2, 3, 5]].min(), 1e-6)
+        with torch.no_grad():
+            states = model.get_encoder()(**SOURCE)
+            other = states.last_hidden_state.clone()
+            other[0, 6] += 1  # a word's state
+            logits = [
+                model(
+                    encoder_outputs=(each,), sentence_mask=states.sentence_mask, **{**batch, "input_ids": None}
+                ).logits
+                for each in (states.last_hidden_state, other)
+            ]
+        cross = (logits[1] - logits[0]).abs().amax(-1)[0]
+        self.assertLess(cross[[1, 4]].max(), 1e-6)
+        self.assertGreater(cross[[0, 2, 3, 5]].min(), 1e-6)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_without_sentence_tokens_it_is_the_plain_model(self, family):
+        model = tiny_depth(family)
+        config = plain_config(family, model)
+        plain = STOCK[type(config)]._from_config(config, attn_implementation=model.config._attn_implementation).eval()
+        plain.load_state_dict(model.state_dict())
+        inputs = {
+            "input_ids": IDS.where(IDS < 40, 30),
+            "attention_mask": BATCH["attention_mask"],
+            "decoder_input_ids": TARGET.where(TARGET < 40, 30),
+        }
+        with torch.no_grad():
+            torch.testing.assert_close(model(**inputs).logits, plain(**inputs).logits)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_the_loss_is_the_mean_over_labels_and_every_parameter_gets_a_gradient(self, family):
+        model = tiny_depth(family).train()
+        outputs = model(**BATCH)
+        self.assertIsNone(outputs.logits)
+        logits = model(**BATCH, skip_logits=False).logits
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), BATCH["labels"].flatten())
+        torch.testing.assert_close(outputs.loss, expected)
+        torch.testing.assert_close(outputs.token_losses.sum() / 12, expected)
+        torch.testing.assert_close(model(**BATCH, num_items_in_batch=24).loss, expected / 2)
+        weights = torch.rand(BATCH["labels"].shape)
+        weighted = model(**BATCH, loss_weights=weights)
+        torch.testing.assert_close(weighted.loss, (weights * outputs.token_losses).sum())
+        loss, *_ = model(**BATCH, return_dict=False)
+        torch.testing.assert_close(loss, expected)
+        model.zero_grad()
+        outputs.loss.backward()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and "vision" not in name and "multi_modal" not in name and "eoi" not in name:
+                self.assertIsNotNone(parameter.grad, name)
+                if "k_proj.bias" not in name:  # which a softmax does not see
+                    self.assertGreater(parameter.grad.abs().max(), 0, name)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_it_overfits_eight_examples(self, family):
+        model = tiny_depth(family).train()
+        generator = torch.Generator().manual_seed(0)
+        source = torch.randint(3, 40, (8, 10), generator=generator)
+        source[:, 0], source[:, 1], source[:, 5] = 46, 41, 40
+        labels = torch.cat([source[:, 5:], source[:, 1:5]], dim=1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(80):
+            optimizer.zero_grad()
+            loss = model(input_ids=source, labels=labels).loss
+            loss.backward()
+            optimizer.step()
+        self.assertLess(loss, 0.5)
+
+    @parameterized.parameters(*EACH)
+    def test_generation_is_a_loop_by_hand(self, family, implementation):
+        model = tiny_depth(family, implementation)
+        start = model.config.decoder_start_token_id
+        by_hand, done = torch.full((2, 1), start), torch.zeros(2, dtype=torch.bool)
+        with torch.no_grad():
+            for _ in range(12):
+                logits = model(**SOURCE, decoder_input_ids=by_hand, use_cache=False).logits[:, -1]
+                new = torch.where(done, 0, logits.argmax(-1))
+                done |= new == 1
+                by_hand = torch.cat([by_hand, new[:, None]], dim=1)
+        settings = {**SOURCE, "max_new_tokens": 12, "do_sample": False}
+        greedy = model.generate(**settings)
+        self.assertEqual(greedy.tolist(), by_hand[:, : greedy.shape[1]].tolist())
+        beams = [model.generate(**settings, num_beams=3, use_cache=use_cache).tolist() for use_cache in (True, False)]
+        self.assertEqual(*beams)
+        if family != "t5gemma":  # which has no static cache in transformers 5.24
+            self.assertEqual(model.generate(**settings, cache_implementation="static").tolist(), greedy.tolist())
+
+    @parameterized.parameters(*EACH)
+    def test_packed_rows_are_separate_rows(self, family, implementation):
+        model = tiny_depth(family, implementation)
+        lengths, targets = (12, 9), (7, 5)
+        packed = {
+            "input_ids": torch.cat([IDS[0], IDS[1, :9]])[None],
+            "labels": torch.cat([BATCH["labels"][0], BATCH["labels"][1, :5]])[None],
+            "encoder_segment_ids": torch.tensor([[1] * lengths[0] + [2] * lengths[1]]),
+            "decoder_segment_ids": torch.tensor([[1] * targets[0] + [2] * targets[1]]),
+        }
+        with torch.no_grad():
+            separate, together = model(**BATCH).token_losses, model(**packed).token_losses
+            torch.testing.assert_close(model(**BATCH).token_losses, separate)  # positions are as before
+        torch.testing.assert_close(together[0], torch.cat([separate[0], separate[1, :5]]), rtol=1e-4, atol=1e-5)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_it_is_saved_and_loaded_as_depth(self, family):
+        model = tiny_depth(family)
+        with TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            files = sorted(path.name for path in Path(folder).glob("*.py"))
+            again, info = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+        self.assertEqual(files, ["configuration_depth.py", "modeling_depth.py"])
+        self.assertIs(type(again), type(model))
+        self.assertIsInstance(again, DepthMixin)
+        self.assertEqual(again.config.model_type, f"depth_{family}")
+        self.assertEmpty([*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]])
+        again.set_attn_implementation(model.config._attn_implementation)
+        with torch.no_grad():
+            torch.testing.assert_close(again.eval()(**BATCH).logits, model(**BATCH).logits, rtol=0, atol=0)
+
+    @parameterized.parameters(*FAMILIES)
+    def test_a_plain_checkpoint_is_read(self, family):
+        model = tiny_depth(family)
+        config = plain_config(family, model)
+        plain = STOCK[type(config)](config)
+        ids = {"first_sentence_token_id": 40, "num_sentence_tokens": 6, "eosen_token_id": 46}
+        with TemporaryDirectory() as folder:
+            plain.save_pretrained(folder)
+            loaded, info = type(model).from_pretrained(folder, **ids, output_loading_info=True)
+            others = DEPTH_CONFIGS["t5"] if family == "bart" else DEPTH_CONFIGS["bart"]
+            with self.assertRaisesRegex(ValueError, f"that of a '{family}'; a '{others.model_type}' model can be"):
+                others.from_pretrained(folder)
+        self.assertEmpty([*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]])
+        torch.testing.assert_close(loaded.state_dict(), plain.state_dict(), rtol=0, atol=0)
+        self.assertEqual(set(DEPTH_FAMILIES), set(FAMILIES))
+
+    @parameterized.parameters(*FAMILIES)
+    def test_load_model_makes_depth_of_a_plain_checkpoint_with_the_ids_and_rows_of_the_tokenizer(self, family):
+        plain = plain_model(family, 512)
+        with TemporaryDirectory() as folder:
+            plain.save_pretrained(folder)
+            model = load_model(folder, TOKENIZER, model_type="depth")
+            model.save_pretrained(folder)
+            again = load_model(folder, TOKENIZER)
+            back = load_model(folder, TOKENIZER, model_type="t5")
+        self.assertEqual(type(model).__name__, f"Depth{FAMILIES[family]}ForConditionalGeneration")
+        self.assertIs(type(again), type(model))
+        self.assertIs(type(back), type(plain))
+        fields = sentence_fields(TOKENIZER)
+        self.assertEqual({name: getattr(model.config, name) for name in fields}, fields)
+        check_sentence_tokens(again, TOKENIZER)
+        self.assertEqual(model.config.vocab_size, 640)
+        self.assertLen(again.get_output_embeddings().weight, 640)
+        torch.testing.assert_close(again.state_dict(), model.state_dict(), rtol=0, atol=0)
+        torch.testing.assert_close(back.state_dict(), model.state_dict(), rtol=0, atol=0)
+        for name, value in plain.named_parameters():
+            torch.testing.assert_close(model.get_parameter(name)[: len(value)], value, rtol=0, atol=0)
+        start = plain.config.decoder_start_token_id
+        self.assertEqual(
+            (model.config.decoder_start_token_id, model.generation_config.decoder_start_token_id), (start,) * 2
+        )
+        ids = model.encode_sentences(TOKENIZER, ["Call me Ishmael.", "There is nothing surprising in this!"])
+        self.assertGreater(model.get_encoder()(ids).sentence_mask.sum(), 1)
+        self.assertTrue(model(input_ids=ids, labels=ids).loss.isfinite())
+
+    @parameterized.parameters(*FAMILIES)
+    def test_muon_finds_the_matrices_of_its_layers(self, family):
+        model = tiny_depth(family)
+        groups = muon_groups(model, [], 0.0)
+        found = {id(parameter) for group in groups if group["use_muon"] for parameter in group["params"]}
+        names = {name for name, parameter in model.named_parameters() if id(parameter) in found}
+        self.assertLen(
+            [name for name in names if "q_proj" in name and "vision" not in name], 4 if family == "t5gemma2" else 6
+        )
+        self.assertFalse([name for name in names if "embed" in name or "norm" in name or "lm_head" in name])
+
+    @parameterized.parameters("bart", "t5gemma")
+    def test_the_trainer_trains_it(self, family):
+        objective = DepthObjective(TOKENIZER, max_source_length=48, max_target_length=60, min_sentences=2)
+        texts = [" ".join(SENTENCES[start : start + 4]) for start in range(8)]
+        data = objective.prepare(Dataset.from_dict({"text": texts}))
+        model = load_model(plain_model(family, 512).config, TOKENIZER, model_type="depth")
+        with TemporaryDirectory() as folder:
+            args = DepthTrainingArguments(
+                output_dir=folder, max_steps=20, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+                learning_rate=1e-2,
+                optim="adamw_torch",
+                warmup_steps=0, logging_steps=1, predict_with_generate=True, sentence_loss_coefficient=0.5,
+                eval_strategy="steps", eval_steps=20, generation_max_length=8, report_to=[], use_cpu=True,
+            )  # fmt: skip
+            trainer = DepthTrainer(
+                model=model,
+                args=args,
+                train_dataset=data,
+                eval_dataset=data.select(range(2)),
+                data_collator=objective.collator(model=model),
+                processing_class=TOKENIZER,
+            )
+            trainer.train()
+            again = AutoModelForSeq2SeqLM.from_pretrained(Path(folder, "checkpoint-20"))
+        losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+        self.assertLess(losses[-1], losses[0])
+        self.assertTrue(
+            any("eval_sentence_loss" in log for log in trainer.state.log_history), trainer.state.log_history
+        )
+        self.assertIs(type(again), type(model))
+
+    def test_a_configuration_of_a_family_gives_a_model_from_scratch(self):
+        config = AutoConfig.for_model("bart", **family_fields("bart"))
+        model = load_model(config, TOKENIZER, model_type="depth", d_model=16)
+        self.assertEqual(
+            (model.config.vocab_size, model.config.d_model, model.config.model_type), (640, 16, "depth_bart")
+        )
+        with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` is 7, but the tokenizer has 20"):
+            load_model(config, TOKENIZER, model_type="depth", num_sentence_tokens=7)
+        with self.assertRaisesRegex(
+            ValueError, "`first_sentence_token_id` of .* is .*, but that of the tokenizer is 500"
+        ):
+            with TemporaryDirectory() as folder:
+                tiny_depth("bart").save_pretrained(folder)
+                load_model(folder, TOKENIZER)
+
+
+if __name__ == "__main__":
+    unittest.main()
