@@ -34,21 +34,9 @@ COMMANDS = {
         "waiting for data, 2 workers",
     ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
-    "evaluation_order": (
-        "--examples 5 --rounds 1 --batch_size 2 --d_model 16 --d_kv 8 --num_layers 1 --num_heads 2 "
-        "--generate_tokens 2",
-        "| generation |",
-    ),
-    "label_scoring": ("--examples 4 --rounds 1 --d_model 16 --num_layers 1", "ratio"),
-    "optimizers": ("--d_model 16 --d_ff 32 --num_layers 1 --vocab_size 64 --steps 2", "adamw_scale"),
     "packing": (
         "--max_source_length 128 --batch_size 2 --steps 1 --warmup_steps 0 --d_model 16 --d_kv 8 --d_ff 32",
         "real tokens per CPU second",
-    ),
-    "precision": (
-        "--seeds 1 --steps 1 --eval_samples 4 --vocab_size 300 --d_model 16 --d_kv 8 --d_ff 32 "
-        "--num_layers 1 --num_heads 2",
-        "| bfloat16, residual stream too |",
     ),
     "process_exits": ("--starts 1 --steps 1", "clean exits: 1 / 1"),
     "run_cost": ("--size small --examples_per_second 100", "| FLOPs of the run |"),
