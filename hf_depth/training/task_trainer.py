@@ -342,11 +342,13 @@ class TaskTrainer(DepthTrainer):
 
     def _task_predictions(self, dataset: TaskDataset, outputs: np.ndarray, index: np.ndarray) -> TaskPredictions:
         """What came out of the loop, in the order of the examples."""
-        if not np.array_equal(index, np.arange(len(dataset))):
+        order = np.argsort(index)  # they come as they were read, the longest first
+        if not np.array_equal(index[order], np.arange(len(dataset))):
             raise AssertionError(
                 f"The {len(dataset)} examples of {dataset.spec.name!r} ({dataset.split}) came back as {len(index)}, "
                 "not each of them once: the processes disagree about the data."
             )
+        outputs = outputs[order]
         if self._scores_labels():
             check_finite_scores(outputs)
             # The keys of `labels` are the classes.
