@@ -167,6 +167,8 @@ class AnnotationsTest(parameterized.TestCase):
     @parameterized.named_parameters((path.relative_to(PACKAGE).as_posix(), path) for path in MODULES)
     def test_public_functions_are_annotated(self, path):
         for name, node in functions(path):
+            if node.name.startswith("on_"):  # of callbacks, with the arguments of transformers' `TrainerCallback`
+                continue
             arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
             for argument in arguments:
                 with self.subTest(f"{name}: {argument.arg}"):
