@@ -28,7 +28,7 @@ SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKER
 )
 CORPUS_RANGES = SHARED_RANGES | {
     "validation_split_percentage": Range(least=0, below=100),
-    "mixture_temperature": AT_LEAST_ONE,
+    "mixture_temperature": Range(above=0),
     "shuffle_buffer_size": AT_LEAST_ONE,
     "shard_megabytes": AT_LEAST_ONE,
 }
