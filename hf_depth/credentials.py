@@ -1,4 +1,4 @@
-"""What must not be printed, logged or published: passwords and tokens in addresses, paths of this machine."""
+"""Removing passwords, tokens and local paths from what is printed, logged or published."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ from pathlib import Path
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-# Of an address: what stands before the last `@` of the host, and the query (`?token=…`).
+# User and password of an address, which stand before the last `@` of the host.
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/]+(?=@)")
 _SECRET_FLAG = re.compile(r"--[\w-]*(?:token|key|password|secret)", re.IGNORECASE)
 _HUB_TOKEN = re.compile(r"\bhf_\w{20,}")
@@ -17,7 +17,7 @@ _QUERY = re.compile(r"(://[^\s?'\"`]*\?)[^\s'\"`]+")
 
 def without_credentials(text: str) -> str:
     """
-    A text whose addresses have `***` instead of a user and a password, and instead of their query.
+    Return a text with `***` for users, passwords and queries in addresses.
 
     >>> without_credentials("cannot read https://me:secret@example.org/texts.jsonl?token=secret")
     'cannot read https://***@example.org/texts.jsonl?***'
@@ -26,7 +26,7 @@ def without_credentials(text: str) -> str:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name is one of a repository on the Hub, and of no folder here."""
+    """Return whether a name can be a repository on the Hub and is no local file or folder."""
     try:
         validate_repo_id(name)
     except HFValidationError:
@@ -35,19 +35,19 @@ def is_hub_name(name: str) -> bool:
 
 
 def told_name(name: str | None) -> str | None:
-    """A name on the Hub, or the last part of a path: what may be published."""
+    """Return a name that may be published: a name on the Hub as it is, or the last part of a path."""
     return name if not name or is_hub_name(name) else Path(name).resolve().name
 
 
 def told_command(arguments: Sequence[str]) -> str | None:
     """
-    The command of a script as it may be published: without secrets, and of a file, folder or address its name alone.
+    Return the command of a script without secrets, and with files, folders and addresses cut to their names.
 
     Args:
         arguments: such as `sys.argv`.
 
     Returns:
-        `None` if it is no script that was run, but a notebook, a test, ….
+        The command; `None` if no script was run, but a notebook or a test.
 
     >>> told_command(["/data/train.py", "--train_file=/data/novels.txt", "--base", "google/t5-v1_1-base"])
     'python train.py --train_file=novels.txt --base google/t5-v1_1-base'
@@ -58,7 +58,7 @@ def told_command(arguments: Sequence[str]) -> str | None:
     told, is_secret = ["python", shlex.quote(Path(script).name)], False
     for argument in others:
         flag, equals, value = re.fullmatch(r"(--[\w-]+)?(=?)(.*)", argument, re.DOTALL).groups("")
-        if flag:  # otherwise a value of the flag before
+        if flag:  # otherwise the argument is a value of the flag before
             is_secret = _SECRET_FLAG.fullmatch(flag) is not None
         if is_secret and value:
             told.append(f"{flag}{equals}***")
@@ -71,6 +71,8 @@ def told_command(arguments: Sequence[str]) -> str | None:
 
 def _last_part(path: str) -> str:
     """
+    Return the last part of a path or an address.
+
     >>> _last_part("/data/texts/"), _last_part("https://me:secret@example.org/novels.txt?key=1")
     ('texts', 'novels.txt')
     """

@@ -1,5 +1,5 @@
 """
-Files that stand on a disk as a whole: texts that replace others at once, manifests of folders, what a full disk is.
+Replacing files at once, manifests of folders, and errors of full disks.
 
 A manifest (`manifest.json`) lists the files of a folder with their sizes and SHA-256. Folders of shards and
 checkpoints have one.
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST_FILE = "manifest.json"
-# What is not finished stands in there. Neither the `checkpoint-*` of `Trainer` nor its uploads (all but `_*`) find it.
+# The folder for unfinished files. The Trainer does not take it for a checkpoint, and uploads leave out `_*`.
 UNFINISHED_FOLDER = "_unfinished"
-FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))  # numbers of system errors
-PROBE_SIZE = 1 << 20  # bytes that a disk which is not full takes
+FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+PROBE_SIZE = 1 << 20  # bytes to write, to see whether a disk has room
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file that is there as a whole, as it was before or as it is now, whenever the process ends."""
-    # A name that uploads to the Hub leave out, and that no other process takes at the same time.
+    """Replace a text file at once. If the process is killed, the file has its old or its new content."""
+    # Uploads to the Hub leave out `_*`, and no other process uses this name.
     aside = path.with_name(f"_{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         with aside.open("w", encoding="utf-8") as file:
@@ -40,8 +40,8 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder written to the disk."""
-    with contextlib.suppress(OSError):  # not every file system can
+    """Flush the names of the files in a folder to the disk."""
+    with contextlib.suppress(OSError):  # not every file system supports this
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -53,18 +53,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def list_files(folder: str | os.PathLike) -> list[str]:
-    """The files in a folder and below it, but no manifest, as sorted relative paths with `/`."""
+    """Return the files in a folder and its subfolders, without manifests, as sorted relative paths with `/`."""
     paths = (path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
     return sorted(path for path in paths if path != MANIFEST_FILE)
 
 
 def file_entry(path: Path, sync: bool = False) -> dict[str, Any]:
     """
-    Size and SHA-256 of a file, as a manifest holds them.
+    Return the size and SHA-256 of a file, as a manifest holds them.
 
     Args:
-        path: of the file.
-        sync: whether to have it written to the disk as well.
+        path: the file.
+        sync: flush the file to the disk as well.
     """
     with path.open("rb+" if sync else "rb") as file:
         if sync:
@@ -75,12 +75,12 @@ def file_entry(path: Path, sync: bool = False) -> dict[str, Any]:
 
 def file_entries(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
     """
-    [`file_entry`] of several files, by several threads.
+    Return [`file_entry`] for several files, computed by several threads.
 
     Args:
-        folder: that the paths are relative to.
-        paths: of the files.
-        sync: whether to have them written to the disk as well.
+        folder: the folder of the files.
+        paths: the paths of the files, relative to the folder.
+        sync: flush the files to the disk as well.
     """
     paths = list(paths)
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
@@ -95,10 +95,10 @@ def write_manifest(
     Write the manifest of a folder.
 
     Args:
-        folder: gets `manifest.json`.
-        files: see [`file_entries`].
-        sync: whether to have it and the names in the folder written to the disk.
-        more: other fields, such as the step.
+        folder: the folder.
+        files: its files, see [`file_entries`].
+        sync: flush the manifest and the names in the folder to the disk.
+        more: other fields, such as the training step.
     """
     text = json.dumps({**more, "files": dict(sorted(files.items()))}, indent=2)
     if not sync:
@@ -111,10 +111,10 @@ def write_manifest(
 
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
     """
-    The manifest of a folder, `None` if it has none.
+    Return the manifest of a folder; `None` if it has none.
 
     Raises:
-        `ValueError`: if it cannot be read.
+        `ValueError`: if the manifest cannot be read.
     """
     path = Path(folder, MANIFEST_FILE)
     if not path.is_file():
@@ -131,12 +131,12 @@ def damaged_file(
     folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], check_hashes: bool = True
 ) -> str | None:
     """
-    Which file of a manifest is missing or has changed, and how; `None` if none has.
+    Return which file is missing or has changed, and how; `None` if all files are as the manifest says.
 
     Args:
-        folder: that the names of the files are relative to.
-        files: of the manifest. Those without a hash are compared by their sizes.
-        check_hashes: read the files to their ends; otherwise only their sizes are compared.
+        folder: the folder of the files.
+        files: the files in the manifest. A file without a hash is compared by its size.
+        check_hashes: compare hashes, too. Otherwise only sizes are compared.
     """
     for name, entry in files.items():
         path = Path(folder, name)
@@ -156,11 +156,11 @@ def damaged_file(
 
 def is_full_disk(error: BaseException, folder: str | os.PathLike | None = None) -> bool:
     """
-    Whether writing failed for want of space.
+    Return whether writing failed because the disk is full.
 
     Args:
-        error: of the system, of safetensors, which quotes that, or of torch, whose errors do not tell their reason.
-        folder: that was written to. After an error of torch it is tried whether a file can be written there.
+        error: an error of the system, of safetensors or of torch.
+        folder: the folder that was written to. As torch gives no reason, a small file is written there to see.
     """
     if isinstance(error, OSError) and error.errno in FULL_DISK:
         return True
@@ -171,7 +171,7 @@ def is_full_disk(error: BaseException, folder: str | os.PathLike | None = None) 
 
 
 def _has_room(folder: str | os.PathLike) -> bool:
-    """Whether a small file can be written to a folder. (The free space of the disk does not tell of a quota.)"""
+    """Return whether a small file can be written to a folder. The free space of a disk would not show a quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_SIZE))
@@ -183,7 +183,7 @@ def _has_room(folder: str | os.PathLike) -> bool:
 
 
 def full_disk_error(folder: str | os.PathLike, problem: str, advice: str) -> OSError:
-    """The error of one line that tells of a full disk: what could not be written, and what to do."""
+    """Return an error of one line about a full disk: what could not be written, and what to do."""
     free = shutil.disk_usage(folder).free
     return OSError(f"The disk of {folder} is full ({free / 1e6:,.1f} MB free): {problem}. {advice}")
 
@@ -191,15 +191,15 @@ def full_disk_error(folder: str | os.PathLike, problem: str, advice: str) -> OSE
 @contextlib.contextmanager
 def one_error_for_a_full_disk(output_dir: str | os.PathLike) -> Iterator[None]:
     """
-    For what a run writes beside its models (metrics, predictions, plots): what is missing is written by the next run.
+    Replace errors of a full disk while a run writes its results, such as metrics, predictions and plots.
 
     Raises:
-        `OSError`: in one line, in the place of that of the system.
+        `OSError`: in one line, if the disk is full.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL_DISK:  # the error of a checkpoint, which has no number, says what to do
+        if error.errno not in FULL_DISK:  # errors of checkpoints have no number and say what to do
             raise
-        advice = "Make room, and run the same command again: it goes on from its last checkpoint."
+        advice = "Make room, and run the same command again: it continues from its last checkpoint."
         raise full_disk_error(output_dir, f"results could not be written ({error})", advice) from None

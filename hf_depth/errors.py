@@ -1,14 +1,13 @@
 """
-Which error is a mistake of the user: the scripts print it as one message; any other error keeps its traceback.
+Telling mistakes of the user from defects. Scripts print a mistake as one message; a defect keeps its traceback.
 
 A mistake is
 
-- what a `raise` statement of this package refuses, in a worker process, too, unless the class of the error is one
-  for programmers: whoever finds bad input raises a `ValueError` that names it and says what to do, and an
-  `AssertionError` for what only a defect can cause;
-- what is wrong outside of the program: a file, a name on the Hub, a package that is missing, memory of a device.
+- an error that a `raise` statement of this package raises, also in a worker process. Bad input gets a `ValueError`
+  that names it and says what to do. An `AssertionError` and its like are defects;
+- an error from outside: a file, a name on the Hub, a missing package, memory of a device.
 
-So an error of Python or of a library that our code runs into (`int("x")`, shapes that do not fit) is a defect.
+Any other error of Python or of a library (`int("x")`, shapes that do not fit) is a defect.
 """
 
 import dis
@@ -21,14 +20,14 @@ PACKAGE = Path(__file__).resolve().parent
 
 def user_message(error: Exception) -> str | None:
     """
-    What to tell the user about an error; `None` for a defect, whose traceback is to be shown.
+    Return the message for the user about an error; `None` for a defect, whose traceback should be shown.
 
     >>> user_message(KeyError("input_ids")) is None
     True
     >>> user_message(FileNotFoundError("there is no file 'texts.txt'"))
     "there is no file 'texts.txt'"
     """
-    if type(error).__name__ == "OutOfMemoryError":  # of torch, which is not imported for it
+    if type(error).__name__ == "OutOfMemoryError":  # an error of torch, which is slow to import
         return (
             f"{error}\nUse a smaller `--per_device_train_batch_size` with more `--gradient_accumulation_steps`, "
             "`--gradient_checkpointing`, or shorter sequences."
@@ -40,19 +39,19 @@ def user_message(error: Exception) -> str | None:
     if isinstance(error, FOR_PROGRAMMERS):
         return None
     if _is_raised_here(error) or isinstance(error, ValueError) and _is_of_worker(error):
-        # A worker of a `DataLoader` tells its traceback in the message.
+        # The message of a `DataLoader` worker includes its traceback.
         return str(error).rpartition(f"\n{type(error).__name__}: ")[2].strip()
     return None
 
 
 def is_lost_connection(error: Exception) -> bool:
-    """Whether another process of the run has ended: that one says why."""
+    """Return whether an error means that another process of the run has ended. That process prints the reason."""
     names = [kind.__name__ for kind in type(error).__mro__]
     return isinstance(error, LOST_CONNECTIONS) or "DistError" in names or "gloo" in str(error)
 
 
 def _is_raised_here(error: Exception) -> bool:
-    """Whether a `raise` statement of this package raised an error, and not Python at one of its other statements."""
+    """Return whether a `raise` statement of this package raised the error."""
     trace = error.__traceback__
     if trace is None:
         return False
@@ -63,5 +62,5 @@ def _is_raised_here(error: Exception) -> bool:
 
 
 def _is_of_worker(error: Exception) -> bool:
-    """Whether an error comes from a process that reads rows, of `datasets` or of a `DataLoader`."""
+    """Return whether an error comes from a worker process of `datasets` or of a `DataLoader`."""
     return hasattr(error.__cause__, "tb") or "\nOriginal Traceback" in str(error)

@@ -1,4 +1,4 @@
-"""Ranges of numbers: a table of arguments is checked in one place, with one kind of message."""
+"""Ranges of numbers, and a check of arguments against them."""
 
 import math
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from typing import Any
 @dataclass(frozen=True)
 class Range:
     """
-    The finite numbers that an argument may have.
+    A range of finite numbers that an argument may have.
 
     Args:
-        least (`float`, *optional*), above (`float`, *optional*): lower limit, itself allowed or not.
-        most (`float`, *optional*), below (`float`, *optional*): upper limit, itself allowed or not.
+        least, above (`float`, *optional*): the lower limit. `least` itself is allowed, `above` is not.
+        most, below (`float`, *optional*): the upper limit. `most` itself is allowed, `below` is not.
 
     >>> 0.5 in Range(least=0, below=1), float("nan") in Range(least=0)
     (True, False)
@@ -44,21 +44,21 @@ class Range:
 
 NOT_NEGATIVE = Range(least=0)
 AT_LEAST_ONE = Range(least=1)
-# Of processes that one process starts: more of them are a slip of the keyboard, which would fill the memory.
+# The number of worker processes. A higher number is a typing error and would fill the memory.
 WORKERS = Range(least=0, most=1024)
 
 
 def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") -> None:
     """
-    Check attributes that are numbers.
+    Raise `ValueError` if an attribute is outside of its range.
 
     Args:
-        arguments: the object. An attribute that is `None`, or that it does not have, passes.
-        ranges: name of an attribute -> what it may be.
-        prefix: of the names in the message, `--` for flags.
+        arguments: the object with the attributes. A missing attribute or `None` passes.
+        ranges: the name of an attribute -> its range.
+        prefix: put before names in the message, such as `--` for flags.
 
     Raises:
-        `ValueError`: naming the attribute, its range and its value.
+        `ValueError`: names the attribute, its range and its value.
 
     >>> from types import SimpleNamespace
     >>> check_ranges(SimpleNamespace(learning_rate=-1.0), {"learning_rate": Range(least=0)}, "--")

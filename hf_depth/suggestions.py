@@ -1,4 +1,4 @@
-"""What the error messages of the whole package append: the nearest known names ("did you mean"), lists, remedies."""
+"""Parts of error messages: similar names ("Did you mean …?"), lists of names, advice on YAML."""
 
 import difflib
 from collections.abc import Iterable
@@ -7,17 +7,17 @@ from typing import Any
 
 def near_matches(name: str, names: Iterable[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
     """
-    The known names that resemble a mistyped one.
+    Return the known names that are similar to a mistyped one. Case is ignored.
 
     Args:
         name (`str`): the mistyped name.
-        names (`Iterable[str]`): the known names. Case does not count in the comparison.
-        count (`int`, *optional*, defaults to 3): return at most so many.
-        cutoff (`float`, *optional*, defaults to 0.6): least similarity, between 0 and 1, as
-            `difflib.get_close_matches` measures it.
+        names (`Iterable[str]`): the known names.
+        count (`int`, *optional*, defaults to 3): the maximum number of names to return.
+        cutoff (`float`, *optional*, defaults to 0.6):
+            The least similarity between 0 and 1, see `difflib.get_close_matches`.
 
     Returns:
-        `list[str]`: the nearest first.
+        `list[str]`: the most similar name first.
 
     >>> near_matches("Lerning_rate", ["learning_rate", "max_steps"])
     ['learning_rate']
@@ -29,17 +29,17 @@ def near_matches(name: str, names: Iterable[str], count: int = 3, cutoff: float 
 
 def suggestion(name: str, names: Iterable[str], kind: str | None = None, cutoff: float = 0.6) -> str:
     """
-    The known names nearest to a mistyped one, as a sentence to append to an error message.
+    Return a sentence for an error message that suggests known names for a mistyped one.
 
     Args:
         name (`str`): the mistyped name.
         names (`Iterable[str]`): the known names.
-        kind (`str`, *optional*): what the names are names of, in the plural. If it is given and no name is near, the
-            sentence lists all names.
-        cutoff (`float`, *optional*, defaults to 0.6): least similarity, as in [`near_matches`].
+        kind (`str`, *optional*):
+            A word for the names, in the plural. With it, the sentence lists all names if none is similar.
+        cutoff (`float`, *optional*, defaults to 0.6): the least similarity, see [`near_matches`].
 
     Returns:
-        `str`: a sentence that begins with a space; empty if no name is near and there is no `kind`.
+        `str`: a sentence that begins with a space; empty if no name is similar and there is no `kind`.
 
     >>> suggestion("cols", ["cola", "rte"], "tasks")
     " Did you mean 'cola'?"
@@ -55,7 +55,7 @@ def suggestion(name: str, names: Iterable[str], kind: str | None = None, cutoff:
 
 def quotes_advice(problem: Any) -> str:
     """
-    The remedy for the usual mistake in YAML, to append to what its reader says; empty if it is another one.
+    Return advice on a missing quotation mark in YAML, to append to an error; empty if the error is another one.
 
     >>> quotes_advice("mapping values are not allowed here")
     ': put quotes round a text with a colon'
@@ -65,7 +65,7 @@ def quotes_advice(problem: Any) -> str:
 
 def listed(values: Iterable[Any]) -> str:
     """
-    Values as an enumeration in an error message.
+    Return values as a list in an error message.
 
     >>> listed(["cola", "rte"]), listed([])
     ("'cola', 'rte'", 'none')

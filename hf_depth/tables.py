@@ -6,11 +6,11 @@ from typing import Any
 
 def aligned(rows: Sequence[Sequence[str]], num_text_columns: int = 1) -> str:
     """
-    A table as lines of text: the first columns to the left, numbers to the right.
+    Return a table as lines of text, with text on the left and numbers on the right.
 
     Args:
-        rows (`Sequence[Sequence[str]]`): the cells, those of the head first.
-        num_text_columns (`int`, *optional*, defaults to 1): how many columns hold text.
+        rows (`Sequence[Sequence[str]]`): the rows of cells. The first row is the head.
+        num_text_columns (`int`, *optional*, defaults to 1): how many columns hold text. The others hold numbers.
 
     >>> print(aligned([["", "before"], ["loss", "6.5"], ["accuracy", "0.25"]]))
               before
@@ -28,11 +28,11 @@ def aligned(rows: Sequence[Sequence[str]], num_text_columns: int = 1) -> str:
 
 def markdown_table(rows: Sequence[Sequence[Any]], num_text_columns: int = 1) -> str:
     """
-    A table in Markdown, whatever stands in its cells.
+    Return a table in Markdown. Special characters in its cells are escaped.
 
     Args:
-        rows (`Sequence[Sequence]`): the cells, those of the head first.
-        num_text_columns (`int`, *optional*, defaults to 1): how many columns hold text; the others hold numbers.
+        rows (`Sequence[Sequence]`): the rows of cells. The first row is the head.
+        num_text_columns (`int`, *optional*, defaults to 1): how many columns hold text. The others hold numbers.
 
     >>> print(markdown_table([["", "loss"], ["novels | news", 6.5]]))
     |  | loss |
@@ -46,7 +46,7 @@ def markdown_table(rows: Sequence[Sequence[Any]], num_text_columns: int = 1) -> 
 
 def markdown_tables(values: Mapping[str, Any]) -> str:
     """
-    Named values as tables in Markdown: one of the single values, and one with a row for each mapping.
+    Return named values as tables in Markdown: one table of single values, and one with a row for each mapping.
 
     Args:
         values (`Mapping[str, Any]`): numbers, texts, lists of these, or mappings of them.
@@ -71,7 +71,7 @@ def markdown_tables(values: Mapping[str, Any]) -> str:
 
 def readable(value: Any) -> str:
     """
-    A value as one line for readers.
+    Return a value as one line of text for readers.
 
     >>> readable(12345), readable(1e-4), readable([True, None]), readable("two\\nlines")
     ('12,345', '0.0001', 'yes, none', 'two lines')

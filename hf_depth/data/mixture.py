@@ -1,8 +1,8 @@
 """
-A mixture of corpora to pre-train on: its sources, their weights, and how examples are drawn from them.
+Mixtures of corpora for pre-training: their sources, their weights, and how examples are drawn.
 
-Each source is prepared by itself. [`mix_examples`] takes what came of that, whether it was made of text or read from
-shards: map-style data are interleaved as by `datasets.interleave_datasets`, streams by a [`MixtureStream`].
+Each source is prepared separately. [`mix_examples`] then mixes the examples: map-style data as
+`datasets.interleave_datasets` does, streams by a [`MixtureStream`].
 """
 
 import contextlib
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 RANGES = {"weight": Range(above=0), "temperature": Range(above=0)}
-# An epoch may have so many times the examples of all sources together, and a source so many passes without a warning.
+# An epoch may have at most MOST_REPEATS times the examples of all sources. Above MANY_PASSES, there is a warning.
 MOST_REPEATS, MANY_PASSES = 100, 20
-DRAWS_AT_ONCE = 1000  # from a generator of their own, so that a stream goes on at any place
+DRAWS_AT_ONCE = 1000  # each block of draws has its own generator, so that a stream can be resumed at any place
 
-# Each name is part of the names of metrics: `eval_novels_loss`, `novels/tokens`. (`eval_sentence_loss` would be both
-# the loss of a source `sentence` and a component of that of all sources.)
+# A name is part of names of metrics: `eval_novels_loss`, `novels/tokens`. Names such as `sentence` are refused, as
+# `eval_sentence_loss` is already a component of the loss.
 _NAME = re.compile(r"(?!with_metadata|(.*_)?(sentence|reconstruction|eosen)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
 NO_LENGTHS = (
     "The lengths of streams are not known: give each source of the mixture a `weight`. (Without streaming, the "
@@ -49,21 +49,21 @@ NO_LENGTHS = (
 @dataclass(frozen=True)
 class MixtureSource:
     """
-    One source of a mixture: a data set on the Hub (or a folder), or files, as for [`load_corpus`].
+    A source of a mixture: a data set on the Hub, a folder, or files, as for [`load_corpus`].
 
     Args:
-        name (`str`): what logs and metrics call it: letters, digits, `_`, `-` and `.`.
-        dataset_name, dataset_config_name (`str`, *optional*): of a data set on the Hub, or a folder.
-        split (`str`, *optional*): the split of that data set to train on, or, unless it is streamed, a part of it such
-            as `"train[:10%]"`. Then no other split of it is used, and validation data are held out from this one. By
-            default `train`, with `validation` and `test` where there are such splits.
-        revision (`str`, *optional*): branch, tag or commit of a data set on the Hub, by default the latest commit.
+        name (`str`): its name in logs and metrics: letters, digits, `_`, `-` and `.`.
+        dataset_name, dataset_config_name (`str`, *optional*): a data set on the Hub, or a folder.
+        split (`str`, *optional*): the only split of that data set to use. Validation data is held out from it. Unless
+            the data is streamed, this may be a part such as `"train[:10%]"`. By default, the splits `train`,
+            `validation` and `test` are used if they exist.
+        revision (`str`, *optional*): branch, tag or commit of a data set on the Hub; by default the latest commit.
         train_file, validation_file, test_file (`str`, path, or several of these, *optional*): files or globs.
-        weight (`float`, *optional*): above 0; in proportion to it examples are drawn from the source.
-        text_column (`str`, *optional*): the column that holds the documents.
+        weight (`float`, *optional*): above 0. Examples are drawn in proportion to it.
+        text_column (`str`, *optional*): the column with the documents.
 
     Raises:
-        `ValueError`: if something is missing, out of range, or contradicts something else.
+        `ValueError`: if a value is missing, out of range, or contradicts another one.
 
     >>> MixtureSource("novels", train_file="novels/*.jsonl.gz", weight=-1)
     Traceback (most recent call last):
@@ -90,7 +90,7 @@ class MixtureSource:
             )
         with naming_source(self.name):
             for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
-                if not isinstance(getattr(self, option), str | None):  # a YAML file may hold any type
+                if not isinstance(getattr(self, option), str | None):  # YAML may give any type
                     raise ValueError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
             for option in FILE_ARGUMENTS:
                 try:
@@ -113,18 +113,18 @@ class MixtureSource:
 
     @property
     def files(self) -> dict[str, list[str]]:
-        """The files that are named, by argument."""
+        """The named files by argument."""
         return {name: file_names(getattr(self, name)) for name in FILE_ARGUMENTS if getattr(self, name)}
 
     @property
     def is_remote(self) -> bool:
-        """Whether reading the source takes downloads."""
+        """Whether the source must be downloaded."""
         return self.dataset_name is not None or any("://" in file for file in self.files["train_file"])
 
 
 @contextlib.contextmanager
 def naming_source(name: str) -> Iterator[None]:
-    """Errors about bad input that are raised in this context name the source of the mixture."""
+    """Add the name of a source to errors about bad input in this block."""
     try:
         yield
     except FileNotFoundError as error:
@@ -135,15 +135,16 @@ def naming_source(name: str) -> Iterator[None]:
 
 def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
     """
-    The sources of a mixture, however they are written.
+    Return the sources of a mixture, which may be written in several ways.
 
     Args:
-        mixture: several of the following, or one: a mapping with the fields of a [`MixtureSource`] (also as JSON),
-            such a source itself, a text like `"name=novels,weight=0.7,train_file=novels/*.jsonl.gz"` (a file argument
-            that is given twice has several values), or the path of a YAML or JSON file with a list of mappings.
+        mixture: one source or several. A source is a [`MixtureSource`], a mapping of its fields (also as JSON), or a
+            text like `"name=novels,weight=0.7,train_file=novels/*.jsonl.gz"`. The path of a YAML or JSON file stands
+            for the list of mappings in it.
 
     Raises:
-        `ValueError`: if a key is unknown, a value out of range, a name given twice, or if only some have a weight.
+        `ValueError`: if a key is unknown, a value is out of range, a name occurs twice, or only some sources have a
+            weight.
 
     >>> [source.weight for source in read_sources(["name=a,weight=0.7,train_file=a.txt", "name=b,train_file=b.txt"])]
     Traceback (most recent call last):
@@ -194,7 +195,7 @@ def _sources_of(item: Any) -> list[MixtureSource]:
 
 
 def _source(values: Mapping[str, Any]) -> MixtureSource:
-    """A source from a mapping with the names of its fields."""
+    """Return a source, given its fields."""
     known = [item.name for item in fields(MixtureSource)]
     name = values.get("name")
     if name is None:
@@ -207,7 +208,7 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
     if "weight" in given:
         try:
             if not isinstance(given["weight"], bool):
-                given["weight"] = float(given["weight"])  # YAML takes 1e5 for a text
+                given["weight"] = float(given["weight"])  # YAML reads 1e5 as text
         except (TypeError, ValueError):
             raise ValueError(
                 f"`dataset_mixture`, source {str(name)!r}: `weight` must be a number, got {given['weight']!r}."
@@ -217,7 +218,7 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
 
 def _key_values(text: str) -> dict[str, Any]:
     """
-    The values of a source as it stands on the command line.
+    Return the fields of a source written as `key=value,…`. A key for files may occur several times.
 
     >>> _key_values("name=novels,weight=0.7,train_file=a.txt,train_file=b.txt")
     {'name': 'novels', 'weight': '0.7', 'train_file': ['a.txt', 'b.txt']}
@@ -227,8 +228,7 @@ def _key_values(text: str) -> dict[str, Any]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
             raise ValueError(
-                f"`dataset_mixture`: {part!r} in {text!r} is no `key=value`. Values with a comma can be given in a "
-                "YAML file only."
+                f"`dataset_mixture`: {part!r} in {text!r} is no `key=value`. Give a value with a comma in a YAML file."
             )
         if key in values and not key.endswith("_file"):
             raise ValueError(f"`dataset_mixture`: {text!r} gives {key!r} twice.")
@@ -245,14 +245,14 @@ class Mixing:
     How examples are drawn from the sources of a mixture.
 
     Args:
-        weights (`Mapping[str, float]`, *optional*): by the names of the sources; by default their numbers of examples.
+        weights (`Mapping[str, float]`, *optional*): the weight of each source; by default its number of examples.
         temperature (`float`, defaults to 1.0): above 0. The probability of a source is proportional to
-            `weight ** (1 / temperature)`: above 1 small sources are drawn more often, at most equally often.
+            `weight ** (1 / temperature)`. Above 1, the probabilities are more even.
         stopping_strategy (`str`, defaults to `"all_exhausted"`): when an epoch of map-style data ends, as for
-            `datasets.interleave_datasets`: `"all_exhausted"`, when each example came at least once (others come
-            again); `"first_exhausted"`, when one source has run out; `"all_exhausted_without_replacement"`, when each
-            example came once, so that the weights have no effect on how often a source comes.
-            Streams have no end: a source that has run out begins its next pass, which is `"all_exhausted"`.
+            `datasets.interleave_datasets`. `"all_exhausted"`: when each example has come at least once.
+            `"first_exhausted"`: when one source is used up. `"all_exhausted_without_replacement"`: when each example
+            has come exactly once, so the weights only affect the order. Streams are endless and need
+            `"all_exhausted"`: a source that is used up begins its next pass.
 
     Raises:
         `ValueError`: if a value is out of range.
@@ -278,39 +278,38 @@ class Mixing:
 
     def probabilities(self, sizes: Mapping[str, int | None]) -> dict[str, float]:
         """
-        The probability of each source.
+        Return the probability of each source.
 
         Args:
-            sizes (`Mapping[str, int | None]`): the number of examples of each source, `None` of a stream.
+            sizes (`Mapping[str, int | None]`): the number of examples of each source; `None` for a stream.
 
         Raises:
-            `ValueError`: if there are no weights, and a size is not known; or if the weights are of other sources.
+            `ValueError`: if there are no weights and a size is unknown, or the weights belong to other sources.
         """
         weights = sizes if self.weights is None else self.weights
         if None in weights.values():
             raise ValueError(NO_LENGTHS)
         if weights.keys() != sizes.keys():
-            raise ValueError(f"There are weights of {sorted(weights)}, but the sources are {sorted(sizes)}.")
+            raise ValueError(f"There are weights for {sorted(weights)}, but the sources are {sorted(sizes)}.")
         rates = np.array([weights[name] / max(weights.values()) for name in sizes]) ** (1 / self.temperature)
         return dict(zip(sizes, (rates / rates.sum()).tolist(), strict=True))
 
     def check_epoch(self, sizes: Mapping[str, int]) -> None:
         """
-        Check that an epoch ends before some sources have come again and again.
+        Raise `ValueError` if an epoch would be far too long because a source is hardly ever drawn.
 
         Args:
             sizes (`Mapping[str, int]`): the number of examples of each source.
 
         Raises:
-            `ValueError`: if it would have more than `MOST_REPEATS` times the examples that there are, as where one
-                source is drawn hardly ever.
+            `ValueError`: if an epoch would have more than `MOST_REPEATS` times the examples of all sources.
         """
         shares = self.probabilities(sizes)
         needed = {name: size / shares[name] if shares[name] else np.inf for name, size in sizes.items()}
         slowest = (min if self.stopping_strategy == "first_exhausted" else max)(needed, key=needed.get)
         if needed[slowest] > MOST_REPEATS * sum(sizes.values()):
             raise ValueError(
-                f"An epoch of the mixture would have about {needed[slowest]:.3g} examples, until each of the "
+                f"An epoch of the mixture would have about {needed[slowest]:.3g} examples. It lasts until each of the "
                 f"{sizes[slowest]:,} of {slowest!r} has come, which is drawn with a probability of "
                 f"{shares[slowest]:.2g}. Raise its `weight`, or leave the source out."
             )
@@ -323,16 +322,11 @@ class Mixing:
             )
 
     def check_streams(self) -> None:
-        """
-        Check that streams can be mixed so.
-
-        Raises:
-            `ValueError`: for a stopping strategy that has no meaning, or without weights.
-        """
+        """Raise `ValueError` if there are no weights, or the stopping strategy does not suit streams."""
         if self.stopping_strategy != "all_exhausted":
             raise ValueError(
                 f"`mixture_stopping_strategy` {self.stopping_strategy} has no meaning for streams, which end with "
-                "`max_steps`: a source that has run out begins its next pass, as under all_exhausted. Leave it out, "
+                "`max_steps`: a source that is used up begins its next pass, as with all_exhausted. Leave it out, "
                 "or do not stream."
             )
         if self.weights is None:
@@ -341,13 +335,13 @@ class Mixing:
 
 class DocumentMixture(dict[str, Dataset | IterableDataset]):
     """
-    One split of a mixture, as [`load_corpus`] returns it: the documents of each source by its name.
+    One split of a mixture, as [`load_corpus`] returns it: a dictionary of the documents of each source.
 
     Args:
-        documents (`Mapping[str, Dataset | IterableDataset]`): by the name of the source.
-        sources (`Sequence[MixtureSource]`): at least those of the documents.
-        mixing ([`Mixing`]): how they are drawn.
-        text_column (`str`, defaults to `"text"`): of sources that name none.
+        documents (`Mapping[str, Dataset | IterableDataset]`): the name of a source -> its documents.
+        sources (`Sequence[MixtureSource]`): the sources, at least those of the documents.
+        mixing ([`Mixing`]): how examples are drawn.
+        text_column (`str`, defaults to `"text"`): the column with the documents, for sources that name none.
     """
 
     def __init__(
@@ -366,11 +360,12 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
 
     def texts(self, seed: int = 42) -> Iterator[str | None]:
         """
-        Texts of the sources in the shares of the mixture, until each source has been read once, as for training a
-        tokenizer. A source that has run out before begins again.
+        Yield texts in the proportions of the mixture until each source has been read once, to train a tokenizer.
+
+        A source that is used up earlier begins again.
 
         Args:
-            seed (`int`, defaults to 42): of the order of the sources.
+            seed (`int`, defaults to 42): the seed of the order of the sources.
         """
         sizes = {name: len(part) if isinstance(part, Dataset) else None for name, part in self.items()}
         if None not in sizes.values():
@@ -397,21 +392,22 @@ def mix_examples(
     examples: Mapping[str, Dataset | ExampleStream], mixing: Mixing | None = None, seed: int = 42
 ) -> "MixtureDataset | MixtureStream":
     """
-    Mix the prepared examples of several sources, to train on. Examples of the mixture have two columns more: `source`
-    (`int`: the place of their source among `source_names`) and `stream_epoch` (`int`: the passes over this source
-    before this one), from which the collators draw new noise at each pass.
+    Mix the prepared training examples of several sources.
+
+    The examples get two more columns. `source` (`int`) is the place of their source in `source_names`. `stream_epoch`
+    (`int`) is the number of earlier passes over this source; collators draw new noise for each pass by it.
 
     Args:
-        examples (`Mapping[str, Dataset | ExampleStream]`): the examples of each source by its name, all map-style or
-            all streams.
+        examples (`Mapping[str, Dataset | ExampleStream]`): the name of a source -> its examples. All are map-style, or
+            all are streams.
         mixing ([`Mixing`], *optional*): weights, temperature, stopping strategy.
-        seed (`int`, defaults to 42): of the order in which sources are drawn.
+        seed (`int`, defaults to 42): the seed of the order in which sources are drawn.
 
     Returns:
         [`MixtureDataset`] or [`MixtureStream`].
 
     Raises:
-        `ValueError`: if map-style data and streams are given together, or if the mixing does not fit them.
+        `ValueError`: if map-style data and streams are mixed, or `mixing` does not fit them.
 
     >>> sources = {"a": Dataset.from_dict({"input_ids": [[5], [6]]}), "b": Dataset.from_dict({"input_ids": [[7]]})}
     >>> mixture = mix_examples(sources, Mixing({"a": 1, "b": 1}))
@@ -424,7 +420,7 @@ def mix_examples(
     are_streams = {isinstance(part, ExampleStream): name for name, part in examples.items()}
     if len(are_streams) != 1:
         named = " and ".join(map(repr, are_streams.values()))
-        raise ValueError(f"A mixture is of map-style data or of streams, not of both: {named or 'there is none'}.")
+        raise ValueError(f"A mixture has map-style data or streams, not both: {named or 'there are no sources'}.")
     if True not in are_streams:
         return MixtureDataset(examples, mixing, seed)
     mixing.check_streams()
@@ -433,19 +429,18 @@ def mix_examples(
 
 class MixtureDataset(torch.utils.data.Dataset):
     """
-    Map-style examples of several sources, interleaved as by `datasets.interleave_datasets`: the result is an epoch.
+    One epoch of map-style examples of several sources, interleaved as by `datasets.interleave_datasets`.
 
-    Which source stands at which place is the same in each epoch. Within a source the examples go on: an epoch begins
-    with the example after the last one of the epoch before, so that in any number of epochs each example of a source
-    comes as often as the others, or once more.
+    The order of the sources is the same in each epoch. Within a source, an epoch continues after the last example of
+    the previous epoch. So every example of a source comes equally often, or once more.
 
     Args:
-        examples (`Mapping[str, Dataset]`): by the name of the source.
+        examples (`Mapping[str, Dataset]`): the name of a source -> its examples.
         mixing ([`Mixing`]): weights, temperature, stopping strategy.
-        seed (`int`, defaults to 42): of the order.
+        seed (`int`, defaults to 42): the seed of the order.
 
     Raises:
-        `ValueError`: if a source has no examples, or is drawn hardly ever in an epoch that waits for it.
+        `ValueError`: if a source has no examples, or is drawn so rarely that an epoch would be far too long.
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
@@ -460,14 +455,14 @@ class MixtureDataset(torch.utils.data.Dataset):
         self._sizes = np.array(list(sizes.values()))  # (num_sources,)
         probabilities = list(self.probabilities.values())
         self._sources = _sources_of_an_epoch(self._sizes, probabilities, seed, mixing.stopping_strategy)
-        self.num_drawn = np.bincount(self._sources, minlength=len(sizes))  # (num_sources,), of an epoch
-        self._places = np.empty(len(self._sources), np.int64)  # among the examples of the source: (len(self),)
+        self.num_drawn = np.bincount(self._sources, minlength=len(sizes))  # draws in an epoch: (num_sources,)
+        self._places = np.empty(len(self._sources), np.int64)  # places within their sources: (len(self),)
         for source, number in enumerate(self.num_drawn):
             self._places[self._sources == source] = np.arange(number)
         random = np.random.default_rng([seed % 2**64, len(sizes)])
-        # Otherwise a strategy that leaves examples out would leave out the end of the files.
+        # Shuffled, as `first_exhausted` would otherwise leave out the ends of files.
         self._orders = [random.permutation(size) for size in self._sizes]
-        # In shared memory, so that `set_epoch` reaches the workers of a data loader that are already running.
+        # In shared memory, so that `set_epoch` reaches running workers of a data loader.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     @property
@@ -476,7 +471,7 @@ class MixtureDataset(torch.utils.data.Dataset):
 
     @property
     def description(self) -> str:
-        """What an epoch is made of."""
+        """How many examples of each source an epoch has."""
         sizes = self.source_sizes
         parts = [
             f"{number:,} of {name} ({number / sizes[name]:.2f} passes)"
@@ -491,10 +486,10 @@ class MixtureDataset(torch.utils.data.Dataset):
 
     def set_epoch(self, epoch: int) -> None:
         """
-        Go on, from now on, where the epoch before ended in each source.
+        Continue in each source where the previous epoch ended.
 
         Args:
-            epoch (`int`): how many there were before.
+            epoch (`int`): the number of earlier epochs.
         """
         self._epoch.fill_(int(epoch))
 
@@ -506,7 +501,7 @@ class MixtureDataset(torch.utils.data.Dataset):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         sources = self._sources[indices]
-        number = self._epoch.item() * self.num_drawn[sources] + self._places[indices]  # since the first epoch
+        number = self._epoch.item() * self.num_drawn[sources] + self._places[indices]  # counted over all epochs
         epochs, places = np.divmod(number, self._sizes[sources])
         found: dict[int, Iterator[dict[str, Any]]] = {}
         for source in np.unique(sources).tolist():
@@ -522,8 +517,9 @@ def _sources_of_an_epoch(
     sizes: np.ndarray, probabilities: Sequence[float], seed: int, stopping_strategy: str
 ) -> np.ndarray:
     """
-    The sources of the examples of an epoch, int32 of shape `(epoch_size,)`: as `datasets.interleave_datasets` draws
-    them, without its list of all indices, which takes a kilobyte for each example. `sizes` are `(num_sources,)`.
+    Return the sources of the examples of an epoch, int32 of shape `(epoch_size,)`.
+
+    The draws are those of `datasets.interleave_datasets`, whose own list takes a kilobyte for each example.
     """
     random, blocks, counts = np.random.default_rng(seed % 2**64), [], np.zeros(len(sizes), np.int64)
     is_over = np.any if stopping_strategy == "first_exhausted" else np.all
@@ -541,16 +537,15 @@ def _sources_of_an_epoch(
 @dataclass
 class MixtureStream(ResumableStream):
     """
-    Endless examples of several streams. Each consumer draws its next source by itself, so that the shares hold for
-    each of them; a source that has run out begins its next pass. (`datasets.interleave_datasets` makes one shard of
-    all streams, which one worker reads.)
+    An endless stream of the examples of several streams.
 
-    A position has the number of examples given in all, and then the numbers of the position in each source.
+    Each consumer draws its sources itself, so the proportions hold for each of them. A source that is used up begins
+    its next pass. A position holds the number of examples given, and then the position in each source.
 
     Args:
-        streams (`dict[str, ExampleStream]`): by the name of the source.
-        probabilities (`dict[str, float]`): of each source.
-        seed (`int`, defaults to 42): of the draws.
+        streams (`dict[str, ExampleStream]`): the name of a source -> its stream.
+        probabilities (`dict[str, float]`): the name of a source -> the probability of drawing it.
+        seed (`int`, defaults to 42): the seed of the draws.
     """
 
     streams: dict[str, ExampleStream]
@@ -564,12 +559,12 @@ class MixtureStream(ResumableStream):
 
     @property
     def description(self) -> str:
-        """Of which sources the examples are."""
+        """The share of each source in the examples."""
         parts = [f"{share:.1%} of {name}" for name, share in self.probabilities.items()]
         return f"endless examples, {', '.join(parts)}"
 
     def one_pass(self) -> Iterator[dict[str, Any]]:
-        """The first examples of each source in turn, not shuffled, until a source has run out."""
+        """Yield the first examples of each source in turn, not shuffled, until a source is used up."""
         return chain.from_iterable(zip(*(stream.one_pass() for stream in self.streams.values()), strict=False))
 
     def examples_from(
@@ -590,7 +585,7 @@ class MixtureStream(ResumableStream):
 
     @staticmethod
     def epochs(position: Position) -> Position:
-        """The passes over each source that a consumer has completed."""
+        """Return the number of passes that a consumer has completed over each source."""
         return position[2 :: len(FIRST_POSITION)]
 
     @property
@@ -604,7 +599,7 @@ class MixtureStream(ResumableStream):
 
 
 def _draws(probabilities: Sequence[float], seed: int, consumer: int, start: int = 0) -> Iterator[list[int]]:
-    """Endless draws of sources, `DRAWS_AT_ONCE` together, from the block `start` on."""
+    """Yield endless blocks of `DRAWS_AT_ONCE` drawn sources, beginning with the block number `start`."""
     block = start
     while True:
         random = np.random.default_rng([seed % 2**64, consumer, block, len(probabilities)])

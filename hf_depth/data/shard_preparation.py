@@ -1,9 +1,9 @@
 """
-Writes folders of shards, see [`~hf_depth.data.shards.ShardFolder`].
+[`prepare_shards`], which writes folders of shards, see [`~hf_depth.data.shards.ShardFolder`].
 
-A shard holds the examples of some consecutive documents, in their order; which documents these are does not depend on
-the number of processes. `datasets.map` gives the shards to processes, each of which writes whole shards aside and
-renames them: a preparation that was killed goes on with the shards that are missing.
+A shard holds the examples of consecutive documents, in their order. The division does not depend on the number of
+processes. `datasets.map` divides the shards among processes. Each writes a shard to a temporary file and renames it,
+so that a killed preparation continues with the missing shards.
 """
 
 import hashlib
@@ -49,12 +49,12 @@ from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
 
 logger = logging.getLogger(__name__)
 
-SOURCE = "text"  # the name of the only source, where documents are not mixed
+SOURCE = "text"  # the name of the source of documents without a mixture
 SHARD_SIZE = 16_000_000  # bytes of text
-BATCH_SIZE = 1000  # examples that stand together in a file
+BATCH_SIZE = 1000  # examples in a record batch
 SCHEMA_KEY = b"hf_depth"
 
-Shard = dict[str, Any]  # what is known of one: `examples`, `digest`, `counts`
+Shard = dict[str, Any]  # the description of a shard: `examples`, `digest`, `counts`
 
 
 def prepare_shards(
@@ -71,26 +71,25 @@ def prepare_shards(
     """
     Prepare documents as [`Objective.prepare`] does, and write the examples to a folder of shards.
 
-    The memory does not grow with the corpus, which `datasets` reads from a disk. What an earlier call with the same
-    arguments has written is not prepared again.
+    The memory does not grow with the corpus. Shards of an earlier call with the same arguments are kept.
 
     Args:
-        corpus: splits, see [`load_corpus`], no streams; each one data set, or several by the names of their sources.
-            How those of a [`DocumentMixture`] are mixed is kept as well.
-        objective: with its tokenizer, which is saved as well.
-        folder: for the shards; new, empty, or that of an earlier call.
-        text_column: the column that holds the documents, but for the sources of a [`DocumentMixture`].
-        num_proc: processes.
-        shard_size: about so many bytes of text for each shard.
-        text: what identifies the documents, for the manifest.
-        overwrite: prepare anew what is there.
+        corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
+            their sources. The mixing of a [`DocumentMixture`] is saved, too.
+        objective: the objective. Its tokenizer is saved, too.
+        folder: the folder for the shards: new, empty, or from an earlier call.
+        text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
+        num_proc: the number of processes.
+        shard_size: about how many bytes of text a shard holds.
+        text: the description of the documents, for the manifest.
+        overwrite: replace the shards of an earlier call.
 
     Returns:
         [`ShardFolder`]: the finished folder.
 
     Raises:
-        `ValueError`: if the folder holds something else, if the documents are a stream, if no example comes of a
-            source, or as [`Objective.prepare_splits`].
+        `ValueError`: if the folder holds something else, the documents are a stream, or a source gives no examples.
+            Also as [`Objective.prepare_splits`].
 
     >>> import tempfile
     >>> from datasets import Dataset
@@ -113,13 +112,13 @@ def prepare_shards(
     if saved is not None:
         _check_same(folder, saved, plan)
         if "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
-            logger.info(f"{folder} is finished already.")
-            _write_json(folder / MANIFEST_FILE, saved | {"mixing": mixing})  # for the runs: no example depends on it
+            logger.info(f"{folder} is already finished.")
+            _write_json(folder / MANIFEST_FILE, saved | {"mixing": mixing})  # may change, as no example depends on it
             return ShardFolder.open(folder)
-        logger.info(f"Going on with the shards in {folder}")
+        logger.info(f"Continuing with the shards in {folder}")
     parts = _documents_by_source(corpus, objective, text_column)
     if saved is None:
-        objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # before the plan, which says that it is there
+        objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # before the plan: a plan implies a tokenizer
     _write_json(folder / PLAN_FILE, plan)
     (folder / MANIFEST_FILE).unlink(missing_ok=True)
     shards, counts = {}, {}
@@ -136,7 +135,7 @@ def prepare_shards(
 
 
 def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dict[str, Any]:
-    """What the shards depend on, as JSON."""
+    """Return the settings that the shards depend on, as JSON values."""
     versions = {"format": SHARDS_VERSION, "examples": EXAMPLES_VERSION, "tokenizers": tokenizers.__version__}
     language = objective.settings.get("sentence_language")
     if language is not None:
@@ -159,13 +158,13 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
     """
-    The tokenizer of a folder whose preparation has begun, by which it goes on; `None` before.
+    Return the folder of the tokenizer if a preparation has begun, so that it continues with it; otherwise `None`.
 
     Args:
-        folder: for shards.
+        folder: the folder for the shards.
 
     Raises:
-        `ValueError`: if it holds something else.
+        `ValueError`: if the folder holds something else.
     """
     return str(Path(folder, TOKENIZER_FOLDER)) if _is_begun(Path(folder)) else None
 
@@ -173,7 +172,7 @@ def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
 def _is_begun(folder: Path) -> bool:
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     is_begun = not names.isdisjoint((MANIFEST_FILE, PLAN_FILE))
-    others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: half of a plan
+    others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: an unfinished file
     if others and not is_begun:
         raise ValueError(
             f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
@@ -193,7 +192,7 @@ def _check_same(folder: Path, saved: Mapping[str, Any], plan: Mapping[str, Any])
 def _documents_by_source(
     corpus: Mapping[str, Dataset | Mapping[str, Dataset]], objective: Objective, text_column: str
 ) -> list[tuple[str, str, Dataset, str]]:
-    """Split, source, documents and text column of all that is to be prepared, checked before any of it is written."""
+    """Return split, source, documents and text column of all documents. Raises before anything is written."""
     parts = []
     for split, documents in corpus.items():
         sources = dict(documents) if isinstance(documents, Mapping) else {SOURCE: documents}
@@ -205,7 +204,7 @@ def _documents_by_source(
         for source, part in sources.items():
             if not isinstance(part, Dataset):
                 raise ValueError(
-                    f"Shards are made of map-style data, but {split} is a stream: load it without `streaming`."
+                    f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
                 )
             part = without_format(part)
             column = named[source].text_column if source in named else text_column
@@ -217,7 +216,7 @@ def _documents_by_source(
 
 
 def _write_source(writer: "_ShardWriter", num_proc: int | None, overwrite: bool) -> dict[str, Shard]:
-    """Write the shards of a source that are missing; what is to be known of all of them, by their names."""
+    """Write the missing shards of a source. Returns the descriptions of all its shards by their names."""
     place = writer.folder / writer.place
     place.mkdir(parents=True, exist_ok=True)
     if overwrite:
@@ -227,13 +226,13 @@ def _write_source(writer: "_ShardWriter", num_proc: int | None, overwrite: bool)
     written = numbers.map(
         writer,
         num_proc=num_proc and max(1, min(num_proc, len(numbers))),
-        new_fingerprint="shards",  # a hash of the writer would be one of all documents in memory
+        new_fingerprint="shards",  # hashing the writer would hash all documents in memory
         load_from_cache_file=False,
         desc=f"Preparing shards of {writer.place}",
     )
     shards = {row["name"]: json.loads(row["shard"]) for row in written}
     for path in place.iterdir():
-        if f"{writer.place}/{path.name}" not in shards:  # of a text that was longer, or of a process that was killed
+        if f"{writer.place}/{path.name}" not in shards:  # from a longer text or a killed process
             path.unlink()
     if not any(shard["examples"] for shard in shards.values()):
         raise NoExamplesError(f"No document of {writer.place} holds enough text for an example.")
@@ -241,22 +240,22 @@ def _write_source(writer: "_ShardWriter", num_proc: int | None, overwrite: bool)
     if counts["documents_dropped"] or counts["examples_dropped"]:
         logger.warning(
             f"{writer.place}: dropped {counts['documents_dropped']:,} of {counts['documents']:,} documents with too "
-            f"little text, and {counts['examples_dropped']:,} examples of too few sentences (`min_sentences`)."
+            f"little text, and {counts['examples_dropped']:,} examples with too few sentences (`min_sentences`)."
         )
     return shards
 
 
 class _ShardWriter:
     """
-    Writes a shard of some documents, unless it is there.
+    Writes the shards of a source that are missing or damaged, for `datasets.map`.
 
     Args:
-        objective: whose examples these are.
-        documents: of the source.
-        text_column: the column that holds them.
-        folder: of all shards.
-        place: the folder of these in it.
-        plan: what all shards depend on.
+        objective: makes the examples.
+        documents: the documents of the source.
+        text_column: the column with the documents.
+        folder: the folder of all shards.
+        place: the subfolder for the shards of the source.
+        plan: the settings that all shards depend on.
     """
 
     def __init__(
@@ -281,12 +280,12 @@ class _ShardWriter:
         self.documents = documents.select_columns(list(self.preprocessor.input_columns))
         table = self.documents.data
         self.rows = max(1, round(plan["shard_size"] * len(table) / max(table.nbytes, 1)))  # documents of a shard
-        if joins:  # none are parted that are joined
+        if joins:  # keep documents that are joined in one shard
             self.rows = math.ceil(self.rows / self.documents_at_once) * self.documents_at_once
 
     def __call__(self, row: dict[str, int]) -> dict[str, str]:
         if self.parent not in (os.getpid(), os.getppid()):
-            os._exit(1)  # it was killed; the next one does not wait for this process
+            os._exit(1)  # the parent was killed, and its successor does not wait for this process
         first = row["number"] * self.rows
         documents = self.documents[first : first + self.rows]
         digest = hashlib.blake2b(self.plan.encode(), digest_size=16)
@@ -299,7 +298,7 @@ class _ShardWriter:
         return {"name": name, "shard": json.dumps(shard)}
 
     def _written(self, path: Path) -> Shard | None:
-        """What a file says of the shard in it, `None` if it is missing or damaged."""
+        """Return the description of the shard in a file; `None` if the file is missing or damaged."""
         try:
             with pa.memory_map(str(path)) as file:
                 return json.loads(pa.ipc.open_stream(file).schema.metadata[SCHEMA_KEY])
@@ -327,7 +326,7 @@ class _ShardWriter:
         return shard
 
     def _examples(self, columns: dict[str, list], counts: Counts) -> pa.Table:
-        """The examples that are kept, with small integers in lists; what is left out is counted."""
+        """Return the examples to keep, with small integers in lists. Adds what is left out to `counts`."""
         table = pa.Table.from_pydict(columns, schema=self.preprocessor.features.arrow_schema)
         kept = table.filter(pc.greater(pc.list_value_length(table["input_ids"]), 0))
         counts["documents_dropped"] += len(table) - len(kept)
@@ -338,7 +337,7 @@ class _ShardWriter:
         fields = [pa.field(field.name, _narrow(field.type, self.id_type)) for field in kept.schema]
         try:
             return kept.cast(pa.schema(fields))
-        except pa.ArrowInvalid as error:  # a length beyond the vocabulary
+        except pa.ArrowInvalid as error:  # a length is greater than all ids
             raise ValueError(
                 f"The examples do not fit into integers of type {self.id_type}: {error}. Lower `max_source_length`."
             ) from error
@@ -346,7 +345,7 @@ class _ShardWriter:
 
 def id_type(vocab_size: int) -> pa.DataType:
     """
-    The smallest type of integers that holds all ids of a vocabulary.
+    Return the smallest integer type that holds all ids of a vocabulary.
 
     >>> id_type(32128), id_type(65536), id_type(65537)
     (DataType(uint16), DataType(uint16), DataType(uint32))
@@ -355,5 +354,5 @@ def id_type(vocab_size: int) -> pa.DataType:
 
 
 def _narrow(kind: pa.DataType, integer: pa.DataType) -> pa.DataType:
-    """Ids and lengths, which stand in lists, become small; a count, such as that of cut tokens, may be large."""
+    """Return a column type with integers in lists replaced by `integer`. A count outside of a list may be large."""
     return pa.list_(integer) if pa.types.is_list(kind) and pa.types.is_integer(kind.value_type) else kind

@@ -1,12 +1,12 @@
 """
-Pre-tokenised shards: examples of token ids as Arrow files, prepared once and read by any number of runs.
+Pre-tokenised shards: Arrow files of token ids, which are prepared once and read by any number of runs.
 
     DIR/manifest.json            settings, versions, counts
-    DIR/tokenizer/               what the ids are of
+    DIR/tokenizer/               the tokenizer of the ids
     DIR/train/text/00000.arrow   and so on, by split and source
 
-They are written by [`~hf_depth.data.shard_preparation.prepare_shards`]. `datasets` maps them into memory as they are:
-a run reads them in any order, copies nothing, and goes on exactly where it was.
+[`~hf_depth.data.shard_preparation.prepare_shards`] writes them. `datasets` maps them into memory, so a run reads them
+in any order and copies nothing.
 """
 
 import hashlib
@@ -35,16 +35,16 @@ from .tokenization import TextEncoder, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-SHARDS_VERSION = 2  # of the format
-PLAN_FILE = "plan.json"  # stands for the manifest while the shards are being prepared
+SHARDS_VERSION = 2
+PLAN_FILE = "plan.json"  # the settings of the shards until the manifest is written
 TOKENIZER_FOLDER = "tokenizer"
 
-# Settings of objectives that have no part in the preparation: a collator draws by them.
+# Settings of objectives that only collators use. The preparation does not depend on them.
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
-# Counts beside those of `dataset_statistics`.
+# Counts in addition to those of `dataset_statistics`.
 DOCUMENT_COUNTS = ("documents", "documents_dropped", "examples_dropped")
 
-# What is not always known: of a data set without a connection to the Hub, of a file in shards of an earlier release.
+# Entries that may be unknown: without a connection to the Hub, or in shards of an earlier release.
 CONTENT, PMI_CONTENT = "dataset_content", "pmi_vocab_content"
 
 Counts = dict[str, int]
@@ -52,10 +52,10 @@ Counts = dict[str, int]
 
 def preparation_settings(objective: Objective) -> dict[str, Any]:
     """
-    The settings of an objective that prepared examples depend on.
+    Return the settings of an objective that prepared examples depend on.
 
     Args:
-        objective: any one.
+        objective: the objective.
     """
     settings = {"model_type": objective.model_type, **objective.settings}
     if file := getattr(objective, "pmi_vocab_file", None):
@@ -65,7 +65,7 @@ def preparation_settings(objective: Objective) -> dict[str, Any]:
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """
-    A hash of a tokenizer: of all its ids, and of how it encodes text, wherever it is loaded from.
+    Return a hash of a tokenizer's vocabulary and rules, which does not depend on its folder.
 
     Args:
         tokenizer: any T5 tokenizer.
@@ -78,7 +78,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
-    What differs between two descriptions, in the words of an error.
+    Return the differences of two descriptions as texts for an error message.
 
     >>> differences({"settings": {"max_source_length": 512}}, {"settings": {"max_source_length": 256}})
     ['max_source_length 512 (now 256)']
@@ -96,7 +96,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def revision_advice(changed: Sequence[str]) -> str:
-    """How to read the commit of before, for an error about what [`differences`] found; nothing if none differs."""
+    """Return advice for an error about [`differences`]: how to read the earlier commit. Empty if no commit differs."""
     if not any("hf://datasets/" in difference for difference in changed):
         return ""
     return " To read another commit of a data set of the Hub, name it by `dataset_revision` (in a mixture `revision`)."
@@ -108,7 +108,7 @@ def _short(value: Any) -> str:
 
 def source_folder(source: str) -> str:
     """
-    The name of the folder for the shards of a source.
+    Return the name of the folder for the shards of a source.
 
     >>> source_folder("allenai/c4:en")
     'allenai-c4-en'
@@ -118,20 +118,22 @@ def source_folder(source: str) -> str:
 
 def example_counts(counts: Counts) -> Statistics:
     """
-    Of the counts of a source, those that [`dataset_statistics`] of its examples would give.
+    Return those counts of a source that [`dataset_statistics`] would give for its examples.
 
     Args:
-        counts: an entry of [`ShardFolder.counts`].
+        counts: the counts of a source in [`ShardFolder.counts`].
     """
     return {name: number for name, number in counts.items() if name not in DOCUMENT_COUNTS}
 
 
 def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
     """
-    What a folder of shards states of itself, `None` if it is none; `shards` are listed once all of them are written.
+    Return the manifest of a folder of shards, or its plan if it is not finished; `None` if there is neither.
+
+    Only a finished manifest lists `shards`.
 
     Args:
-        folder: any one.
+        folder: any folder.
 
     Raises:
         `ValueError`: if the file is damaged.
@@ -141,10 +143,10 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-        manifest["versions"]["format"], manifest["settings"]  # of no other kind of manifest
+        manifest["versions"]["format"], manifest["settings"]  # raises for another kind of manifest
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"`tokenized_dataset_dir` {folder}: {path.name} cannot be read ({error!r}). Begin anew by "
+            f"`tokenized_dataset_dir` {folder}: {path.name} cannot be read ({error!r}). Start anew by "
             "`overwrite_cache`, or name another folder."
         ) from error
     return manifest
@@ -153,12 +155,12 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
 @dataclass
 class ShardFolder:
     """
-    A finished folder of shards, see [`prepare_shards`]. Made by [`ShardFolder.open`], which checks it.
+    A finished folder of shards. Open one with [`ShardFolder.open`], write one with [`prepare_shards`].
 
     Args:
-        folder: its path.
-        manifest: what was prepared: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources` (their counts),
-            `shards` (of each its `examples` and `digest`).
+        folder: the path of the folder.
+        manifest: its description: `settings`, `tokenizer` (a hash), `versions`, `text`, `sources` (their counts),
+            `shards` (the number of `examples` and the `digest` of each).
 
     >>> import tempfile
     >>> from datasets import Dataset
@@ -178,27 +180,27 @@ class ShardFolder:
     @classmethod
     def open(cls, folder: str | os.PathLike) -> "ShardFolder":
         """
-        Open a folder and check that all of its shards are there.
+        Open a folder and check that it has all shards.
 
         Args:
-            folder: its path.
+            folder: the path of the folder.
 
         Raises:
-            `ValueError`: naming what is missing.
+            `ValueError`: if something is missing; says what.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
         if manifest is not None and manifest["versions"]["format"] != SHARDS_VERSION:
             raise ValueError(
                 f"`tokenized_dataset_dir` {folder} has the format {manifest['versions']['format']}, but "
-                f"{SHARDS_VERSION} is read here. Prepare it anew in another folder."
+                f"{SHARDS_VERSION} is read here. Prepare the text again in another folder."
             )
         missing = [name for name in (manifest or {}).get("shards", ()) if not (folder / name).is_file()]
         problem = f"is damaged: {missing[0]} is missing" if missing else None
         if manifest is None:
             problem = f"is no folder of shards: no {MANIFEST_FILE}"
         elif "shards" not in manifest:
-            problem = "was not prepared to its end"
+            problem = "is not finished"
         if problem is not None:
             raise ValueError(
                 f"`tokenized_dataset_dir` {folder} {problem}. Prepare it (again) by `--preprocessing_only`, with the "
@@ -208,46 +210,46 @@ class ShardFolder:
 
     @property
     def counts(self) -> dict[str, dict[str, Counts]]:
-        """By split and source: documents, examples, tokens, and what was dropped or cut."""
+        """The counts of each split and source: documents, examples, tokens, and what was dropped or cut."""
         return self.manifest["sources"]
 
     @property
     def source(self) -> str:
-        """Where the text is from, without the path of any file."""
+        """The origin of the text, without paths of files."""
         return self.manifest["text"].get("source", self.folder.resolve().name)
 
     @property
     def hub_datasets(self) -> list[str]:
-        """The names of data sets that may be on the Hub, of which the text is."""
+        """The names of the data sets of the text that may be on the Hub."""
         return self.manifest["text"].get("hub_datasets", [])
 
     @property
     def mixing(self) -> Mixing | None:
-        """How the sources were to be mixed, `None` if there was no mixture."""
+        """The mixing that was chosen in the preparation; `None` if there was no mixture."""
         mixing = self.manifest.get("mixing")
         return None if mixing is None else Mixing(**mixing)
 
     @property
     def tokenizer_folder(self) -> str:
-        """Of the tokenizer of the shards."""
+        """The folder of the tokenizer of the shards."""
         return str(self.folder / TOKENIZER_FOLDER)
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of the shards."""
+        """Load the tokenizer of the shards."""
         return load_tokenizer(self.tokenizer_folder)
 
     @property
     def digest(self) -> str:
-        """A short hash of the text and of the settings, by which a run is known to be one from these shards."""
+        """A short hash of text and settings. Runs are described by it."""
         parts = [shard["digest"] for shard in self.manifest["shards"].values()]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def check(self, objective: Objective) -> None:
         """
-        Check that the shards are what an objective would prepare.
+        Raise `ValueError` if the objective would prepare other examples than the shards hold.
 
         Raises:
-            `ValueError`: naming all settings that differ.
+            `ValueError`: names all settings that differ.
         """
         now = {"tokenizer": tokenizer_digest(objective.tokenizer), **preparation_settings(objective)}
         now = json.loads(json.dumps(now, default=str))
@@ -260,13 +262,13 @@ class ShardFolder:
 
     def sources(self, split: str) -> dict[str, Dataset]:
         """
-        The examples of a split by source, in numpy format.
+        Return the examples of each source of a split, in numpy format.
 
         Args:
             split: a key of `counts`.
 
         Raises:
-            `ValueError`: naming a shard that is damaged.
+            `ValueError`: if a shard is damaged; names it.
         """
         found = {}
         for source in self.counts[split]:
@@ -277,7 +279,7 @@ class ShardFolder:
         return found
 
     def _read(self, name: str, number: int) -> Dataset:
-        """The examples of a shard, which is to hold so many."""
+        """Return the examples of a shard. Raises if it has not `number` examples."""
         try:
             examples, reason = Dataset.from_file(str(self.folder / name)), "it is shorter than when it was written"
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -299,17 +301,17 @@ class ShardFolder:
         mixing: Mixing | None = None,
     ) -> tuple[dict[str, Dataset | MixtureDataset | dict[str, Dataset]], dict[str, Statistics]]:
         """
-        What [`Objective.prepare_splits`] returns for the documents of the shards.
+        Return the splits that [`Objective.prepare_splits`] would make from the documents of the shards.
 
         Args:
-            objective: of the run; it must be that of the shards.
-            splits: those to load.
-            max_samples: the most examples of each split, of a mixture from each source.
-            seed: of the order in which sources are drawn.
-            mixing: of several sources; by default as they were to be mixed when they were prepared.
+            objective: the objective of the run, with the settings of the shards.
+            splits: the names of the splits to load.
+            max_samples: the maximum number of examples of each split and source.
+            seed: the seed of the order in which sources are drawn.
+            mixing: how to mix several sources. By default, as the mixture of the preparation.
 
         Raises:
-            `ValueError`: if the objective is another one, see [`check`], or if the sources cannot be mixed so.
+            `ValueError`: if the objective has other settings, see [`check`], or the sources cannot be mixed so.
         """
         self.check(objective)
         mixing, data, statistics = mixing or self.mixing, {}, {}
@@ -338,7 +340,7 @@ class ShardFolder:
         return data, statistics
 
     def table(self) -> str:
-        """What the folder holds, as lines of text."""
+        """Return a table of the splits and sources in the folder as lines of text."""
         rows = [["", "documents", "dropped", "examples", "tokens", "cut", "shards", "MB"]]
         for split, sources in self.counts.items():
             for source, counts in sources.items():

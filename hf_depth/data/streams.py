@@ -1,13 +1,14 @@
 """
-A stream of documents as an endless stream of examples to train on: each example once per pass, in an order of its own
-and with new noise at each pass, whatever the number of files, workers and processes; resuming it is exact.
+[`ExampleStream`], which turns a stream of documents into an endless stream of training examples.
 
-A consumer is a worker of a data loader (or a process that has none). In every pass the documents are divided among the
-consumers, which tokenize nothing but their own; from pass to pass the parts rotate.
+A pass gives each example once, with a new order and new noise. A resumed run continues exactly where it was.
 
-Reading, and the order of the files, are those of `datasets`. The rest is made here, since its streams repeat a pass in
-the same order, lose what is in the buffer of `shuffle` when they are resumed, and are divided after `map`, so that
-each process would tokenize the documents of all.
+A consumer is a worker of a data loader, or a process without workers. The documents of each pass are divided among the
+consumers, and each tokenizes only its own. The parts rotate from pass to pass.
+
+`datasets` reads the files and orders them. The rest is made here, for three reasons. Streams of `datasets` repeat a
+pass in the same order. They lose the buffer of `shuffle` when they are resumed. They are divided after `map`, so each
+process would tokenize all documents.
 """
 
 from abc import ABC, abstractmethod
@@ -25,23 +26,23 @@ from .metadata import column_values
 from .preprocessing import DepthPreprocessor, NoExamplesError, SpanCorruptionPreprocessor
 from .reading import READING_VERSION
 
-# Documents that are tokenized together; as for `datasets.map` where they are joined, since a batch ends in a short
-# example, and fewer otherwise, so that a worker is never busy for long between two examples.
+# The number of documents that are tokenized together. A small number keeps the wait between two examples short. Where
+# documents are joined, the number is that of `datasets.map`, as every batch ends in a short example.
 DOCUMENTS_AT_ONCE = 100
 JOINED_DOCUMENTS_AT_ONCE = 1000
 
-Position = tuple[int, ...]  # how far a consumer has read; its first number are the examples that it has given
+Position = tuple[int, ...]  # how far a consumer has read; the first number counts the examples that it has given
 
 
 class Block(NamedTuple):
     """
-    Examples that are shuffled among each other, by where they begin.
+    The beginning of a block, which is a series of examples that are shuffled together.
 
     Args:
-        epoch: passes before this one.
-        number: blocks before it in this pass.
-        batch: batches of documents that were read in this pass before the one in which the block begins.
-        offset: examples of that batch that belong to the block before.
+        epoch: the number of passes before this one.
+        number: the number of blocks before this one in the pass.
+        batch: the number of batches of documents in the pass before the one in which the block begins.
+        offset: the number of examples of that batch that belong to the previous block.
     """
 
     epoch: int = 0
@@ -50,20 +51,20 @@ class Block(NamedTuple):
     offset: int = 0
 
 
-# All examples given, the block of the last one, and how many of this block were given.
+# The number of examples given, the block of the last one, and how many examples of this block were given.
 FIRST_POSITION: Position = (0, *Block(), 0)
 
 
 class ResumableStream(torch.utils.data.IterableDataset, ABC):
     """
-    What streams to train on have in common: they are divided among consumers, and each of these goes on from a
-    position. [`ExampleStream`] reads documents, [`MixtureStream`] several such streams.
+    The base class of training streams, which are divided among consumers and can be resumed.
 
-    By itself it can be read by any data loader, by the workers of which it is divided. [`DepthTrainer`] divides it
-    among processes, too, and resumes it.
+    [`ExampleStream`] reads documents, [`MixtureStream`] reads several streams. Any data loader can read a stream and
+    divides it among its workers. [`DepthTrainer`] also divides it among processes and resumes it.
 
     Attributes:
-        starts (`dict[int, Position]`): where consumers begin, by their numbers; the others at the beginning.
+        starts (`dict[int, Position]`): the number of a consumer -> its first position. The others start from the
+            beginning.
     """
 
     starts: dict[int, Position]
@@ -73,27 +74,27 @@ class ResumableStream(torch.utils.data.IterableDataset, ABC):
         self, consumer: int, num_consumers: int, start: Position | None
     ) -> Iterator[tuple[Position, dict[str, Any]]]:
         """
-        Endless examples of one consumer, each with the position after it.
+        Yield endless examples of one consumer, each with the position after it.
 
         Args:
-            consumer (`int`): its number.
-            num_consumers (`int`): how many there are.
-            start (`Position`): the position to go on from, `None` at the beginning.
+            consumer (`int`): the number of the consumer.
+            num_consumers (`int`): the number of all consumers.
+            start (`Position`): the position to continue from; `None` for the beginning.
         """
 
     @abstractmethod
     def one_pass(self) -> Iterator[dict[str, Any]]:
-        """Examples of the first pass to look at, not shuffled."""
+        """Yield the examples of the first pass, not shuffled."""
 
     @property
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What a position depends on, beside the documents and the `versions`."""
+        """Return the settings that a position depends on, besides the documents and `versions`."""
 
     @property
     @abstractmethod
     def versions(self) -> dict[str, Any]:
-        """Of what makes examples of the documents: a position counts examples, too."""
+        """Return the versions of what makes examples from documents, as a position counts examples."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = torch.utils.data.get_worker_info()
@@ -103,22 +104,24 @@ class ResumableStream(torch.utils.data.IterableDataset, ABC):
 
     def divided(self, num_consumers: int) -> IterableDataset:
         """
-        A data set with one shard for each consumer, which accelerate divides among processes and a data loader among
-        its workers. Those that `starts` names begin with an empty example for each that they have given before.
+        Return a data set with one shard for each consumer.
+
+        accelerate divides the shards among processes, and a data loader among its workers. A consumer in `starts`
+        begins with an empty example for each one that it has given before.
 
         Args:
-            num_consumers (`int`): processes times workers.
+            num_consumers (`int`): the number of processes times the number of workers of each.
         """
         consumers = {"consumer": list(range(num_consumers)), "num_consumers": num_consumers}
         return IterableDataset.from_generator(self.consumer_examples, gen_kwargs=consumers)
 
     def consumer_examples(self, consumer: Sequence[int], num_consumers: int) -> Iterator[dict[str, Any]]:
         """
-        The examples of one consumer, with its number and its position in `stream_position`.
+        Yield the examples of one consumer, with its number and its position in `stream_position`.
 
         Args:
-            consumer (`Sequence[int]`): its number, alone in a list, as `datasets` divides the arguments of generators.
-            num_consumers (`int`): how many there are.
+            consumer (`Sequence[int]`): a list with the number of the consumer, as `datasets` divides lists.
+            num_consumers (`int`): the number of all consumers.
         """
         (consumer,) = consumer
         start = self.starts.get(consumer)
@@ -131,23 +134,22 @@ class ResumableStream(torch.utils.data.IterableDataset, ABC):
 @dataclass
 class ExampleStream(ResumableStream):
     """
-    Endless examples of a stream of documents, as [`Objective.prepare_splits`] makes them to train on.
+    An endless stream of training examples from a stream of documents, made by [`Objective.prepare_splits`].
 
-    Beside the columns of the preprocessor, an example has `stream_epoch` (`int`: the passes before this one, from
-    which the collators draw its noise) and `stream_position` (`tuple[int, ...]`: its consumer and how far that is).
+    An example has the columns of the preprocessor and two more. `stream_epoch` (`int`) is the number of passes before
+    this one; collators draw the noise by it. `stream_position` (`tuple[int, ...]`) is the consumer and its position.
 
     Args:
         documents (`IterableDataset`): one document per row.
-        preprocessor ([`SpanCorruptionPreprocessor`] or [`DepthPreprocessor`]): makes examples of documents.
+        preprocessor ([`SpanCorruptionPreprocessor`] or [`DepthPreprocessor`]): makes examples from documents.
         min_sentences (`int`, defaults to 1): leave out examples with fewer sentences.
-        seed (`int`, defaults to 42): of the order.
-        buffer_size (`int`, defaults to 10_000): that many consecutive examples of a consumer are shuffled.
-        whole_shards (`bool`, defaults to `False`): where there are enough files, each consumer reads files of its own,
-            so that none is downloaded by all. By default each reads all files and takes its share of their documents,
-            which is even also if the files are not.
+        seed (`int`, defaults to 42): the seed of the order.
+        buffer_size (`int`, defaults to 10_000): how many consecutive examples of a consumer are shuffled together.
+        whole_shards (`bool`, defaults to `False`): if there are enough files, each consumer reads files of its own and
+            downloads no others. By default, each reads all files and takes an equal share of their documents.
 
     Raises:
-        `ValueError`: if the documents are repeated already, or `buffer_size` is below 1.
+        `ValueError`: if the documents are repeated by `.repeat(...)`, or `buffer_size` is below 1.
 
     >>> from datasets import Dataset
     >>> from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
@@ -171,14 +173,14 @@ class ExampleStream(ResumableStream):
         if self.buffer_size < 1:
             raise ValueError(f"`shuffle_buffer_size` must be at least 1, got {self.buffer_size}: 1 keeps the order.")
         if "RepeatExamplesIterable" in str(self.documents.state_dict()):
-            raise ValueError("The documents to train on are repeated already: leave out `.repeat(...)`, passes are.")
+            raise ValueError("The documents to train on are repeated already: leave out `.repeat(...)`.")
 
     def one_pass(self) -> Iterator[dict[str, Any]]:
         """
-        The examples of the first pass, not shuffled.
+        Yield the examples of the first pass, not shuffled.
 
         Raises:
-            `NoExamplesError`: if there is none.
+            `NoExamplesError`: if there are no examples.
         """
         examples = (example for _, batch in self._batches(0, 1, Block()) for example in batch)
         first = next(examples, None)
@@ -208,15 +210,15 @@ class ExampleStream(ResumableStream):
             order = self._random(block.epoch, block.number, consumer).permutation(len(examples))
             for place, index in islice(enumerate(order), first, None):
                 yield block, place, examples[index]
-                # One is prepared for each that is given: there is never a long wait for a whole block.
+                # Prepare one example of the next block for each that is given, so that there is never a long wait.
                 following_examples.extend(example for _, example in islice(members, 1))
             following_examples.extend(example for _, example in members)
             block, examples, first = following, following_examples, 0
 
     def _in_order(self, consumer: int, num_consumers: int, block: Block) -> Iterator[tuple[Block, dict[str, Any]]]:
-        """Endless examples with their blocks; the first is the first one of `block`."""
+        """Yield endless examples with their blocks, from the beginning of `block`."""
         num_empty_passes = 0
-        while num_empty_passes <= num_consumers:  # in as many passes, every document comes to every consumer
+        while num_empty_passes <= num_consumers:  # every consumer reads every document in so many passes
             num_empty_passes += 1
             length, offset = 0, block.offset
             for batch, examples in self._batches(consumer, num_consumers, block):
@@ -231,17 +233,17 @@ class ExampleStream(ResumableStream):
         raise NoExamplesError(self._nothing_usable())
 
     def _batches(self, consumer: int, num_consumers: int, first: Block) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """From a block on, the examples of the consumer's documents in a pass, by numbered batches of documents."""
+        """Yield numbered batches of documents of the consumer as examples, from a block to the end of its pass."""
         documents, part, num_parts = self.documents, (consumer + first.epoch) % num_consumers, num_consumers
         if self.whole_shards and documents.num_shards >= num_consumers:
             documents, part, num_parts = documents.shard(num_consumers, part), 0, 1
         if documents.num_shards > 1:
-            # The files in another order, some of them in turn. (With less of a buffer `datasets` reads row by row.)
+            # Shuffle the files and read some of them in turn. With a smaller buffer, `datasets` reads row by row.
             seed = int(self._random(first.epoch).integers(2**31))
             documents = documents.shuffle(seed=seed, buffer_size=DOCUMENTS_AT_ONCE)
         joins = getattr(self.preprocessor, "joins_documents", False)
         size = max(JOINED_DOCUMENTS_AT_ONCE if joins else DOCUMENTS_AT_ONCE, DOCUMENTS_AT_ONCE * num_parts)
-        # `iter(documents)` would divide them among the workers of a data loader once more.
+        # `iter(documents)` would divide them again among the workers of a data loader.
         for number, batch in islice(enumerate(documents.iter(size)), first.batch, None):
             rows = list(column_values(batch, self.preprocessor.input_columns))[part::num_parts]
             yield number, self._examples(rows) if rows else []
@@ -277,11 +279,12 @@ class ExampleStream(ResumableStream):
 @dataclass
 class StreamCollator:
     """
-    Passes examples of a [`ResumableStream`] on to a collator, and `stream_position` of the last one to the batch. A
-    batch of examples that were given before a run was resumed is empty.
+    A collator for a [`ResumableStream`] that adds the `stream_position` of the last example to the batch.
+
+    A batch of examples that were given before a run was resumed is empty.
 
     Args:
-        data_collator (`Callable`): that of the objective.
+        data_collator (`Callable`): the collator of the objective.
     """
 
     data_collator: Callable[[list[Any]], dict[str, Any]]
@@ -290,5 +293,5 @@ class StreamCollator:
         if not examples[-1]:
             return {}
         plain = [{name: example[name] for name in example if name != "stream_position"} for example in examples]
-        # Plain numbers in a tuple, which no part of the data loader moves to a device.
+        # A tuple of numbers, which the data loader does not move to a device.
         return {**self.data_collator(plain), "stream_position": examples[-1]["stream_position"]}

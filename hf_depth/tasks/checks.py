@@ -1,4 +1,4 @@
-"""Checks of tasks, so that a mistake is found before any data is read."""
+"""Checks of the fields of a task, made before any data is read."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from ..suggestions import listed, suggestion
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman"}
 METRIC_ALIASES |= {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL", "sacrebleu": "bleu", "chrF": "chrf"}
 
-# What each metric of `evaluation.metrics` compares: class "ids", "values" or "texts"; `register_metric` adds to it.
+# What each metric compares: class "ids", "values" or "texts". `register_metric` adds to it.
 METRIC_KINDS: dict[str, str] = {
     **dict.fromkeys(("accuracy", "f1", "f1_macro", "precision", "recall", "matthews_correlation"), "ids"),
     **dict.fromkeys(("pearson", "spearman"), "values"),
@@ -22,25 +22,25 @@ METRIC_KINDS: dict[str, str] = {
 PREDICTION_MODES = ("generate", "score_labels")
 EVALUATION_MODES = (*PREDICTION_MODES, "probe")  # a probe predicts by itself, not by the model's decoder
 
-# What a probe reads of sentence embeddings, by the number of text columns that it needs (`None`: any).
+# How a probe combines sentence embeddings, and how many text columns that needs (`None`: any number).
 PROBE_FEATURES = {"concatenation": None, "first_differences": None, "difference": 2, "product": 2}
 
-# Texts of the label column that stand for a label which is not published.
+# Texts in the label column that mark an unlabeled example.
 UNLABELED_TEXTS = ("", "-1", "-1.0")
 
-# Fields with one or several of a few values.
+# The values that these fields accept.
 _CHOICES = {
     "submission_labels": ("text", "id", "number"),
-    "file_defects": ("broken_lines", "empty_texts"),  # of published files, see `TaskSpec.file_defects`
+    "file_defects": ("broken_lines", "empty_texts"),
     "probe_features": tuple(PROBE_FEATURES),
 }
-_NAME = re.compile(r"[\w][\w.\-]*")  # it becomes part of file names and of metric names
+_NAME = re.compile(r"[\w][\w.\-]*")  # names become part of file names and metric names
 
 Problems = Iterator[tuple[str, str]]  # a field, and what is wrong with it
 
 
 class FieldError(ValueError):
-    """A field of a task has a value that it must not have."""
+    """Raised if a field of a task has a wrong value."""
 
     def __init__(self, task: str, field: str, message: str):
         super().__init__(f"Task {task!r}, field `{field}`: {message}")
@@ -48,13 +48,13 @@ class FieldError(ValueError):
 
 def check_task(task: Any) -> None:
     """
-    Check the fields of a task and how they fit together.
+    Raise [`FieldError`] if a field of a task is wrong or contradicts another one.
 
     Args:
-        task (`TaskSpec`): the task, whose module imports this one.
+        task (`TaskSpec`): the task.
 
     Raises:
-        [`FieldError`]: naming the task and the field.
+        [`FieldError`]: names the task and the field.
     """
     checks = (_wrong_types, _wrong_columns, _wrong_labels, _wrong_grid, _wrong_metrics, _wrong_splits)
     for check in checks:  # each relies on those before it
@@ -64,15 +64,15 @@ def check_task(task: Any) -> None:
 
 def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Sequence[str] = PREDICTION_MODES) -> None:
     """
-    Check that there is such a mode, and that labels are scored only where there are labels.
+    Raise `ValueError` if the mode is unknown or does not suit the tasks.
 
     Args:
-        tasks (`Iterable[TaskSpec]`): what is evaluated.
+        tasks (`Iterable[TaskSpec]`): the tasks to evaluate.
         prediction_mode: `"generate"`, `"score_labels"` or, where `modes` has it, `"probe"`.
-        modes: those that there are.
+        modes: the modes to accept.
 
     Raises:
-        `ValueError`: naming the mode, or the free-form tasks.
+        `ValueError`: names the mode, or the free-form tasks.
     """
     if prediction_mode not in modes:
         raise ValueError(
@@ -131,7 +131,7 @@ def _wrong_columns(task: Any) -> Problems:
         yield (
             "prefix",
             f"there must be one for each of the {len(columns)} text columns ({listed(columns)}), got "
-            f"{len(task.prefix)}: {task.prefix!r}. Use an empty one where there is nothing to say.",
+            f"{len(task.prefix)}: {task.prefix!r}. Use an empty text for a column without prefix.",
         )
     if not task.label_column_name or task.label_column_name in columns:
         yield "label_column_name", f"must name another column, got {task.label_column_name!r}."
@@ -167,13 +167,13 @@ def _wrong_labels(task: Any) -> Problems:
     if list(labels) != list(range(len(labels))) or len(labels) < 2:
         yield (
             "labels",
-            f"there must be two classes or more, numbered 0, 1, 2, …, got {listed(labels)}. (A list numbers by "
-            "itself; the data may hold the texts instead of the numbers.)",
+            f"there must be two classes or more, numbered 0, 1, 2, …, got {listed(labels)}. (A list is "
+            "numbered by itself; the data may hold the texts instead of the numbers.)",
         )
     texts = list(labels.values())
     for text in texts:
         if text in UNLABELED_TEXTS:
-            yield "labels", f"{text!r} stands for an unlabeled example, so no label can be called so."
+            yield "labels", f"{text!r} marks an unlabeled example, so no label can have this text."
         if texts.count(text) > 1:
             yield "labels", f"several classes have the text {text!r}."
 
@@ -202,7 +202,7 @@ def _wrong_metrics(task: Any) -> Problems:
     else:
         kinds, predicted = ("texts",), "free-form text (no `labels`)"
     suitable = [name for name, kind in METRIC_KINDS.items() if kind in kinds]
-    # A class is right or wrong, however alike the texts of two of them are.
+    # A class is right or wrong, so no metric that measures similar texts suits it.
     suitable += ["exact_match"] if kinds == ("ids",) else []
     for name in task.metric_names:
         if name not in METRIC_KINDS:
@@ -211,12 +211,12 @@ def _wrong_metrics(task: Any) -> Problems:
         if name not in suitable:
             yield (
                 "metric_names",
-                f"{name!r} does not suit predictions that are {predicted}. Choose of {listed(suitable)}.",
+                f"{name!r} does not suit predictions that are {predicted}. Choose from {listed(suitable)}.",
             )
     if task.metric_to_optimize not in task.metric_names:
         yield (
             "metric_to_optimize",
-            f"{task.metric_to_optimize!r} is none of `metric_names`: {listed(task.metric_names)}.",
+            f"{task.metric_to_optimize!r} is not one of `metric_names`: {listed(task.metric_names)}.",
         )
 
 

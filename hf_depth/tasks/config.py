@@ -1,4 +1,4 @@
-"""[`TaskConfig`]: what a fine-tuned model's folder says about its tasks, in `task_config.json`."""
+"""[`TaskConfig`]: the file `task_config.json`, which describes the tasks of a fine-tuned model."""
 
 import json
 import os
@@ -16,9 +16,9 @@ from .checks import check_prediction_mode
 from .spec import TaskSpec
 
 TASK_CONFIG_FILE = "task_config.json"
-FORMAT_VERSION = 1  # raised when an older version of the package would read a file wrongly
+FORMAT_VERSION = 1  # raise it when an older version of the package would read a file wrongly
 
-# How a DEPTH model reads a prompt, for those who prepare it without this package.
+# Input formats of T5 (False) and DEPTH (True), for readers of the file without this package.
 INPUT_FORMAT = {
     False: "{prompt}</s>",
     True: (
@@ -31,25 +31,24 @@ INPUT_FORMAT = {
 @dataclass(frozen=True)
 class TaskConfig:
     """
-    What a model was fine-tuned on and how its inputs are prepared: `task_config.json` beside its `config.json`.
+    The tasks that a model was fine-tuned on and how its inputs are prepared, as in `task_config.json`.
 
-    The file has the fields of this class, `tasks` by their full names with all fields of each [`TaskSpec`], and three
-    more for those who read it without this package: `format_version`, `prompts` (by task, with the names of the text
-    columns in braces) and `input_format` (how a prompt is closed, and where sentence tokens stand).
+    The file has the fields of this class. Its `tasks` map full names to all fields of a [`TaskSpec`]. Three more
+    fields help readers without this package: `format_version`, `prompts` (the prompt of each task, with the text
+    columns in braces) and `input_format` (the special tokens around a prompt).
 
     Args:
-        tasks (`tuple[TaskSpec, ...]`):
-            One or several; `max_source_length` and `max_target_length` of each are those of the training.
+        tasks (`tuple[TaskSpec, ...]`): one or several tasks, with the maximum lengths used in training.
         sentence_tokens (`bool`): whether the model reads sentence tokens, as DEPTH does.
-        sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
-        prediction_mode (`str`, *optional*, defaults to `"generate"`), length_normalize_scores (`bool`, *optional*):
+        sentence_language (`str`, *optional*, defaults to `"en"`):
+            The language of the texts, see [`get_sentence_splitter`].
+        prediction_mode, length_normalize_scores, generation_max_length, generation_num_beams (*optional*):
             As for [`TaskTrainingArguments`].
-        generation_max_length, generation_num_beams (`int`, *optional*): likewise.
         loader_options (`Mapping[str, Mapping[str, Any]]`, *optional*):
-            The options of the loaders of the tasks, by the names of the loaders, see [`load_task`].
+            Maps the name of a loader to its options, see [`load_task`].
 
     Raises:
-        `ValueError`: if there is no task, two have the same name, or there is no such mode.
+        `ValueError`: if there is no task, two tasks have the same name, or the mode is unknown.
 
     >>> import tempfile
     >>> from hf_depth import TaskConfig, get_task
@@ -85,13 +84,13 @@ class TaskConfig:
 
     def task(self, name: str | None = None) -> TaskSpec:
         """
-        One of the tasks.
+        Return the task with this name.
 
         Args:
-            name (`str`, *optional*): its full name, or its own if that tells which; not needed if there is one task.
+            name (`str`, *optional*): such as `"glue/rte"` or, if it is unique, `"rte"`. Not needed for a single task.
 
         Raises:
-            `ValueError`: if there is none of that name, or several tasks and no name.
+            `ValueError`: if no task has that name, or there are several tasks and no name is given.
         """
         found = [task for task in self.tasks if name in (None, task.full_name, task.name)]
         if len(found) == 1:
@@ -103,13 +102,13 @@ class TaskConfig:
         raise ValueError(f"The model has no task {name!r}.{suggestion(name, self.task_names, 'tasks')}")
 
     def replace(self, **changes: Any) -> "TaskConfig":
-        """The same with other values of some fields."""
+        """Return a copy with other values of some fields."""
         return replace(self, **changes)
 
     # ---- As a file --------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """What the file holds."""
+        """Return what the file holds."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {
             "format_version": FORMAT_VERSION,
@@ -122,21 +121,21 @@ class TaskConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "TaskConfig":
         """
-        Read what [`~TaskConfig.to_dict`] gives.
+        Return the config that [`~TaskConfig.to_dict`] wrote.
 
         Raises:
-            `ValueError`: if it is of a later format, or a field is missing or not valid.
+            `ValueError`: if the format is newer than this package, or a field is missing or wrong.
         """
         version = values.get("format_version") if isinstance(values, Mapping) else None
         if not isinstance(version, int):
-            raise ValueError("it has no `format_version`, hence is no description of tasks.")
+            raise ValueError("it has no `format_version`, so it is no description of tasks.")
         if version > FORMAT_VERSION:
             raise ValueError(f"its format is {version}, this version of hf_depth reads {FORMAT_VERSION}: upgrade it.")
         known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
         try:
             tasks = tuple(TaskSpec(**entry) for entry in known.pop("tasks").values())
             return cls(tasks=tasks, **known)
-        except (AttributeError, KeyError, TypeError) as error:  # of a file that was changed by hand
+        except (AttributeError, KeyError, TypeError) as error:  # the file was changed by hand
             raise ValueError(f"a field is missing or wrong: {error}") from error
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
@@ -144,7 +143,7 @@ class TaskConfig:
         Write `task_config.json`.
 
         Args:
-            save_directory (`str` or `os.PathLike`): the folder of the model; is made.
+            save_directory (`str` or `os.PathLike`): the folder of the model. It is made if needed.
         """
         path = Path(save_directory, TASK_CONFIG_FILE)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,18 +155,18 @@ class TaskConfig:
         Read the `task_config.json` of a fine-tuned model.
 
         Args:
-            name_or_path (`str` or `os.PathLike`): its folder, or its name on the Hub.
-            hub_arguments: for `cached_file`, such as `revision`, `token`, `cache_dir`, `local_files_only`.
+            name_or_path (`str` or `os.PathLike`): the model's folder, or its name on the Hub.
+            hub_arguments: arguments of `cached_file`, such as `revision`, `token`, `cache_dir`, `local_files_only`.
 
         Raises:
-            `ValueError`: if there is no such file (see [`find_task_config`]), or it cannot be read.
-            `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
+            `ValueError`: if the file is missing (see [`find_task_config`]) or cannot be read.
+            `OSError`: if the folder or repository does not exist, or the Hub cannot be reached.
         """
         config = find_task_config(name_or_path, **hub_arguments)
         if config is None:
-            _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if it is offline, or no model at all
+            _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if the Hub is offline or there is no model
             raise ValueError(
-                f"{name_or_path} has no {TASK_CONFIG_FILE}, which a fine-tuned model is saved with: it was not "
+                f"{name_or_path} has no {TASK_CONFIG_FILE}, which is saved with a fine-tuned model: it was not "
                 "fine-tuned, or by an earlier version. Name its task by `task`, such as 'glue/rte'."
             )
         return config
@@ -175,11 +174,11 @@ class TaskConfig:
 
 def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> TaskConfig | None:
     """
-    As [`TaskConfig.from_pretrained`], but `None` if the folder or repository has no such file.
+    Return the [`TaskConfig`] of a model, or `None` if its folder or repository has no `task_config.json`.
 
     Raises:
         `ValueError`: if the file cannot be read.
-        `OSError`: if there is no such folder or repository, or the Hub cannot be reached.
+        `OSError`: if the folder or repository does not exist, or the Hub cannot be reached.
     """
     path = _find(name_or_path, TASK_CONFIG_FILE, _raise_exceptions_for_missing_entries=False, **hub_arguments)
     if path is None:
@@ -203,7 +202,7 @@ def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str |
 
 
 def merge_task_configs(configs: Sequence[TaskConfig]) -> TaskConfig | None:
-    """The tasks of several as one; `None` if there are none, or if they differ in how examples are prepared."""
+    """Merge the tasks of several configs into one; `None` if there is no config or they prepare inputs differently."""
     if not configs:
         return None
     tasks = list(dict.fromkeys(task for config in configs for task in config.tasks))
@@ -216,7 +215,7 @@ def merge_task_configs(configs: Sequence[TaskConfig]) -> TaskConfig | None:
 
 def prompt_format(task: TaskSpec) -> str:
     """
-    The prompt of a task as a format string of its text columns.
+    Return the prompt of a task as a format string with the names of its text columns.
 
     >>> prompt_format(TaskSpec("mine", "tone", "review", "tone review:"))
     'tone review: {review}'
@@ -230,8 +229,9 @@ def prompt_format(task: TaskSpec) -> str:
 
 def _as_entry(task: TaskSpec) -> dict[str, Any]:
     """
-    All fields of a task as JSON has them; the labels as a list, whose order is that of the classes. A data set that is
-    a folder here is left out: the file is published with the model, and the folder's name may be another's on the Hub.
+    Return all fields of a task as JSON values.
+
+    A `path` that is a local folder becomes `None`: on the Hub, its name may belong to another data set.
     """
     entry = {item.name: getattr(task, item.name) for item in fields(task)}
     entry = {name: list(value) if isinstance(value, tuple) else value for name, value in entry.items()}

@@ -1,4 +1,4 @@
-"""What a trainer takes of a task: [`TaskDataset`] to evaluate on, and the collator of prepared examples."""
+"""[`TaskDataset`], the data set a trainer evaluates on, and [`DataCollatorForTasks`], which batches examples."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ from .config import TaskConfig
 from .rows import check_class_order
 from .spec import TaskSpec
 
-EXAMPLES_TO_CHECK = 100  # of a data set, which may prepare each example when it is read
+EXAMPLES_TO_CHECK = 100  # few, as a data set may prepare each example when it is read
 
 COLLATED_COLUMNS = ("input_ids", "labels", "num_cut_tokens", "index")
 
 HOW_TO_PREPARE = (
-    "Prepare the examples first: `TaskSplits.load(task, train_file=…).prepare(tokenizer)` does all of it, "
-    "`prepare_task(examples, TaskPreprocessor(tokenizer, task))` this step alone."
+    "Prepare the examples first: `TaskSplits.load(task, train_file=…).prepare(tokenizer)` loads and prepares them, "
+    "`prepare_task(examples, TaskPreprocessor(tokenizer, task))` only prepares them."
 )
 
 
 @dataclass
 class DataCollatorForTasks(DataCollatorForSeq2Seq):
     """
-    [`DataCollatorForSeq2Seq`] over the columns of [`TaskPreprocessor`] and, if it is there, `index`, the place of an
-    example in its data set.
+    A [`DataCollatorForSeq2Seq`] for the columns of [`TaskPreprocessor`] and `index`, the place of an example in its
+    data set.
 
-    Args: those of [`DataCollatorForSeq2Seq`], above all `tokenizer` and `pad_to_multiple_of`.
+    Args: as for [`DataCollatorForSeq2Seq`], such as `tokenizer` and `pad_to_multiple_of`.
 
     Returns:
-        `dict[str, torch.Tensor]`: `input_ids` of shape `(batch_size, source_length)`, `attention_mask` of the same
-        shape, `labels` of shape `(batch_size, target_length)` padded with -100 (if the examples have them),
-        `num_cut_tokens` and `index` of shape `(batch_size,)`: int64.
+        `dict[str, torch.Tensor]`: int64 tensors. `input_ids` and `attention_mask` have the shape
+        `(batch_size, source_length)`, `labels` the shape `(batch_size, target_length)`, padded with -100.
+        `num_cut_tokens` and `index` have the shape `(batch_size,)`. A column that the examples lack is left out.
 
     Raises:
-        `ValueError`: if the examples have no `input_ids`, as before the preprocessing.
+        `ValueError`: if the examples have no `input_ids` because they are not prepared.
 
     >>> import tempfile
     >>> from hf_depth import DataCollatorForTasks
@@ -72,22 +72,22 @@ class TaskDataset(torch.utils.data.Dataset):
     """
     One split of a task to evaluate on.
 
-    An item is a prepared example with its place in `rows` as `index`. Where it is unlabeled, its target is -100; if
-    all examples are unlabeled, there are no `labels`. (A trainer reads the longest first.)
+    An item is a prepared example and its `index` in `rows`. An unlabeled example has the target -100. If no example is
+    labeled, the items have no `labels`.
 
     Args:
         spec (`TaskSpec`): the task.
         split (`str`): the name of the split, for reports.
-        rows (`Dataset`): the examples in the columns of the task.
+        rows (`Dataset`): the examples, with the columns of the task.
         prepared (`Dataset`): the same examples from [`TaskPreprocessor`], in the same order.
         train_label_ids (`Sequence[int]`, *optional*):
-            The classes of the training examples, whose most frequent one is the majority class.
+            The classes of the training examples. The most frequent one is the majority class.
         config (`TaskConfig`, *optional*):
-            How the examples were prepared, which [`TaskTrainer`] saves with the model; [`TaskSplits`] gives it.
+            How the examples were prepared. [`TaskTrainer`] saves it with the model.
 
     Raises:
-        `ValueError`: if `prepared` is not what `TaskPreprocessor` makes of `rows`, or their label column is a
-            `ClassLabel` with other numbers than the task's.
+        `ValueError`: if `prepared` does not belong to `rows`, or their label column is a `ClassLabel` that numbers the
+            classes differently from the task.
 
     >>> from hf_depth import TaskDataset, get_task
     >>> rows = Dataset.from_dict({"sentence1": ["A.", "B."], "sentence2": ["C.", "D."], "label": [0, -1]})
@@ -136,12 +136,12 @@ class TaskDataset(torch.utils.data.Dataset):
 @dataclass
 class TokenCounts:
     """
-    What the ids of prepared examples say about how they were prepared.
+    Counts that show how examples were prepared.
 
     Attributes:
-        with_text (`int`): examples of more than `</s>`.
-        with_token (`int`): those of them in which a token occurs.
-        greatest_id (`int`): of inputs and targets; -1 if there is none.
+        with_text (`int`): the number of examples that hold more than `</s>`.
+        with_token (`int`): how many of these contain the token.
+        greatest_id (`int`): the greatest id in inputs and targets; -1 if there is none.
     """
 
     with_text: int = 0
@@ -151,10 +151,12 @@ class TokenCounts:
 
 def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenCounts:
     """
-    Look through `EXAMPLES_TO_CHECK` prepared examples at most: at equal distances, or the first of a stream or list.
+    Count the examples in which a token occurs, among at most `EXAMPLES_TO_CHECK`.
+
+    A `Dataset` is sampled at equal distances. For a stream or a list, the first examples are read.
 
     Args:
-        examples (`Iterable[Mapping[str, Any]]`): with `input_ids` and perhaps `labels`.
+        examples (`Iterable[Mapping[str, Any]]`): prepared examples with `input_ids` and perhaps `labels`.
         token_id (`int`): the token to look for in `input_ids`.
 
     >>> count_tokens([{"input_ids": [5, 9, 1]}, {"input_ids": [1]}, {"input_ids": [6, 1]}], token_id=9)
@@ -173,8 +175,10 @@ def count_tokens(examples: Iterable[Mapping[str, Any]], token_id: int) -> TokenC
 
 def name_datasets(datasets: Sequence[TaskDataset]) -> TaskDataset | dict[str, TaskDataset]:
     """
-    Data sets as [`TaskTrainer`] takes them. One is itself, several splits of a task are named by the split, data sets
-    of several tasks by the task, and by the split, too, where a task has several: `mnli_validation_matched`.
+    Name data sets as [`TaskTrainer`] takes them.
+
+    A single data set is returned as it is. Several splits of one task are named by split. With several tasks, the
+    name is the task, followed by the split if the task has several: `mnli_validation_matched`.
 
     Args:
         datasets (`Sequence[TaskDataset]`): one or several.

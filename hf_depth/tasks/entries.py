@@ -1,4 +1,4 @@
-"""The tasks that come with the package, as plain data: see [`tasks.spec.TaskSpec`] for what the fields mean."""
+"""The tasks that come with the package, as plain data. [`tasks.spec.TaskSpec`] explains the fields."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ _RST_LABELS = (
 
 
 def _glue(config_name: str, columns: tuple[str, ...], labels: tuple[str, ...], submission: str, **other: Any) -> Entry:
-    """A task of GLUE in the words of T5 (Raffel et al. 2020, appendix D): `"rte sentence1: … sentence2: …"`."""
+    """Return a GLUE task with the prompt of T5 (Raffel et al. 2020, appendix D): `"rte sentence1: … sentence2: …"`."""
     first, *rest = columns
     entry = {
         "text_column_name": columns,
@@ -89,7 +89,7 @@ GLUE: dict[str, Entry] = {
         "QQP",
         metric_names=("f1", "accuracy"),
         submission_rows=(390_965,),
-        # Questions with line breaks or tabs. The readers of the benchmark's authors and of `datasets` skip such lines.
+        # Some questions hold line breaks or tabs. GLUE's own reader and that of `datasets` skip these lines, too.
         file_defects=("broken_lines", "empty_texts"),
         column_aliases={"id": "idx", "is_duplicate": "label"},
     ),
@@ -127,7 +127,7 @@ GLUE: dict[str, Entry] = {
     ),
     "rte": _glue("rte", _PAIR, _ENTAILMENT_FIRST, "RTE", submission_labels="text", submission_rows=(3000,)),
     "wnli": _glue("wnli", _PAIR, ("not_entailment", "entailment"), "WNLI", submission_rows=(146,)),
-    # The diagnostic set has no training data: a model of MNLI answers it, and reads it as MNLI.
+    # The diagnostic set has no training data. A model trained on MNLI answers it, with the prompt of MNLI.
     "ax": _glue(
         "ax",
         ("hypothesis", "premise"),
@@ -146,7 +146,7 @@ GLUE: dict[str, Entry] = {
 
 
 def _sentences(name: str, number: int, labels: tuple[str, ...] | list[str], **other: Any) -> Entry:
-    """A task on `number` sentences: `"SParxiv sentence1: … sentence2: …"`."""
+    """Return a task on `number` sentences: `"SParxiv sentence1: … sentence2: …"`."""
     numbers = range(1, number + 1)
     entry = {
         "text_column_name": tuple(f"sentence_{i}" for i in numbers),
@@ -163,11 +163,11 @@ def _disco_eval(name: str, number: int, labels: tuple[str, ...] | list[str], **o
     )
 
 
-# What DiscoEval's classifiers read of sentence embeddings (Chen et al. 2019, section 3), if it is not the default.
+# How DiscoEval combines sentence embeddings (Chen et al. 2019, section 3), where it is not the default.
 _POSITION_PROBE = {"probe_features": "first_differences"}
 _ORDER_PROBE = {"probe_features": "difference"}
 _ORDER_TASK = {"loader": "disco_eval_pairs", **_ORDER_PROBE}
-# As in their code (`DCEval.run`): a linear classifier could not compare the sentences.
+# As in DiscoEval's code (`DCEval.run`): a linear classifier cannot compare sentences.
 _COHERENCE_PROBE = {"probe_hidden_units": 2000, "version": 2}
 
 
@@ -199,7 +199,7 @@ NATURAL_INSTRUCTIONS: dict[str, Entry] = {
     },
 }
 
-# The tasks of DiscoEval, made from any documents; `config_name` says which of them.
+# The tasks of DiscoEval for documents of your own. `config_name` names the kind.
 DISCOURSE: dict[str, Entry] = {
     name: _sentences(name, number, labels, config_name=name, loader="discourse", **other)
     for name, number, labels, other in (
@@ -209,7 +209,7 @@ DISCOURSE: dict[str, Entry] = {
     )
 }
 
-# From which part of Python's documentation a passage comes: the sources of the default corpus that have most of it.
+# From which part of Python's documentation does a passage come? The labels are the largest sources of the corpus.
 PYTHON: dict[str, Entry] = {
     "module_of_passage": {
         "text_column_name": "text",
@@ -229,7 +229,7 @@ BENCHMARKS: dict[str, dict[str, Entry]] = {
     "python": PYTHON,
 }
 
-# Other names that benchmarks, tasks and metrics go by.
+# Other names of benchmarks and tasks.
 BENCHMARK_ALIASES = {
     GLUE_PATH: "glue",
     DISCO_EVAL_PATH: "disco_eval",

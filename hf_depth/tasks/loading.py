@@ -1,8 +1,7 @@
 """
-[`load_task`]: the examples of a task, split by split, wherever they come from.
+[`load_task`], which reads the splits of a task from files or the Hub.
 
-A task that no loader can read gets one of its own: a file in `tasks/loaders/` with a function and, if it takes
-options, a dataclass of them, and an entry in `LOADERS`.
+To add a loader, write a function in `tasks/loaders/` (and a dataclass if it takes options) and enter it in `LOADERS`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,21 +27,21 @@ class NoOptions:
 @dataclass(frozen=True)
 class Loader:
     """
-    What reads the examples of a task.
+    A function that reads the examples of a task, and what is known about it.
 
     Args:
         load (`Callable`): called as `load(spec, files, options, split_seed=…, length=…)`, see [`load_task`].
         options (`type`, *optional*): the dataclass of its options.
-        counts_tokens (`bool`, *optional*, defaults to `False`): whether what it loads depends on `length`.
+        counts_tokens (`bool`, *optional*, defaults to `False`): whether the examples depend on `length`.
         find_files (`Callable`, *optional*):
-            The files that `load` reads for each split, called as `find_files(spec, files)`, where they hold the
-            examples of one task: what is held out must not be among what is trained on, and no two tasks share them.
+            Returns the files that `load` reads for each split, called as `find_files(spec, files)`. No file may serve
+            both training and evaluation, nor two tasks.
         read_new (`Callable`, *optional*, defaults to `read_tables`):
             Reads files of new examples, called as `read_new(argument, names, spec, cache_dir)`.
         complete (`Callable`, *optional*):
-            Gives a new example the text columns that it lacks, called as `complete(example, spec, options, length)`.
+            Adds missing text columns to a new example, called as `complete(example, spec, options, length)`.
         has_instances (`bool`, *optional*, defaults to `False`):
-            Whether a column `instance` holds the end of the text, which is cut last of all.
+            Whether a column `instance` holds the end of the text. A text that is too long loses this end last.
     """
 
     load: Callable[..., dict[str, Dataset]]
@@ -90,30 +89,30 @@ def load_task(
     **file_arguments: Any,
 ) -> dict[str, Dataset]:
     """
-    Load the examples of a task, checked, in the columns of the task.
+    Load the examples of a task and check them.
 
     Args:
-        task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`; its `loader` is a key of `LOADERS`.
+        task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`. Its `loader` is a key of `LOADERS`.
         files (`TaskFiles`, *optional*):
-            Where to read; without any, the data set that the task names on the Hub. Discourse tasks are then made of
-            Python's documentation, as `python/module_of_passage` always is.
+            Where to read. By default, the task's data set on the Hub. The discourse tasks and
+            `python/module_of_passage` then use Python's documentation.
         options (`Mapping` or a dataclass, *optional*):
-            Of the loader: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields by name.
+            The loader's options: `DiscourseOptions` or `NaturalInstructionsOptions`, or their fields as a mapping.
         split_seed (`int`, *optional*, defaults to 42):
-            Of what the loader draws: which documents or instances are in which split, and what is made of them.
+            The seed of the loader's random choices, such as which documents are in which split.
         length (`Callable[[str], int]`, *optional*):
-            How many tokens a text takes, see `TaskPreprocessor.length`, for loaders that choose what fits.
-        file_arguments: the fields of `TaskFiles`, instead of `files` or to replace some of them.
+            Counts the tokens of a text, see `TaskPreprocessor.length`. Some loaders leave out what does not fit.
+        file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
     Returns:
-        `dict[str, Dataset]`: the examples of each split that there is, by the names that the task gives the splits:
-        text columns, label column and `idx`, see [`tasks.rows.check_rows`]; or what the loader returns.
+        `dict[str, Dataset]`: maps the name of each split to its examples. Most loaders return the text columns, the
+        label column and `idx`, see [`tasks.rows.check_rows`].
 
     Raises:
-        `ValueError`: if files cannot be read, columns are missing, texts are empty, labels are none of the task's, or
-            the loader has no such option. The message names the file and the line or row.
-        `FileNotFoundError`: if there is no such file.
-        `TypeError`: if there is no such argument, or the loader returns anything but data sets by their splits.
+        `ValueError`: if files cannot be read, columns are missing, texts are empty, labels are unknown, or the loader
+            has no such option. The message names the file and the line or row.
+        `FileNotFoundError`: if a file does not exist.
+        `TypeError`: if an argument is unknown, or the loader does not return a mapping of splits to data sets.
 
     >>> import pathlib, tempfile
     >>> from hf_depth import load_task
@@ -137,11 +136,11 @@ def load_task(
 
 def get_loader(spec: TaskSpec) -> Loader:
     """
-    The loader of a task.
+    Return the loader of a task.
 
     Raises:
-        `ValueError`: if there is none of that name, with near matches.
-        `TypeError`: if what `LOADERS` has there is no [`Loader`].
+        `ValueError`: if `LOADERS` has no such loader; suggests similar names.
+        `TypeError`: if the entry in `LOADERS` is not a [`Loader`].
     """
     if spec.loader not in LOADERS:
         raise ValueError(
@@ -158,28 +157,29 @@ def get_loader(spec: TaskSpec) -> Loader:
 
 def build_options(spec: TaskSpec, options: Mapping[str, Any] | Any | None = None) -> Any:
     """
-    The options of a task's loader.
+    Return the options of a task's loader.
 
     Args:
         spec: the task.
-        options: a dataclass of that loader's options, or its fields by name.
+        options: the loader's dataclass of options, or its fields as a mapping.
 
     Raises:
-        `ValueError`: if the loader has no such option, with near matches, or a value is wrong.
+        `ValueError`: if the loader has no such option, or a value is wrong.
     """
     return get_loader(spec).options(**options_of_loaders([spec], options)[spec.loader])
 
 
 def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]) -> None:
     """
-    Check that no two tasks read the same labels, as where `dataset_dir` is the folder of a single task: one of them
-    would have the examples of the other. (A table may hold a column of labels for each of several tasks.)
+    Raise `ValueError` if two tasks read the same label column of the same file.
+
+    This happens if `dataset_dir` is the folder of a single task. Two tasks may read different label columns of a file.
 
     Args:
-        tasks: each with the splits that are read of it, and its files.
+        tasks: each task with the splits to read and its files.
 
     Raises:
-        `ValueError`: naming the tasks and the file, or if a task has no files, see [`tasks.sources.split_files`].
+        `ValueError`: names the tasks and the file; or a task has no files, see [`tasks.sources.split_files`].
     """
     readers: dict[tuple[str, str], TaskSpec] = {}
     for task, splits, files in tasks if len(tasks) > 1 else ():
@@ -201,15 +201,15 @@ def options_of_loaders(
     tasks: Sequence[TaskSpec], options: Mapping[str, Any] | Any | None, **defaults: Any
 ) -> dict[str, dict[str, Any]]:
     """
-    By the names of the tasks' loaders the options that each of them has.
+    Return a mapping from the name of each task's loader to the given options that it has.
 
     Args:
-        tasks: whose loaders.
-        options: each is an option of one loader or of several; or a dataclass of options.
-        defaults: other options, which no loader needs to have.
+        tasks: the tasks.
+        options: a mapping or a dataclass. Each option must belong to at least one loader.
+        defaults: further options, which need not belong to any loader.
 
     Raises:
-        `ValueError`: if no loader has such an option, with near matches.
+        `ValueError`: if no loader has such an option.
     """
     options = asdict(options) if is_dataclass(options) else dict(options or {})
     names = {task.loader: get_loader(task).option_names for task in tasks}

@@ -1,4 +1,4 @@
-"""[`read_new_examples`]: examples to predict, which have the texts of a task but need no label."""
+"""[`read_new_examples`], which reads examples without labels, to predict their labels."""
 
 import logging
 import os
@@ -26,27 +26,27 @@ def read_new_examples(
     cache_dir: str | None = None,
 ) -> dict[str, list[str]]:
     """
-    The texts of examples in the columns of their task, as in training; all other columns are left out.
+    Return the texts of new examples, column by column, as they are read in training. Other columns are left out.
 
     Args:
         examples (`Iterable[Mapping]`, `Iterable[str]`, `Dataset`, `pandas.DataFrame`, `str` or `os.PathLike`):
-            With the text columns of the task, or its `column_aliases`; a list of texts is joined. For a task with one
-            text column an example may be the text itself. A path names a file (json, jsonl, csv, tsv, parquet, or the
-            .gz of one; of DiscoEval's also as they are published) or a glob. For Natural Instructions also `input` and
-            the fields of its task file, such as `Definition`.
+            Examples with the text columns of the task or its `column_aliases`. A list of texts is joined. If the task
+            has one text column, an example may be a plain text. A path is a file (json, jsonl, csv, tsv, parquet, or
+            one of these as .gz) or a glob. DiscoEval's published files are read, too. For Natural Instructions, an
+            example may have `input` and fields of its task file, such as `Definition`.
         spec (`TaskSpec`): the task.
-        options (`Mapping` or a dataclass, *optional*): of the task's loader, see [`load_task`].
+        options (`Mapping` or a dataclass, *optional*): the options of the task's loader, see [`load_task`].
         length (`Callable[[str], int]`, *optional*):
-            How many tokens a text takes, for prompts that leave out what does not fit.
+            Counts the tokens of a text. Prompts of Natural Instructions leave out what does not fit.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
     Returns:
-        `dict[str, list[str]]`: the texts of each text column, and `instance`, where there is one.
+        `dict[str, list[str]]`: the texts of each text column, and `instance` if the examples have it.
 
     Raises:
-        `ValueError`: naming the example and the column, if one is missing or holds no text; if `examples` is one
-            example, or a set, which has no order.
-        `FileNotFoundError`: if there is no such file.
+        `ValueError`: if a column is missing or holds no text; names the example and the column. Also if `examples` is
+            a single example, or a set, which has no order.
+        `FileNotFoundError`: if a file does not exist.
 
     >>> from hf_depth import get_task
     >>> read_new_examples([{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "?"}], get_task("glue/rte"))
@@ -87,24 +87,24 @@ def _kind_of_example(spec: TaskSpec) -> str:
 
 
 def _rows(examples: Any, spec: TaskSpec) -> list[Any]:
-    """The examples as dictionaries, or as they are, if they are none."""
+    """Return the examples as dictionaries. What is not an example is returned as it is."""
     if not isinstance(examples, Iterable) or isinstance(examples, Mapping | Set | bytes):
         advice = " For one example, write `predictor([example])`." if isinstance(examples, Mapping) else ""
-        advice = " A set has no order, in which predictions could be given." if isinstance(examples, Set) else advice
+        advice = " A set has no order: give a list." if isinstance(examples, Set) else advice
         raise ValueError(
             f"`examples` must be a list of examples, a Dataset, a DataFrame or a file, got {type(examples).__name__}."
             f"{advice}"
         )
-    if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # of pandas
+    if hasattr(examples, "columns") and hasattr(examples, "to_dict"):  # a pandas.DataFrame
         return examples.to_dict("records")
-    if isinstance(examples, Dataset) and examples.format["type"] != "custom":  # a transform of the user's
+    if isinstance(examples, Dataset) and examples.format["type"] != "custom":  # keep the user's own transform
         return examples.with_format(None).to_list()
     (column, *others) = spec.text_column_name
     return [{column: row} if isinstance(row, str) and not others else row for row in examples]
 
 
 def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
-    """The text of each column of an example, by its own name or else an alias."""
+    """Return the text of each column of an example, found by its name or else by an alias."""
     if not isinstance(row, Mapping):
         raise ValueError(f"{place} must be {_kind_of_example(spec)}, got {row!r:.80}.")
     texts = {}

@@ -1,4 +1,4 @@
-"""[`TaskPreprocessor`]: from examples of a task to the ids that the model reads and writes."""
+"""[`TaskPreprocessor`], which turns examples of a task into the token ids of inputs and targets."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,43 +16,43 @@ from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, la
 from .rows import check_class_order
 from .spec import TaskSpec
 
-# Part of the fingerprint of prepared data: raise it when the same example may give other ids.
+# Part of the cache key of prepared data. Raise it when the same example may give other ids.
 ROWS_VERSION = 2
 
-# Where a loader gives this column and the text of the example ends with it, that end is cut last of all.
+# Holds the end of a text. If the text is too long, it loses this end last.
 INSTANCE_COLUMN = "instance"
 
 
 @dataclass
 class TaskPreprocessor:
     """
-    Encodes the examples of a task; a function for `datasets.map`.
+    Encodes batches of a task's examples, for `datasets.map`.
 
-    A T5 reads the prompt and `</s>`. A DEPTH model reads it in the layout of [`layout_document`]: the text of each
-    column is split into sentences by itself, so that a column always begins a sentence, and the prefix of a column
-    belongs to its first sentence. Sentence tokens count up, and past the last one the sentences share it.
+    A T5 model reads the prompt and `</s>`. A DEPTH model reads the sentences in the layout of [`layout_document`].
+    Each text column begins a new sentence, which includes the prefix of the column. If there are more sentences than
+    sentence tokens, the remaining sentences share the last token.
 
-    In an example that is too long, the longest text loses tokens at its end, until several are equally long and all of
-    them do. Where there is a column `instance` that the text ends with, that end loses tokens last, at its beginning.
+    If an example is too long, its longest text loses tokens at its end. Texts of equal length lose tokens in turn. If
+    the example has a column `instance` and its text ends with it, this end is cut last, from its beginning.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): any T5 tokenizer.
         spec (`TaskSpec`): the task.
         sentence_tokens (`bool`, *optional*):
-            Whether the model reads sentence tokens. By default it does if the tokenizer has them; give `False` for a
-            T5 whose tokenizer does.
+            Whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
         max_source_length, max_target_length (`int`, *optional*):
-            Tokens at most, special tokens included; by default the task's.
-        sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
-        seed (`int`, *optional*, defaults to 42): together with the example, chooses the target among the references.
+            The maximum number of tokens, special tokens included. By default, the values of the task.
+        sentence_language (`str`, *optional*, defaults to `"en"`):
+            The language of the texts, see [`get_sentence_splitter`].
+        seed (`int`, *optional*, defaults to 42): chooses one of several references as the target.
 
-    Called with a batch of examples, it returns the columns `input_ids` (1-D int32 arrays), `labels` (1-D int32 arrays:
-    the target and `</s>`; empty where there is none), `num_cut_tokens` (tokens of input and target that were cut
-    off) and `num_cut_target_tokens` (those of the target).
+    A call returns these columns: `input_ids` and `labels` (1-D int32 arrays), `num_cut_tokens` (how many tokens of
+    input and target were cut off) and `num_cut_target_tokens` (how many of the target). `labels` holds the target and
+    `</s>`, or nothing for an unlabeled example.
 
     Raises:
-        `ValueError`: if a length is too small for the labels, or the tokenizer cannot write or tell apart two of them,
-            or has no sentence tokens although they are asked for.
+        `ValueError`: if a length is too small, the tokenizer cannot write a label, two labels have the same ids, or
+            the tokenizer lacks sentence tokens that are asked for.
 
     >>> import tempfile
     >>> from hf_depth import TaskPreprocessor, add_sentence_tokens, get_task
@@ -78,12 +78,12 @@ class TaskPreprocessor:
     version: int = field(default=ROWS_VERSION, init=False)
 
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.version = self.version  # of the instance, which the fingerprint of a cache is made of
+        self.version = self.version  # `datasets` hashes attributes of the instance, not of the class
         self.max_source_length = self.max_source_length or self.spec.max_source_length
         self.max_target_length = self.max_target_length or self.spec.max_target_length
         if self.sentence_tokens is None:
             self.sentence_tokens = SENTENCE_TOKENS[0] in tokenizer.get_vocab()
-        # Of each text a sentence of one token with its two sentence tokens, and what closes the input.
+        # Each text needs a sentence of one token and two special tokens. Two more tokens close the input.
         shortest = 3 * len(self.spec.text_column_name) + 2 if self.sentence_tokens else 0
         for name, least in (("max_source_length", max(8, shortest)), ("max_target_length", 2)):
             if getattr(self, name) < least:
@@ -103,7 +103,7 @@ class TaskPreprocessor:
         return Features({"input_ids": ids, "labels": ids, "num_cut_tokens": number, "num_cut_target_tokens": number})
 
     def length(self, text: str) -> int:
-        """How many tokens a text takes in an input, without what closes it."""
+        """Return how many tokens a text takes in an input, without the tokens that close the input."""
         sentences = self.encoder(self._sentences(text, ""))
         return len(self._joined([sentences])) - len(self._joined([])) - self.sentence_tokens
 
@@ -123,7 +123,7 @@ class TaskPreprocessor:
         return columns
 
     def _encoded_parts(self, rows: list[dict]) -> list[tuple[list[list[list[int]]], bool]]:
-        """For each example the ids of each sentence of each text, and whether the last text is an instance."""
+        """Return the ids of the sentences of each text of each example, and whether its last text is an instance."""
         parts = [[self._sentences(text, prefix) for text, prefix in self._texts(row)] for row in rows]
         encoded = iter(self.encoder([sentence for texts in parts for sentences in texts for sentence in sentences]))
         ids = [[[tokens for _ in sentences if (tokens := next(encoded))] for sentences in texts] for texts in parts]
@@ -131,7 +131,7 @@ class TaskPreprocessor:
         return list(zip(ids, has_instance, strict=True))
 
     def _texts(self, row: dict) -> list[tuple[str, str]]:
-        """The texts of an example with their prefixes; an instance at the end of the last one is a text of its own."""
+        """Return the texts of an example with their prefixes. An instance at the end becomes a text of its own."""
         texts = []
         for text, prefix in zip(self.spec.input_texts(row), self.spec.prefix, strict=True):
             texts.append((text.removeprefix(prefix.strip()), prefix.strip()))
@@ -146,13 +146,13 @@ class TaskPreprocessor:
         return [f"{prefix} {first}".strip(), *others]
 
     def _encoded_targets(self, rows: list[dict]) -> list[list[int] | None]:
-        """The ids of what the model should write for each example; `None` where it is unlabeled."""
+        """Return the ids of the target of each example; `None` if it is unlabeled."""
         targets = [self._target(row) for row in rows]
         encoded = iter(self.encoder([target for target in targets if target is not None]))
         return [None if target is None else next(encoded) for target in targets]
 
     def _target(self, row: dict) -> str | None:
-        """One of the references, as a function of the seed and the example's own text."""
+        """Return one of the references, chosen by the seed and the text of the example."""
         targets = self.spec.targets(row)
         if len(targets) <= 1:
             return targets[0] if targets else None
@@ -161,12 +161,12 @@ class TaskPreprocessor:
         return targets[int.from_bytes(digest) % len(targets)]
 
     def _layout(self, parts: list[list[list[int]]], keep_last: bool) -> tuple[list[int], int]:
-        """The input of at most `max_source_length` ids, and how many tokens had to be cut off."""
+        """Return an input of at most `max_source_length` ids, and how many tokens were cut off."""
         overhead = 2 if self.sentence_tokens else 0
         costs = [sum(len(sentence) + overhead for sentence in part) for part in parts]
         kept, budget = parts, sum(costs)
         while (excess := len(input_ids := self._joined(kept)) - self.max_source_length) > 0:
-            # More than once only if there are more sentences than sentence tokens, as those behind cost less.
+            # Sentences past the last sentence token may cost less than `costs` says, so cut and count again.
             budget -= excess
             limits = _limits(costs, budget, keep_last)
             kept = [_head(part, limit, overhead) for part, limit in zip(parts, limits, strict=True)]
@@ -182,7 +182,7 @@ class TaskPreprocessor:
 
 
 def _check_labels(spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_target_length: int) -> None:
-    """Raise if the tokenizer cannot write the labels, tell them apart and read them back, or if one does not fit."""
+    """Raise `ValueError` if a label is too long, or the tokenizer cannot write it and read it back."""
     if spec.labels is None:
         return
     for label, ids in zip(spec.labels.values(), encode_labels(tokenizer, list(spec.labels.values())), strict=True):
@@ -208,20 +208,20 @@ def prepare_task(
     desc: str = "Preparing examples",
 ) -> Dataset:
     """
-    Map the examples of a task to ids, one for one. What `datasets` has cached is used again.
+    Turn the examples of a task into token ids, one example for each row. A cached result is used again.
 
     Args:
-        rows (`Dataset`): examples in the columns of the task.
-        preprocessor (`TaskPreprocessor`): makes the ids.
-        num_proc (`int`, *optional*): processes.
-        overwrite_cache (`bool`, *optional*, defaults to `False`): prepare anew even if there is a cached result.
-        desc (`str`, *optional*): for the progress bar.
+        rows (`Dataset`): examples with the columns of the task.
+        preprocessor (`TaskPreprocessor`): encodes them.
+        num_proc (`int`, *optional*): the number of processes.
+        overwrite_cache (`bool`, *optional*, defaults to `False`): ignore a cached result.
+        desc (`str`, *optional*): the text of the progress bar.
 
     Returns:
         `Dataset`: with the columns `input_ids`, `labels`, `num_cut_tokens` and `num_cut_target_tokens`.
 
     Raises:
-        `ValueError`: if the label column is a `ClassLabel` with other numbers than the task's.
+        `ValueError`: if the label column is a `ClassLabel` that numbers the classes differently from the task.
     """
     check_class_order(rows, preprocessor.spec)
     return rows.map(
@@ -237,15 +237,16 @@ def prepare_task(
 
 def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str, int]:
     """
-    Count what prepared examples hold.
+    Count the examples and tokens of prepared data.
 
     Args:
-        rows (`Dataset`): from [`prepare_task`].
+        rows (`Dataset`): the result of [`prepare_task`].
         unk_token_id (`int`, *optional*): the id of `<unk>`.
 
     Returns:
-        `dict[str, int]`: `examples`, `tokens` (of inputs), `cut_examples` and `tokens_cut` of those that were too
-        long, `target_tokens_cut` (those of targets), and, if `unk_token_id` is given, `unknown_tokens` of inputs.
+        `dict[str, int]`: the numbers of `examples`, of input `tokens`, of examples that were too long
+        (`cut_examples`), of tokens cut off (`tokens_cut`) and of target tokens among these (`target_tokens_cut`). If
+        `unk_token_id` is given, also the number of `unknown_tokens` in inputs.
     """
     counts = dict.fromkeys(("examples", "tokens", "cut_examples", "tokens_cut", "target_tokens_cut"), 0)
     for batch in rows.with_format("arrow").iter(batch_size=10_000):
@@ -261,7 +262,7 @@ def task_statistics(rows: Dataset, unk_token_id: int | None = None) -> dict[str,
 
 
 def _limits(costs: Sequence[int], budget: int, keep_last: bool) -> list[int]:
-    """How much of `budget` each text gets: as much as it costs or, of those that cost more, an equal share."""
+    """Share `budget` among the texts: each gets its cost, or an equal share if its cost is higher."""
     budget = max(budget, 0)
     limits = [0] * len(costs)
     if keep_last:
@@ -275,7 +276,7 @@ def _limits(costs: Sequence[int], budget: int, keep_last: bool) -> list[int]:
 
 
 def _head(sentences: list[list[int]], limit: int, overhead: int) -> list[list[int]]:
-    """The first tokens of a text that cost no more than `limit`, as sentences."""
+    """Return the first tokens of a text that fit into `limit`, as sentences."""
     kept = []
     for sentence in sentences:
         room = limit - overhead
@@ -287,7 +288,7 @@ def _head(sentences: list[list[int]], limit: int, overhead: int) -> list[list[in
 
 
 def _tail(sentences: list[list[int]], limit: int, overhead: int) -> list[list[int]]:
-    """The last tokens of a text that cost no more than `limit`, as sentences."""
+    """Return the last tokens of a text that fit into `limit`, as sentences."""
     backwards = _head([sentence[::-1] for sentence in reversed(sentences)], limit, overhead)
     return [sentence[::-1] for sentence in reversed(backwards)]
 
@@ -298,10 +299,10 @@ def _num_tokens(parts: list[list[list[int]]]) -> int:
 
 def encode_labels(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> torch.LongTensor:
     """
-    The ids of the labels, each closed by `</s>`: `(number of labels, longest label)`, padded with -100.
+    Return the ids of the labels, each closed by `</s>`, padded with -100: `(number of labels, longest label)`, int64.
 
     Raises:
-        `ValueError`: if the vocabulary cannot write a label (`<unk>`), or cannot tell two of them apart.
+        `ValueError`: if the vocabulary cannot write a label without `<unk>`, or gives two labels the same ids.
     """
     encoded = [[*ids, tokenizer.eos_token_id] for ids in TextEncoder(tokenizer)(list(labels))]
     seen = {}

@@ -1,9 +1,8 @@
 """
 The registry of tasks.
 
-`DATASET_VALS` maps the name of a benchmark to its tasks by their names, each a [`TaskSpec`] or a plain entry (a
-dictionary of the fields of one). [`get_task`] finds a task, [`register_task`] adds one, [`load_task_file`] those of a
-YAML file.
+`DATASET_VALS` maps the names of benchmarks and tasks to tasks. A task is a [`TaskSpec`] or a dictionary of its fields.
+[`get_task`] finds a task, [`register_task`] adds one, [`load_task_file`] adds the tasks of a YAML file.
 
 >>> from hf_depth import DATASET_VALS
 >>> sorted(DATASET_VALS)
@@ -26,7 +25,7 @@ from .checks import FieldError
 from .entries import BENCHMARK_ALIASES, BENCHMARKS, TASK_ALIASES
 from .spec import TaskSpec
 
-CUSTOM_BENCHMARK = "custom"  # of tasks whose file names no other
+CUSTOM_BENCHMARK = "custom"  # for tasks in YAML files that name no benchmark
 
 _REQUIRED = [item.name for item in fields(TaskSpec) if item.default is MISSING and item.default_factory is MISSING]
 
@@ -35,27 +34,27 @@ text_column_name: review
 prefix: "sentiment review:"
 labels: [negative, positive]"""
 
-_OF_THE_HUB = " (A data set of the Hub is the `path` of a task of your own: see `register_task`, or `--task_file`.)"
+_OF_THE_HUB = " (To use a data set of the Hub, make a task with its `path`: see `register_task`, or `--task_file`.)"
 
-#: All tasks: the name of a benchmark -> the name of a task -> its [`TaskSpec`] or plain entry.
+#: All tasks: name of a benchmark -> name of a task -> [`TaskSpec`] or a dictionary of its fields.
 DATASET_VALS: dict[str, dict[str, TaskSpec | dict[str, Any]]] = {}
 
 
 def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     """
-    Find a task of `DATASET_VALS`.
+    Return a task of `DATASET_VALS`.
 
     Args:
-        name (`str`): of the task, such as `"rte"` or, with its benchmark, `"glue/rte"`.
+        name (`str`): the name of the task, such as `"rte"`, or with its benchmark `"glue/rte"`.
         benchmark (`str`, *optional*):
-            Needed if several benchmarks have a task of that name. `"nyu-mll/glue"` and `"OfekGlick/DiscoEval"`, their
-            names on the Hub, stand for `"glue"` and `"disco_eval"`.
+            Needed if several benchmarks have a task of that name. A name on the Hub is accepted, too, such as
+            `"nyu-mll/glue"` for `"glue"`.
 
     Returns:
         `TaskSpec`: the task.
 
     Raises:
-        `ValueError`: if there is none; it names the nearest ones.
+        `ValueError`: if there is no such task; suggests similar names.
 
     >>> get_task("glue/mrpc").metric_names
     ('f1', 'accuracy')
@@ -79,21 +78,21 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
 
 
 def task_names(benchmark: str) -> list[str]:
-    """The tasks of a benchmark."""
+    """Return the names of the tasks of a benchmark."""
     return list(DATASET_VALS[_benchmark(benchmark)])
 
 
 def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, name: str | None = None) -> TaskSpec:
     """
-    Turn a plain entry, as in `DATASET_VALS`, into a task.
+    Return an entry of `DATASET_VALS` as a [`TaskSpec`].
 
     Args:
-        entry: fields of a task.
-        benchmark, name: where the entry does not give them.
+        entry: a task, or a dictionary of its fields.
+        benchmark, name: used if the dictionary has none.
 
     Raises:
-        `TypeError`: if it is neither a task nor an entry.
-        `ValueError`: naming the field, if one is unknown (with near matches), missing or not valid.
+        `TypeError`: if `entry` is neither a task nor a dictionary.
+        `ValueError`: if a field is unknown, missing or wrong; names the field.
     """
     if isinstance(entry, TaskSpec):
         return entry
@@ -117,7 +116,7 @@ def as_task(entry: TaskSpec | Mapping[str, Any], benchmark: str | None = None, n
 
 
 def _check_prefixes(task: TaskSpec) -> None:
-    """Check that none is meant as a template. (Not of a task that a fine-tuned model brings, which has read it so.)"""
+    """Raise if a prefix looks like a template. A fine-tuned model's task is not checked, as it was trained so."""
     for column in (*task.text_column_name, task.label_column_name):
         if any(f"{{{column}}}" in prefix for prefix in task.prefix):
             raise FieldError(
@@ -138,16 +137,16 @@ def register_task(
     Add a task to `DATASET_VALS`.
 
     Args:
-        task (`TaskSpec` or `Mapping`): a task, or a plain entry.
-        benchmark, name (`str`, *optional*): where the entry does not give them.
+        task (`TaskSpec` or `Mapping`): a task, or a dictionary of its fields.
+        benchmark, name (`str`, *optional*): used if the dictionary has none.
         overwrite (`bool`, *optional*, defaults to `False`): replace another task of that name.
 
     Returns:
         `TaskSpec`: the task.
 
     Raises:
-        `TypeError`: if it is neither a task nor an entry.
-        `ValueError`: if the entry is not valid, or if there is another task of that name.
+        `TypeError`: if `task` is neither a task nor a dictionary.
+        `ValueError`: if a field is wrong, or the benchmark has another task of that name.
 
     >>> entry = {"text_column_name": "review", "prefix": "tone review:", "labels": ["sad", "glad"]}
     >>> task = register_task(entry, benchmark="mine", name="tone")
@@ -170,7 +169,7 @@ def register_task(
 
 def training_tasks(tasks: Iterable[TaskSpec]) -> list[TaskSpec]:
     """
-    The tasks to train and validate on: a task without training data names another one that has some.
+    Return the tasks to train and validate on. A task without training data is replaced by its `train_on`.
 
     >>> [task.name for task in training_tasks([get_task("glue/rte"), get_task("glue/ax")])]
     ['rte', 'mnli']
@@ -187,13 +186,14 @@ def training_tasks(tasks: Iterable[TaskSpec]) -> list[TaskSpec]:
 
 def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
     """
-    Add the tasks of a YAML file to `DATASET_VALS`: one task, a list of tasks, or `benchmark: {task: entry}`.
+    Add the tasks of a YAML file to `DATASET_VALS`.
 
-    A task without `benchmark` belongs to `"custom"`.
+    The file holds one task, a list of tasks, or `benchmark: {task: {…}}`. A task without `benchmark` belongs to
+    `"custom"`.
 
     Raises:
-        `ValueError`: naming the file and the field, or the line if it is no YAML.
-        `FileNotFoundError`: if there is no such file.
+        `ValueError`: if the file is not YAML (names the line) or a field is wrong (names the field).
+        `FileNotFoundError`: if the file does not exist.
     """
     tasks = []
     for entry in read_task_file(path):
@@ -206,15 +206,15 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
 
 def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
     """
-    The plain entries of a task file.
+    Return the tasks of a YAML file as dictionaries of their fields.
 
     Raises:
-        `ValueError`: naming the file, and the line if it is no YAML.
-        `FileNotFoundError`: if there is no such file.
+        `ValueError`: if the file is not YAML; names the line.
+        `FileNotFoundError`: if the file does not exist.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise ValueError(f"`task_file`: {path} is no file, but a folder, a pipe or a device. Name a YAML file.")
+        raise ValueError(f"`task_file`: {path} is not a file. Name a YAML file.")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
     except FileNotFoundError:
@@ -228,7 +228,7 @@ def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: {error}") from error
     entries = content if isinstance(content, list) else [content]
-    # Entries of entries, and no field of one task: a registry as in `DATASET_VALS`.
+    # A dictionary of dictionaries, like `DATASET_VALS`, unless it is one task with nested fields.
     if isinstance(content, dict) and all(
         isinstance(value, dict) and key != "labels" for key, value in content.items()
     ):

@@ -1,4 +1,4 @@
-"""Examples in the columns of their task, each of them checked once, so that all later steps may rely on them."""
+"""Checks of examples: [`check_rows`] renames their columns as the task does and checks each text and label once."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,34 +14,34 @@ from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
 logger = logging.getLogger(__name__)
 
-# Part of the fingerprint of checked rows: raise it when the same data may give other rows.
+# Part of the cache key of checked rows. Raise it when the same data may give other rows.
 ROWS_VERSION = 2
 
-INDEX = "idx"  # the number of an example, by which a benchmark's server knows it
+INDEX = "idx"  # the number by which a benchmark's server knows an example
 
 
 def check_rows(
     dataset: Dataset, spec: TaskSpec, place: str, needs_labels: bool = True, allow_empty_texts: bool = False
 ) -> Dataset:
     """
-    Bring examples into the columns of their task and check each of them.
+    Return examples with the columns of their task, each text and label checked.
 
     Args:
-        dataset: examples with the columns of the task, or the `column_aliases` of these. A list of texts is joined. A
-            label column that is a `ClassLabel` is read by its names, if these are the task's labels or their numbers.
+        dataset: examples with the columns of the task or its `column_aliases`. A list of texts is joined. A
+            `ClassLabel` is read by its names if these are the task's labels or their numbers.
         spec: the task.
         place: where the examples come from, for errors.
-        needs_labels: whether an unlabeled example is an error. Else the column may be missing; then all are unlabeled.
+        needs_labels: raise if an example is unlabeled. Otherwise, the label column may be missing.
         allow_empty_texts: report empty texts instead of raising, for data that the user cannot repair.
 
     Returns:
-        The examples with the text columns of the task, its label column and `idx`. A label is the number of the class
-        (int64; `-1`: unlabeled), for a task on numbers the number (float64; `-1.0`: unlabeled), for a free-form task
-        the list of references. `idx` is the one of the data, or else the place of the example.
+        The examples with the text columns of the task, its label column and `idx`. A label is the number of a class
+        (int64), a number to predict (float64), or a list of references (text). An unlabeled example has -1, -1.0 or
+        no reference. `idx` is the column of the data or, without one, the place of the example.
 
     Raises:
-        `ValueError`: naming the place, the row and the column, and what is accepted; or if there are no rows, or only
-            some of the names of a `ClassLabel` are labels of the task.
+        `ValueError`: if a text or label is wrong, there are no rows, or a `ClassLabel` fits only in part. The message
+            names the place, the row and the column.
     """
     dataset = _rename(without_format(dataset), spec)
     _check_columns(dataset, spec, place, needs_labels)
@@ -71,15 +71,15 @@ def check_rows(
 
 def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
     """
-    Check that there is nothing but data sets by the names that a task gives its splits.
+    Raise an error unless `splits` maps names of the task's splits to data sets.
 
     Args:
-        name: what an error calls them.
-        splits: to check.
+        name: the name of the argument, for errors.
+        splits: what to check.
         spec: the task.
 
     Raises:
-        `TypeError`: if it is no mapping, or one of them is no `datasets.Dataset`.
+        `TypeError`: if `splits` is not a mapping, or a value is not a `datasets.Dataset`.
         `ValueError`: if the task has no such split.
     """
     if not isinstance(splits, Mapping):
@@ -100,14 +100,9 @@ def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
 
 def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
     """
-    Check that a label column which is a `ClassLabel`, and which [`check_rows`] has not read, has the task's numbers.
+    Raise `ValueError` if the label column is a `ClassLabel` that numbers the classes differently from the task.
 
-    Args:
-        dataset: examples in the columns of the task.
-        spec: the task.
-
-    Raises:
-        `ValueError`: if a number of it is that of another class of the task.
+    [`check_rows`] reads such columns by their names; this check is for data that it has not read.
     """
     feature = dataset.features.get(spec.label_column_name)
     for number, name in enumerate(getattr(feature, "names", None) or ()):
@@ -120,7 +115,7 @@ def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
 
 @dataclass
 class _RowChecker:
-    """A function for `datasets.map`."""
+    """Checks batches of examples, for `datasets.map`."""
 
     spec: TaskSpec
     place: str
@@ -158,7 +153,7 @@ class _RowChecker:
         except ValueError as error:
             raise self._error(index, str(error)) from None
         if value in ([], UNLABELED) and self.needs_labels:
-            raise self._error(index, f"the column {self.spec.label_column_name!r} holds {label!r}, hence no label.")
+            raise self._error(index, f"the column {self.spec.label_column_name!r} holds {label!r}, which is no label.")
         return value
 
     def _error(self, index: int, message: str) -> ValueError:
@@ -166,10 +161,10 @@ class _RowChecker:
 
 
 def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:
-    """Give the columns the names of the task; a column that has its own name already wins over an alias."""
+    """Rename columns by the task's aliases. A column that already has the task's name wins over an alias."""
     names = {}
     for alias, column in spec.column_aliases.items():
-        # GLUE's files of MNLI call the premise "sentence1": only where there is no column "premise".
+        # GLUE's MNLI files call the premise "sentence1". This is an alias only if there is no column "premise".
         if alias in dataset.column_names and column not in (*dataset.column_names, *names.values()):
             names[alias] = column
     return dataset.rename_columns(names)
@@ -182,15 +177,16 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
             raise ValueError(
                 f"{place}: the task {spec.name!r} needs a column {column!r}."
                 f"{separator_advice(dataset.column_names, or_tsv=True)}"
-                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or say in the task's "
-                "`text_column_name`, `label_column_name` or `column_aliases` how it is called."
+                f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or name it in the task's "
+                "`text_column_name`, `label_column_name` or `column_aliases`."
             )
 
 
 def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | None:
     """
-    The names by which to read a label column that is a `ClassLabel`, whose numbers may be in another order than those
-    of the task; `None` for any other column, and where the names say nothing about the task's labels.
+    Return the names by which to read a `ClassLabel`, as its numbers may differ from the task's.
+
+    `None` means that the labels are read as they are: the column is no `ClassLabel`, or its names say nothing.
     """
     column = spec.label_column_name
     feature = dataset.features.get(column)
@@ -217,7 +213,7 @@ def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | No
 
 
 def _has_row_numbers(dataset: Dataset) -> bool:
-    """Whether the column `idx` numbers the rows."""
+    """Return whether the column `idx` gives each row a number of its own."""
     if INDEX not in dataset.column_names:
         return False
     numbers = set(map(whole_number, dataset[INDEX][:]))  # the slice reads the column at once, not row by row

@@ -1,4 +1,4 @@
-"""Where the examples of a task come from: [`TaskFiles`], a folder, tab-separated tables, the Hub."""
+"""Finding and reading the files of a task: [`TaskFiles`], folders, tab-separated tables, data sets on the Hub."""
 
 import hashlib
 import logging
@@ -30,33 +30,33 @@ from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-# Builders of the tables of tasks, as in `BUILDERS`.
+# The kinds of tables by file extension: those of `BUILDERS` without plain text, and .tsv.
 TABLES = {suffix: kind for suffix, kind in BUILDERS.items() if kind != "text"} | {".tsv": "tsv"}
 TABLE_SUFFIXES = tuple(TABLES)
 
-# What the first word of a split is called in file names.
+# The names that files use for the first word of a split.
 _SPLIT_WORDS = {"train": ("train",), "validation": ("validation", "valid", "dev", "val"), "test": ("test",)}
-_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]{16})?")  # of a Parquet file of the Hub, perhaps with a hash
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(-[0-9a-f]{16})?")  # as in Parquet files of the Hub, some with a hash
 
 
 @dataclass(frozen=True)
 class TaskFiles:
     """
-    The files that a task is read from. Without any, its data set on the Hub is read, or what its loader says.
+    The files of a task. Without files, the task's data set on the Hub is read, or the default of its loader.
 
     Args:
         train_file, validation_file, test_file (`str` or `Sequence[str]`, *optional*):
-            Files or globs: json, jsonl, csv, tsv, parquet or the .gz of one of these, with the columns of the task (or
-            its `column_aliases`); DiscoEval's also as they are published; documents for discourse tasks. If a task has
-            several validation or test splits, the file is the first of them.
+            Files or globs: json, jsonl, csv, tsv, parquet, or one of these as .gz. They have the columns of the task
+            or its `column_aliases`. DiscoEval's published files are read, too. For discourse tasks, the files hold
+            documents. If a task has several validation or test splits, the file is the first of them.
         dataset_dir (`str` or `os.PathLike`, *optional*):
-            A folder with files called `train`, `validation` (`valid`, `dev`, `val`), `test`, `validation_matched` and
-            so on, or with a folder for each task: those of GLUE (`RTE/dev.tsv`), of DiscoEval (`SP/arxiv/valid.txt`)
-            and of the Hub (`rte/train-00000-of-00001.parquet`) are known.
+            A folder with files called `train`, `validation` (or `valid`, `dev`, `val`), `test`, `validation_matched`
+            and so on, or with a folder for each task. The folders of GLUE (`RTE/dev.tsv`), DiscoEval
+            (`SP/arxiv/valid.txt`) and the Hub (`rte/train-00000-of-00001.parquet`) are known.
         cache_dir (`str`, *optional*): as for `datasets.load_dataset`.
 
     Raises:
-        `ValueError`: if an argument is an empty list, or an empty text.
+        `ValueError`: if an argument is an empty list or an empty text.
 
     >>> files = TaskFiles(train_file="train.jsonl", dataset_dir="glue")
     >>> files.are_named, TaskFiles(cache_dir="cache").are_named
@@ -76,12 +76,12 @@ class TaskFiles:
 
     @property
     def are_named(self) -> bool:
-        """Whether there are files or a folder to read."""
+        """Whether a file or a folder is named."""
         return bool(self.train_file or self.validation_file or self.test_file or self.dataset_dir)
 
     @property
     def names(self) -> dict[str, str]:
-        """What to read, without the way to it: what may be published."""
+        """The names of the files without their folders, which may be published."""
         named = {}
         for argument in (*FILE_ARGUMENTS, "dataset_dir"):
             value = getattr(self, argument)
@@ -93,10 +93,10 @@ class TaskFiles:
 
 def collect_files(files: TaskFiles | None, arguments: Mapping[str, Any]) -> TaskFiles:
     """
-    Files that are given as keyword arguments, added to those that are given as `TaskFiles`.
+    Return `files` with the fields in `arguments` replaced.
 
     Raises:
-        `TypeError`: if there is no such argument, or `files` is something else.
+        `TypeError`: if `TaskFiles` has no such field, or `files` is not a `TaskFiles`.
     """
     if not isinstance(files, TaskFiles | None):
         raise TypeError(
@@ -110,17 +110,17 @@ def split_files(
     spec: TaskSpec, files: TaskFiles, suffixes: Sequence[str] = TABLE_SUFFIXES, folders: Sequence[str] = ()
 ) -> dict[str, list[str]]:
     """
-    The files of each split. A file that is named counts as the first split of its kind, before those of the folder.
+    Return the files of each split. A named file is the first split of its kind and replaces a file of the folder.
 
     Args:
         spec: the task.
-        files: named one by one, or by their folder.
-        suffixes: of the files that can be read.
-        folders: further folders for the task that there may be in `dataset_dir`.
+        files: the named files, or their folder.
+        suffixes: the extensions of files that can be read.
+        folders: further folders in `dataset_dir` in which to look.
 
     Raises:
-        `ValueError`: if the folder has no file for any split, or several for one, or not all the shards of one; if a
-            task that is only tested is given a file to train on.
+        `ValueError`: if the folder has no files of the task, several files for a split, or lacks shards. Also if a
+            file is named for a split that the task does not have.
     """
     named = {}
     for argument, splits in (
@@ -171,7 +171,7 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
     files, kinds = {}, set()
     for split in spec.splits:
         kind = file_argument(spec, split).removesuffix("_file")
-        names = [*_names(split), *(() if kind in kinds else _names(kind))]  # `dev` is the first of several
+        names = [*_names(split), *(() if kind in kinds else _names(kind))]  # `dev` is the first validation split
         names += [spec.name.lower()] if len(spec.splits) == 1 else []  # such as AX.tsv
         kinds.add(kind)
         here = [file for name in dict.fromkeys(names) for file in found.get(name, ())]
@@ -181,7 +181,7 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
 
 
 def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> None:
-    """Check that a split is one file, or all the shards of one."""
+    """Raise unless a split is one file or all shards of one."""
     names = [Path(file).name for file in files]
     problem = shard_problem(files)
     if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
@@ -194,37 +194,38 @@ def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> N
 
 
 def file_argument(spec: TaskSpec, split: str) -> str:
-    """The argument that names the files of a split, for errors."""
+    """Return the argument that names the files of a split, for errors."""
     if split == spec.train_split:
         return "train_file"
     return "validation_file" if split in spec.validation_splits else "test_file"
 
 
 def _plain(name: str) -> str:
-    """`"STS-B"` as `"stsb"`."""
+    """Return a name in lower case without punctuation: `"STS-B"` becomes `"stsb"`."""
     return re.sub(r"[\W_]", "", name).lower()
 
 
 def _names(split: str) -> list[str]:
-    """What files of a split may be called: `validation_matched`, `dev_matched`, …"""
+    """Return the names that files of a split may have: `validation_matched`, `dev_matched`, …"""
     word, _, rest = split.partition("_")
     return ["_".join(filter(None, (other, rest))).lower() for other in _SPLIT_WORDS.get(word, (word,))]
 
 
 def read_tables(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
     """
-    Read files with one row per example: those that [`data.reading.load_files`] reads, and tab-separated ones (.tsv),
-    in which quotation marks are plain characters, as in GLUE's own files.
+    Read files with one example per row: the kinds of [`data.reading.load_files`], and tab-separated files (.tsv).
+
+    In .tsv files, quotation marks are plain characters, as in GLUE's own files.
 
     Args:
-        argument: what an error calls the files.
+        argument: the name of the argument, for errors.
         names: files or globs.
-        spec: the task; its `file_columns` are the columns of .tsv files without a header line.
+        spec: the task. Its `file_columns` are the columns of .tsv files without a header line.
         cache_dir: as for `datasets.load_dataset`.
 
     Raises:
-        `ValueError`: naming file, line and remedy.
-        `FileNotFoundError`: if there is no file of a name.
+        `ValueError`: if a file cannot be read; names the file and the line.
+        `FileNotFoundError`: if a file does not exist.
     """
     files = find_files(argument, names)
     if file_kind(argument, files, TABLES) != "tsv":
@@ -264,7 +265,7 @@ def _read_tsv(argument: str, file: str, spec: TaskSpec, cache_dir: str | None) -
 def _cells(
     batch: Mapping[str, list[str]], indices: Sequence[int], file: str, header: Sequence[str], start: int, skips: bool
 ) -> dict[str, list[str]]:
-    """Lines as cells between tabs, those behind the header in line `start`; broken ones may be left out."""
+    """Split the lines after line `start`, the header, into cells. Leave broken lines out if `skips`, else raise."""
     rows = []
     for number, line in zip(indices, batch["text"], strict=True):
         cells = line.split("\t")
@@ -286,17 +287,17 @@ def keep_rows(
     cache_dir: str | None = None,
 ) -> Dataset:
     """
-    Keep rows as a data set on disk. The same arguments find it again, and with it what `datasets.map` made of it.
+    Return the rows of a generator as a data set in the cache. Equal arguments find the cached data set again.
 
     Args:
         rows: a function that yields dictionaries.
-        arguments: of `rows`; none of them is a list. They must tell of everything that the rows depend on, hence of
-            the [`file_version`] of each file that is read.
-        features: of the rows.
+        arguments: the arguments of `rows`, without lists. They must include the [`file_version`] of each file that is
+            read, as they are the key of the cache.
+        features: the columns of the rows.
         cache_dir: as for `datasets.load_dataset`.
 
     Raises:
-        `ValueError`: with the message of what `rows` raises.
+        `ValueError`: if `rows` raises an error, with its message.
     """
     try:
         return Dataset.from_generator(rows, gen_kwargs=dict(arguments), features=features, cache_dir=cache_dir)
@@ -306,28 +307,29 @@ def keep_rows(
 
 
 def kept_splits(rows: Dataset) -> dict[str, Dataset]:
-    """The rows of each split, by the column `split`, in which equal names stand together."""
+    """Return the rows of each split. The column `split` names them; the rows of a split stand together."""
     names = rows["split"][:]
     splits = {}
     for name in dict.fromkeys(names):
         start = names.index(name)
-        # A range keeps the rows where they are on disk, and so the cache of what is made of them.
+        # `select` of a range keeps the memory-mapped rows, and so a stable cache key.
         splits[name] = rows.select(range(start, start + names.count(name))).remove_columns("split")
     return splits
 
 
 def named_generator(seed: int, *names: str) -> np.random.Generator:
-    """A generator of random numbers that depends on the seed and the names alone, in every process."""
+    """Return a random generator that depends only on the seed and the names, the same in every process."""
     digest = hashlib.blake2b(" ".join((str(seed), *names)).encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest))
 
 
 def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, Dataset]:
     """
-    The splits of the data set that the task names on the Hub.
+    Return the splits of the task's data set on the Hub.
 
     Raises:
-        `ValueError`: if the task names none, or it cannot be loaded, or lacks a split to train or validate on.
+        `ValueError`: if the task has no `path`, the data set cannot be loaded, or it lacks a training or validation
+            split.
     """
     if not spec.path:
         raise ValueError(
@@ -346,7 +348,7 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
     for split in filter(None, (spec.train_split, *spec.validation_splits)):
         if split not in loaded:
             raise ValueError(
-                f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Say which it has in the fields "
+                f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Name its splits in the fields "
                 f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
             )
     return {split: loaded[split] for split in spec.splits if split in loaded}

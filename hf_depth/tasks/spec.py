@@ -1,4 +1,4 @@
-"""[`TaskSpec`]: example -> prompt, targets, label id; predicted text -> label id."""
+"""[`TaskSpec`], the description of a task: how examples become prompts and targets, and predicted texts labels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -21,57 +21,55 @@ UNPARSED = -1  # the label id of a predicted text that is none of the labels
 @dataclass(frozen=True)
 class TaskSpec:
     """
-    One task: how an example becomes a prompt and a target, how predictions are scored, and where the examples are.
+    A task: how examples become prompts and targets, how predictions are scored, and where the examples come from.
 
     Args:
         benchmark, name (`str`): the keys of the task in `DATASET_VALS`.
         text_column_name (`tuple[str, ...]`):
-            The columns with text, in the order of the prompt. One name is taken for one column.
-        prefix (`tuple[str, ...]`): what stands before the text of each column, one per column.
+            The columns with text, in the order of the prompt. A single name is one column.
+        prefix (`tuple[str, ...]`): the text that the prompt puts before each column, one per column.
         labels (`Mapping[int, str]` or `Sequence[str]`, *optional*):
-            The text of each class by its number from 0, or a sequence in the order of the numbers; `None` for a
-            free-form task. A class `-1`, which earlier registries had for unlabeled examples, is left out.
+            The text of each class, by number from 0 or in the order of the numbers; `None` for a free-form task. A
+            class `-1` (unlabeled) is left out.
         label_column_name (`str`, *optional*, defaults to `"label"`):
-            The column with the class (its number or its text), or with the reference or references of a free-form
-            task. `-1`, `None` or an empty text stand for a label that is not published.
+            The column with the class (number or text), or with one or several references of a free-form task. `-1`,
+            `None` or an empty text mark an unlabeled example.
         metric_names (`tuple[str, ...]`, *optional*):
-            Among `tasks.checks.METRIC_KINDS`. By default accuracy for classes, ROUGE-L and exact match for free-form
-            tasks, the two correlations for numbers.
-        metric_to_optimize (`str`, *optional*):
-            The one of them by which the best model is chosen; by default the first.
-        greater_is_better (`bool`, *optional*, defaults to `True`): whether more of it is better.
+            Keys of `tasks.checks.METRIC_KINDS`. The default is accuracy for classes, ROUGE-L and exact match for
+            free-form tasks, Pearson and Spearman correlation for numbers.
+        metric_to_optimize (`str`, *optional*): the metric that chooses the best model; by default the first.
+        greater_is_better (`bool`, *optional*, defaults to `True`): whether a higher value of this metric is better.
         label_step (`float`, *optional*):
-            For a number to predict, the distance between two neighbouring `labels`, which are then texts of equally
-            spaced numbers; an example's number is rounded to the nearest (ties to the even multiple).
+            For a task that predicts a number: the distance between neighbouring `labels`, which are then numbers as
+            text. An example's number is rounded to the nearest label (ties to the even multiple).
         path, config_name (`str`, *optional*): the data set on the Hub.
         train_split (`str`), validation_splits, test_splits (`tuple[str, ...]`):
-            The names of its splits. An empty `train_split` is for a task that is only tested.
-        train_on (`str`, *optional*): the task of the same benchmark whose training and validation data it uses.
+            The names of its splits. An empty `train_split` is for a task without training data.
+        train_on (`str`, *optional*): another task of the benchmark, whose training and validation data is used.
         submission_names (`tuple[str, ...]`, *optional*):
-            The file of each test split for the benchmark's server; none if it has no server.
+            The names of the files to submit to the benchmark's server, one for each test split.
         submission_labels (`str`, *optional*, defaults to `"text"`):
             What such a file holds: the `"text"` or the `"id"` of a class, or a `"number"`.
         submission_rows (`tuple[int, ...]`, *optional*):
             How many rows the server expects for each test split; empty if unknown.
-        loader (`str`, *optional*, defaults to `"table"`): what reads the examples, a key of `tasks.loading.LOADERS`.
-        column_aliases (`Mapping[str, str]`, *optional*):
-            Other names that files have for the columns, and the names used here.
+        loader (`str`, *optional*, defaults to `"table"`):
+            The name in `tasks.loading.LOADERS` of the function that reads the examples.
+        column_aliases (`Mapping[str, str]`, *optional*): maps other names of columns to the names used here.
         file_columns (`tuple[str, ...]`, *optional*): the columns of .tsv files without a header line.
         file_defects (`tuple[str, ...]`, *optional*):
-            What is known to be wrong in the published files, and hence reported instead of refused:
-            `"broken_lines"` (in .tsv files, lines with another number of cells than there are columns; they are left
-            out) and `"empty_texts"` (they are kept).
-        max_source_length, max_target_length (`int`): tokens at most.
+            Known defects of the published files, which are reported instead of refused. `"broken_lines"` are lines of
+            .tsv files with too many or too few cells; they are left out. `"empty_texts"` are kept.
+        max_source_length, max_target_length (`int`): the maximum number of tokens of inputs and targets.
         probe_features (`str`, *optional*):
-            What a probe reads of the sentence embeddings x1, x2, … of the text columns, one of
-            `evaluation.probe_features.FEATURES`; by default `"product"` for two columns, else `"concatenation"`.
+            How a probe combines the sentence embeddings of the text columns, a key of
+            `evaluation.probe_features.FEATURES`. By default `"product"` for two columns, else `"concatenation"`.
         probe_hidden_units (`int`, *optional*, defaults to 0):
-            Units of the probe's hidden layer; 0 is for a linear probe, which adds up what each text of a
-            `"concatenation"` says by itself, hence cannot tell whether texts are alike.
+            The size of the probe's hidden layer; 0 for a linear probe. A linear probe on a `"concatenation"` cannot
+            compare texts.
         version (`int`, *optional*, defaults to 1): raised when a score may change.
 
     Raises:
-        `ValueError`: naming the task, the field, its value and what is accepted.
+        `ValueError`: if a field is wrong; names the task, the field and what is accepted.
 
     >>> task = TaskSpec("mine", "tone", "review", "tone review:", labels=("sad", "glad"))
     >>> task.prompt({"review": "A fine film.", "label": 1}), task.targets({"label": 1})
@@ -120,7 +118,7 @@ class TaskSpec:
             labels = {whole_number(key): text for key, text in self.labels.items()}
             if None not in labels:  # else `check_task` says what is wrong
                 self._set("labels", {number: labels[number] for number in sorted(labels) if number != UNLABELED})
-        # As text, for what is given may be anything until `check_task` has seen it.
+        # `str`, as the values are not checked yet.
         metrics = tuple(METRIC_ALIASES.get(str(name), name) for name in self.metric_names)
         optimized = METRIC_ALIASES.get(str(self.metric_to_optimize), self.metric_to_optimize)
         is_named = optimized and isinstance(optimized, str)
@@ -131,7 +129,7 @@ class TaskSpec:
         check_task(self)
 
     def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)  # the way to complete a frozen dataclass
+        object.__setattr__(self, name, value)  # the dataclass is frozen
 
     def _usual_metrics(self) -> tuple[str, ...]:
         if self.labels is None:
@@ -140,12 +138,12 @@ class TaskSpec:
 
     @property
     def full_name(self) -> str:
-        """Benchmark and name, such as `"glue/rte"`, by which `get_task` finds the task."""
+        """Benchmark and name, such as `"glue/rte"`."""
         return f"{self.benchmark}/{self.name}"
 
     @property
     def splits(self) -> list[str]:
-        """The names of its splits for training, validation and tests, those that there are."""
+        """The names of the task's splits for training, validation and tests."""
         return [split for split in (self.train_split, *self.validation_splits, *self.test_splits) if split]
 
     @property
@@ -161,7 +159,7 @@ class TaskSpec:
         return self.labels is not None and not self.is_regression
 
     def input_texts(self, example: Example) -> list[str]:
-        """The parts of the prompt, one per text column: its prefix and its text."""
+        """Return the parts of the prompt, one per text column: its prefix and its text."""
         parts = []
         for column, prefix in zip(self.text_column_name, self.prefix, strict=True):
             text = example.get(column)
@@ -174,11 +172,11 @@ class TaskSpec:
         return parts
 
     def prompt(self, example: Example) -> str:
-        """What the model reads."""
+        """Return the text that the model reads."""
         return " ".join(self.input_texts(example))
 
     def targets(self, example: Example) -> list[str]:
-        """What the model should write: all references, of which there are none if the example is unlabeled."""
+        """Return the texts that are right answers; none if the example is unlabeled."""
         if self.labels is None:
             references = example.get(self.label_column_name) or []
             return [references] if isinstance(references, str) else list(references)
@@ -187,20 +185,20 @@ class TaskSpec:
 
     def read_label(self, label: Any) -> int | float | list[str]:
         """
-        What a label of the data means: the only place where one is read. What comes out is what the label column of
-        examples holds from then on, see [`tasks.rows.check_rows`].
+        Return the class, number or references that a label in the data stands for.
+
+        A label must be read only once: if the classes have the texts "1" to "5", the class 1 is not the text "1".
 
         Args:
-            label: the number of a class, its text, or its number as text; a truth value means a class of its name
-                ("True" or "true"). Where texts of the task are numbers, such as "1" to "5" for 0 to 4, a number in the
-                data is such a text. (This is why a label is read once only: the class 1 is not the text "1".) For a
-                task on numbers, a number or its text. For a free-form task, a text or a list of texts.
+            label: for classes, the number of a class, its text, or its number as text. A truth value is the class
+                "True" or "true" and so on. If the task's texts are numbers, a number is such a text. For a task on
+                numbers, a number or its text. For a free-form task, a text or a list of texts.
 
         Returns:
-            The class, the number, or the list of references; -1, -1.0 or no reference if the label stands for none.
+            The number of the class, the number, or the list of references; for an unlabeled example -1, -1.0 or `[]`.
 
         Raises:
-            `ValueError`: if the label is none of the task's.
+            `ValueError`: if the task has no such label.
         """
         if self.labels is None:
             return self._references(label)
@@ -208,9 +206,9 @@ class TaskSpec:
             return self.label_value({self.label_column_name: label})
         if is_unlabeled(label):
             return UNLABELED
-        number = None if isinstance(label, bool) else whole_number(label)  # 1 for Python, but "no" need not be class 0
+        number = None if isinstance(label, bool) else whole_number(label)  # False need not be class 0
         texts = [str(label)] if number is None else [str(label), str(number)]
-        if str(label).strip().lower() in ("true", "false"):  # as Python, JSON or a CSV file spells it
+        if str(label).strip().lower() in ("true", "false"):  # spelled as in Python, JSON or CSV
             texts += [str(label).strip().lower(), str(label).strip().capitalize()]
         for text in texts:
             if (label_id := self.parse(text)) != UNPARSED:
@@ -233,15 +231,16 @@ class TaskSpec:
 
     def label_id(self, example: Example) -> int:
         """
-        The class of an example whose label [`~TaskSpec.read_label`] has read, or the class nearest to its number; `-1`
-        if it is unlabeled. (The text of a class stands for it, too.)
+        Return the class of an example, or the class nearest to its number; `-1` if it is unlabeled.
+
+        The label is a class, its text, or a number: what [`~TaskSpec.read_label`] returns.
 
         Raises:
-            `ValueError`: if the label is none of the task's.
+            `ValueError`: if the task has no such label.
         """
         label = example.get(self.label_column_name)
         if self.labels is None:
-            raise ValueError(f"Task {self.name!r} is free-form, hence has no classes.")
+            raise ValueError(f"Task {self.name!r} is free-form, so it has no classes.")
         if is_unlabeled(label):
             return UNLABELED
         if self.is_regression:
@@ -252,12 +251,12 @@ class TaskSpec:
         return int(label_id)
 
     def label_ids(self, examples: Dataset) -> list[int]:
-        """The classes of all examples of a data set, see [`~TaskSpec.label_id`]; only the label column is read."""
+        """Return the classes of all examples of a data set, see [`~TaskSpec.label_id`]."""
         column = self.label_column_name
         return [self.label_id({column: label}) for label in examples[column][:]]
 
     def label_value(self, example: Example) -> float:
-        """The number of an example as it is in the data, not rounded; `-1.0` if it is unlabeled."""
+        """Return the number of an example, not rounded; `-1.0` if it is unlabeled."""
         label = example.get(self.label_column_name)
         if is_unlabeled(label):
             return float(UNLABELED)
@@ -271,9 +270,10 @@ class TaskSpec:
 
     def parse(self, text: str) -> int:
         """
-        The class that a predicted text names, white space at its ends aside; `-1` if it is none of the labels. If the
-        task predicts a number, each number on the scale of the labels names the nearest of them: T5 takes `"5"` for
-        `"5.0"`, too.
+        Return the class that a predicted text names; `-1` if it names none.
+
+        White space at the ends is ignored. If the task predicts a number, a number within the range of the labels
+        names the nearest label: `"5"` is `"5.0"`.
         """
         text = text.strip()
         label_id = next((label_id for label_id, label in (self.labels or {}).items() if label == text), UNPARSED)
@@ -287,13 +287,14 @@ class TaskSpec:
         return self._nearest(value) if self._is_on_scale(value) else UNPARSED
 
     def parse_all(self, texts: Sequence[str]) -> np.ndarray:
-        """The class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
+        """Return the class of each predicted text, see [`~TaskSpec.parse`]: int64, `(number of texts,)`."""
         return np.array([self.parse(text) for text in texts], dtype=np.int64)
 
     def label_values(self, label_ids: Sequence[int]) -> np.ndarray:
         """
-        The numbers that classes stand for, -1 for `UNPARSED`: those of the labels' texts if the task predicts a
-        number, else the ids themselves; float64, `(number of classes,)`.
+        Return the numbers that classes stand for: float64, `(number of classes,)`.
+
+        If the task predicts a number, they are read from the labels, and `UNPARSED` is -1. Else they are the ids.
         """
         ids = np.asarray(label_ids, dtype=np.int64)
         if not self.is_regression:
@@ -303,16 +304,16 @@ class TaskSpec:
 
     def _is_on_scale(self, value: float) -> bool:
         grid = [float(text) for text in self.labels.values()]
-        return min(grid) <= value <= max(grid)  # not so of NaN
+        return min(grid) <= value <= max(grid)  # False for NaN
 
     def _nearest(self, value: float) -> int:
-        """The class whose number is nearest."""
-        # Four decimals, since a float32 of the Hub turns 0.7, halfway between two steps, into 0.69999999.
+        """Return the class whose number is nearest."""
+        # Round to four decimals, as a float32 turns 0.7, halfway between two steps, into 0.69999999.
         steps = (Fraction(str(round(value, 4))) - Fraction(self.labels[0])) / Fraction(str(self.label_step))
         return round(steps)
 
     def bad_label(self, label: Any) -> ValueError:
-        """The error for a label that is none of the task's."""
+        """Return the error for a label that the task does not have."""
         labels = list(self.labels.items())
         shown, near = f"numbers from {labels[0][1]} to {labels[-1][1]}", ""
         if not self.is_regression:
@@ -325,12 +326,12 @@ class TaskSpec:
 
 
 def is_unlabeled(label: Any) -> bool:
-    """Whether a value of the label column stands for a label that is not published."""
+    """Return whether a value of the label column marks an unlabeled example."""
     return label is None or label == -1 or (isinstance(label, str) and label.strip() in UNLABELED_TEXTS)
 
 
 def whole_number(label: Any) -> int | None:
-    """The whole number that a label is, perhaps as text or as a float; `None` if it is none."""
+    """Return a label as an integer if it is one, perhaps as text or as a float; otherwise `None`."""
     if isinstance(label, Integral):
         return int(label)
     try:

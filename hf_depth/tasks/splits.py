@@ -1,4 +1,4 @@
-"""[`TaskSplits`]: the data of one or several tasks, from files to what a trainer takes: load, limit, prepare, mix."""
+"""[`TaskSplits`], which loads, limits, prepares and mixes the data of one or several tasks."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from .spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_TOKENS_TO_REPORT = 0.01  # of all tokens
+UNKNOWN_TOKENS_TO_REPORT = 0.01  # the share of all tokens above which there is a warning
 
 
 @dataclass
@@ -36,12 +36,12 @@ class LoadedTask:
 
     Attributes:
         spec (`TaskSpec`): the task.
-        examples (`dict[str, Dataset]`): of each split, in the columns of the task.
-        prepared (`dict[str, Dataset]`): the same as ids of the model, after [`TaskSplits.prepare`].
-        load (`Callable`, *optional*): loads the examples; their choice may depend on how tokens are counted.
+        examples (`dict[str, Dataset]`): the examples of each split, with the columns of the task.
+        prepared (`dict[str, Dataset]`): the same examples as token ids, after [`TaskSplits.prepare`].
+        load (`Callable`, *optional*): loads the examples. Some loaders count tokens to choose what fits.
         counted_with (`tuple`, *optional*):
-            Tokenizer and `sentence_tokens` by which tokens were counted; empty before the examples are loaded, `None`
-            if their choice does not depend on it.
+            The tokenizer and `sentence_tokens` that counted tokens; `None` if the loader counts none, empty before the
+            examples are loaded.
     """
 
     spec: TaskSpec
@@ -51,7 +51,7 @@ class LoadedTask:
     counted_with: tuple | None = ()
 
     def dataset(self, split: str, config: TaskConfig | None = None) -> TaskDataset:
-        """A prepared split to evaluate on; `config` says how it was prepared."""
+        """Return a prepared split to evaluate on; `config` says how it was prepared."""
         return TaskDataset(self.spec, split, self.examples[split], self.prepared[split], self.train_label_ids, config)
 
     @cached_property
@@ -64,7 +64,7 @@ class LoadedTask:
 
 class TaskSplits:
     """
-    The data of one or several tasks, from files to what [`TaskTrainer`] takes.
+    The data of one or several tasks, for [`TaskTrainer`].
 
     ```python
     splits = TaskSplits.load("glue/rte", train_file="train.jsonl", validation_file="validation.jsonl")
@@ -80,13 +80,13 @@ class TaskSplits:
     trainer.evaluate_tasks(splits.test_datasets())
     ```
 
-    [`~TaskSplits.load`] and [`~TaskSplits.from_datasets`] make it.
+    Make one with [`~TaskSplits.load`] or [`~TaskSplits.from_datasets`].
 
     Attributes:
-        parts (`list[LoadedTask]`): task by task the examples of each split, and their ids once they are prepared.
-        files (`TaskFiles`): where they were read.
+        parts (`list[LoadedTask]`): the splits of each task, with token ids once they are prepared.
+        files (`TaskFiles`): the files of the examples.
         statistics (`dict[str, dict[str, int]]`):
-            What [`~TaskSplits.prepare`] counted in each split, such as `{"rte train": {"examples": 2490, …}}`.
+            The counts of [`~TaskSplits.prepare`] for each split, such as `{"rte train": {"examples": 2490, …}}`.
 
     >>> import tempfile
     >>> from hf_depth import TaskSplits, add_sentence_tokens
@@ -120,7 +120,7 @@ class TaskSplits:
         self._main_process_first = main_process_first
         self._tokenizer: PreTrainedTokenizerBase | None = None
         self._sentence_tokens = False
-        self._options: Mapping[str, Any] = {}  # of the loaders, by their names
+        self._options: Mapping[str, Any] = {}  # name of a loader -> its options
 
     # ---- Load -------------------------------------------------------------------------------------------------------
 
@@ -148,42 +148,41 @@ class TaskSplits:
         **file_arguments: Any,
     ) -> "TaskSplits":
         """
-        Load the splits of tasks, each at most as large as asked for. A task without training data (GLUE's `ax`) brings
-        the one that it is trained and validated on.
+        Load the splits of tasks. A task without training data (GLUE's `ax`) also loads the task it is trained on.
 
         Args:
             tasks (`TaskSpec`, `str`, or a sequence of these): the tasks, or their names in `DATASET_VALS`.
             files (`TaskFiles`, *optional*):
-                Where to read, see there; the files of splits are those of one task, a `dataset_dir` may have several.
+                Where to read. Files that are named one by one belong to a single task; a `dataset_dir` may hold
+                several tasks.
             do_train, do_eval, do_predict (`bool`, *optional*):
-                Whether training, validation and test splits are needed: by default those that there are are taken.
-                With `True` it is an error if there are none (of several splits of a task, or to predict, some may be
-                missing), with `False` they are left out.
+                Whether to load training, validation and test splits: `True` requires them, `False` leaves them out,
+                and by default they are loaded if there are any. If one of several is missing, there is a warning.
             max_train_samples, max_eval_samples, max_predict_samples (`int`, *optional*):
-                Examples of a split at most: a random subset, in the order of the data.
+                The maximum number of examples of a split: a random subset, in the order of the data.
             max_source_length, max_target_length (`int`, *optional*):
-                Tokens at most, special tokens included; by default those of each task.
-            sentence_language (`str`, *optional*, defaults to `"en"`): of the texts, see [`get_sentence_splitter`].
+                The maximum number of tokens, special tokens included. By default, the values of each task.
+            sentence_language (`str`, *optional*, defaults to `"en"`):
+                The language of the texts, see [`get_sentence_splitter`].
             options (`Mapping` or a dataclass, *optional*):
-                Of the tasks' loaders, see [`load_task`]; each loader takes those that it has.
-            tokenizer (`PreTrainedTokenizerBase`, *optional*), sentence_tokens (`bool`, *optional*):
-                As for [`~TaskSplits.prepare`], if they are known already: tasks whose examples depend on the number of
-                tokens are then read once.
+                The options of the loaders, see [`load_task`]. Each loader takes the options that it has.
+            tokenizer, sentence_tokens (*optional*):
+                As for [`~TaskSplits.prepare`]. If they are given here, loaders that count tokens read the data once.
             seed (`int`, *optional*, defaults to 42):
-                Of the training: the subset of `max_train_samples`, the target among several references, the mixture.
+                The seed of training: chooses the subset of `max_train_samples`, targets among references, the mixture.
             split_seed (`int`, *optional*, defaults to 42):
-                Of the data, which is the same for all values of `seed`: the splits and what loaders draw, the subsets
-                of `max_eval_samples` and `max_predict_samples`, the reference of an evaluated example.
+                The seed of the data, independent of `seed`: chooses the splits, the subsets of `max_eval_samples` and
+                `max_predict_samples`, and what loaders draw.
             main_process_first (`Callable`, *optional*):
-                Where several processes load the same data: `training_args.main_process_first`.
-            file_arguments: the fields of `TaskFiles`, instead of `files` or to replace some of them.
+                `training_args.main_process_first`, if several processes load the same data.
+            file_arguments: fields of `TaskFiles`, instead of `files` or to replace some of its fields.
 
         Returns:
             `TaskSplits`: not prepared yet.
 
         Raises:
-            `ValueError`: if needed data is missing or wrong, see [`load_task`], or an option is none of any loader's.
-            `TypeError`: if there is no such argument.
+            `ValueError`: if required data is missing or wrong, see [`load_task`], or no loader has an option.
+            `TypeError`: if an argument is unknown.
         """
         files = collect_files(files, file_arguments)
         lengths = {"max_source_length": max_source_length, "max_target_length": max_target_length}
@@ -192,7 +191,7 @@ class TaskSplits:
         loaded = [*trained, *(task for task in tested if task not in trained)]
         if do_eval and not any(task.validation_splits for task in trained):
             raise ValueError(
-                f"`do_eval`: the `validation_splits` of {listed(task.name for task in trained)} are none. Name those "
+                f"`do_eval`: there are no `validation_splits` of {listed(task.name for task in trained)}. Name those "
                 "of the data, or leave out `do_eval`."
             )
         purposes = (
@@ -232,7 +231,7 @@ class TaskSplits:
     def _load_part(
         self, part: LoadedTask, tokenizer: PreTrainedTokenizerBase | None, sentence_tokens: bool | None
     ) -> None:
-        """Load the examples of a task: once, or anew if their choice depends on how another tokenizer counts."""
+        """Load the examples of a task; again only if the loader counts tokens and the tokenizer is another one."""
         counts_tokens = tokenizer is not None and get_loader(part.spec).counts_tokens
         counted_with = (tokenizer, sentence_tokens) if counts_tokens else None
         if part.load is None or part.counted_with == counted_with:
@@ -254,18 +253,18 @@ class TaskSplits:
         seed: int = 42,
     ) -> "TaskSplits":
         """
-        Take the splits of a task from data sets in memory, each checked as [`load_task`] does it.
+        Make the splits of a task from data sets, checked as [`load_task`] checks them.
 
         Args:
             task (`TaskSpec` or `str`): the task, or its name in `DATASET_VALS`.
             datasets (`Mapping[str, Dataset]`):
-                By the names that the task gives its splits (usually `train`, `validation`, `test`), such as a
-                `DatasetDict`, with the columns of the task.
+                Maps the names of the task's splits (usually `train`, `validation`, `test`) to data sets with the
+                columns of the task, such as a `DatasetDict`.
             max_source_length, max_target_length, sentence_language, seed: as for [`~TaskSplits.load`].
 
         Raises:
-            `TypeError`: if `datasets` is no mapping, or one of them is no `datasets.Dataset`.
-            `ValueError`: if a split, a column or a label is none of the task's, or a text is empty.
+            `TypeError`: if `datasets` is not a mapping, or a value is not a `datasets.Dataset`.
+            `ValueError`: if the task has no such split or label, a column is missing, or a text is empty.
         """
         (spec,) = _as_specs(task)
         spec = _with_lengths(spec, {"max_source_length": max_source_length, "max_target_length": max_target_length})
@@ -278,7 +277,7 @@ class TaskSplits:
     # ---- Prepare ----------------------------------------------------------------------------------------------------
 
     def training_texts(self) -> Iterator[str]:
-        """Prompts and targets of the training examples, to train a vocabulary on."""
+        """Yield the prompt and targets of each training example, to train a vocabulary on."""
         for part in self.parts:
             for example in part.examples.get(part.spec.train_split, ()):
                 yield " ".join([part.spec.prompt(example), *part.spec.targets(example)])
@@ -292,21 +291,22 @@ class TaskSplits:
         overwrite_cache: bool = False,
     ) -> "TaskSplits":
         """
-        Turn all examples into ids of the model, see [`TaskPreprocessor`]. What `datasets` has cached is used again.
-        What was too long, and how many tokens are unknown to the tokenizer, is in `statistics` and logged.
+        Turn all examples into token ids, see [`TaskPreprocessor`]. Cached results are used again.
+
+        `statistics` and the log tell how many examples were too long and how many tokens are unknown.
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): any T5 tokenizer.
             sentence_tokens (`bool`, *optional*):
-                Whether the model reads sentence tokens; by default it does if the tokenizer has them.
-            num_proc (`int`, *optional*): processes.
-            overwrite_cache (`bool`, *optional*, defaults to `False`): prepare anew even if there is a cached result.
+                Whether the model reads sentence tokens. By default, `True` if the tokenizer has them.
+            num_proc (`int`, *optional*): the number of processes.
+            overwrite_cache (`bool`, *optional*, defaults to `False`): ignore cached results.
 
         Returns:
             `TaskSplits`: itself.
 
         Raises:
-            `TypeError`: if `tokenizer` is no tokenizer.
+            `TypeError`: if `tokenizer` is not a tokenizer.
             `ValueError`: see [`TaskPreprocessor`].
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -326,20 +326,20 @@ class TaskSplits:
                 with self._main_process_first(desc=f"preparing {name}"):
                     prepared = prepare_task(examples, preprocessor, num_proc, overwrite_cache, f"Preparing {name}")
                 self.statistics[name] = task_statistics(prepared, tokenizer.unk_token_id)
-                # No batch needs it, and a collator of the user's would pass it on to the model.
+                # A collator of the user's own would pass this column on to the model.
                 part.prepared[split] = prepared.remove_columns("num_cut_target_tokens").with_format("numpy")
                 _report(name, self.statistics[name])
             self._report_one_class(part)
         return self
 
     def _report_one_class(self, part: LoadedTask) -> None:
-        """Warn where the labels to train on are all the same: a model would learn to write that one."""
+        """Warn if all training examples have the same label."""
         found = set(part.train_label_ids or ()) if part.spec.is_classification else set()
         if len(found) == 1:
             label = part.spec.labels.get(*found)
             logger.warning(
-                f"{self._name(part.spec)}: all training examples have the label {label!r}, of {part.spec.num_labels} "
-                "that there are. A model learns to write it whatever it reads."
+                f"{self._name(part.spec)}: all training examples have the label {label!r}, one of "
+                f"{part.spec.num_labels}. The model will learn to write it for every input."
             )
 
     def _preprocessor(
@@ -354,14 +354,13 @@ class TaskSplits:
         self, mixing_maximum: int = 65_536, mixing_temperature: float = 1.0, seed: int | None = None
     ) -> Dataset:
         """
-        The prepared training examples; those of several tasks are mixed, see [`mix_tasks`].
+        Return the prepared training examples. Several tasks are mixed, see [`mix_tasks`].
 
         Args:
-            mixing_maximum (`int`, *optional*, defaults to 65536):
-                A larger task is drawn as if it had so many examples.
+            mixing_maximum (`int`, *optional*, defaults to 65536): larger tasks count as having this many examples.
             mixing_temperature (`float`, *optional*, defaults to 1.0):
-                1.0 draws in proportion to the examples of the tasks, more evens them out.
-            seed (`int`, *optional*): of the mixture; by default that of the splits.
+                1.0 draws tasks in proportion to their examples. Higher values draw them more evenly.
+            seed (`int`, *optional*): the seed of the mixture; by default the `seed` of the splits.
 
         Raises:
             `ValueError`: if there is no training data, or it is not prepared.
@@ -376,13 +375,14 @@ class TaskSplits:
 
     def eval_dataset(self) -> TaskDataset | dict[str, TaskDataset] | None:
         """
-        The prepared validation splits, as [`TaskTrainer`] takes them: one, or several by names such as `rte` or
-        `mnli_validation_matched`; `None` if there is none.
+        Return the prepared validation splits for [`TaskTrainer`]; `None` if there is none.
+
+        Several splits come as a dictionary with keys such as `rte` or `mnli_validation_matched`.
         """
         return self._evaluated(lambda spec: spec.validation_splits)
 
     def test_datasets(self) -> TaskDataset | dict[str, TaskDataset] | None:
-        """The prepared test splits, as [`TaskTrainer.evaluate_tasks`] takes them; `None` if there is none."""
+        """Return the prepared test splits for [`TaskTrainer.evaluate_tasks`]; `None` if there is none."""
         return self._evaluated(lambda spec: spec.test_splits)
 
     def _evaluated(
@@ -405,12 +405,12 @@ class TaskSplits:
 
     @property
     def tasks(self) -> list[TaskSpec]:
-        """The tasks, those that are trained first."""
+        """The tasks. Those to train on come first."""
         return [part.spec for part in self.parts]
 
     @property
     def task_config(self) -> TaskConfig:
-        """The tasks and how their examples were prepared: what [`TaskTrainer`] saves with the model."""
+        """The tasks and how their examples were prepared, which [`TaskTrainer`] saves with the model."""
         self._check_prepared()
         options = {task.loader: asdict(build_options(task, self._options.get(task.loader))) for task in self.tasks}
         return TaskConfig(
@@ -422,27 +422,26 @@ class TaskSplits:
 
     @property
     def hub_datasets(self) -> list[str]:
-        """The names on the Hub of the data, if it comes from there: without any files of the user's."""
+        """The names of the data sets on the Hub; empty if the data was read from files."""
         if self.files.are_named:
             return []
         return sorted({task.path for task in self.tasks if task.path and is_hub_name(task.path)})
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where the data comes from: the names of files, else for each task that of its data."""
-        # Without files it comes from the Hub, or is made of what every CPython has.
+        """The names of the files, or else the name of each task's data set."""
         return self.files.names or {self._name(task): told_name(task.path) or PYTHON_TEXT for task in self.tasks}
 
     def _name(self, task: TaskSpec) -> str:
-        """What reports call a task: its name, with the benchmark where another one has a task of that name."""
+        """Return the name of a task for reports, with the benchmark if two tasks have the same name."""
         return task.full_name if [other.name for other in self.tasks].count(task.name) > 1 else task.name
 
     def preview(self, number: int = 2) -> str:
         """
-        The first examples of each task as text, special tokens included: what the model reads and is to write.
+        Return inputs and targets of the first examples of each task as text, with special tokens.
 
         Args:
-            number (`int`, *optional*, defaults to 2): examples of a task.
+            number (`int`, *optional*, defaults to 2): the number of examples of each task.
         """
         self._check_prepared()
         decode = self._tokenizer.decode
@@ -457,11 +456,11 @@ class TaskSplits:
 
 @dataclass(frozen=True)
 class _Purpose:
-    """What splits are for: the argument that asks for them, that of their file, and how many examples are taken."""
+    """What splits are for: the arguments that ask for them and name their file, and how many examples to take."""
 
     flag: str
     file: str
-    is_wanted: bool | None  # `None`: if there are any
+    is_wanted: bool | None  # `None`: load them if there are any
     limit: int | None
     seed: int
 
@@ -471,14 +470,14 @@ class _Purpose:
             raise ValueError(f"`max_{name}_samples` must be at least 1, got {self.limit}.")
 
     def select(self, examples: Dataset) -> Dataset:
-        """A random subset of the size that is allowed, in the order of the data."""
+        """Return at most `limit` examples: a random subset, in the order of the data."""
         if self.limit is None or self.limit >= len(examples):
             return examples
         chosen = np.random.default_rng(self.seed).permutation(len(examples))[: self.limit]
         return examples.select(np.sort(chosen))
 
     def report_missing(self, task: TaskSpec, split: str, examples: Collection[str], may_lack: bool) -> None:
-        """Stop if a task lacks data that was asked for; of several splits, or to predict, some may be missing."""
+        """Raise if a required split is missing. Warn only, if it is a test split or one of several."""
         message = f"Task {task.name!r} has no {split!r} data for `{self.flag}`, only {listed(examples)}"
         if not may_lack and self.flag != "do_predict":
             remedy = f"name `{self.file}`, a `dataset_dir` that holds them, or leave out `{self.flag}`"
@@ -489,7 +488,7 @@ class _Purpose:
 def _needed_splits(
     task: TaskSpec, is_trained: bool, is_tested: bool, purposes: Sequence[_Purpose]
 ) -> dict[str, _Purpose]:
-    """The splits that are needed of a task, and what for."""
+    """Return the splits of a task to load, and the purpose of each."""
     splits = ((task.train_split,), task.validation_splits, task.test_splits)
     is_used = (is_trained, is_trained, is_tested)
     return {
@@ -505,7 +504,7 @@ def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec
     if not tasks:
         raise ValueError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
     specs = [get_task(task) if isinstance(task, str) else task for task in tasks]
-    return list({spec.full_name: spec for spec in specs}.values())  # one may be named twice, also by an alias
+    return list({spec.full_name: spec for spec in specs}.values())  # a task may be named twice, or by an alias
 
 
 def _with_lengths(task: TaskSpec, lengths: Mapping[str, int | None]) -> TaskSpec:
@@ -513,14 +512,14 @@ def _with_lengths(task: TaskSpec, lengths: Mapping[str, int | None]) -> TaskSpec
 
 
 def _files_of(files: TaskFiles, in_training: bool, in_prediction: bool) -> TaskFiles:
-    """The files of a task, which is perhaps only trained, or only tested."""
+    """Return the files of a task that is trained, tested, or both."""
     unused = [] if in_training else ["train_file", "validation_file"]
     unused += [] if in_prediction else ["test_file"]
     return replace(files, **dict.fromkeys(unused))
 
 
 def _report(name: str, statistics: Mapping[str, int]) -> None:
-    """Log what the preparation made of a split."""
+    """Log the counts of a prepared split. Warn if examples were cut or many tokens are unknown."""
     logger.info(f"{name}: " + ", ".join(f"{value:,} {key.replace('_', ' ')}" for key, value in statistics.items()))
     if statistics["cut_examples"]:
         of_targets = statistics["target_tokens_cut"]
@@ -540,13 +539,13 @@ def _report(name: str, statistics: Mapping[str, int]) -> None:
 
 def mix_tasks(parts: Sequence[Dataset], seed: int, maximum: int = 65_536, temperature: float = 1.0) -> Dataset:
     """
-    The training examples of several tasks as one data set, each drawn from a task at random, see [`mixing_rates`].
+    Mix the training examples of several tasks into one data set. Tasks are drawn at random, see [`mixing_rates`].
 
-    It ends when each example of each task has occurred once; examples of the tasks that end before occur again.
+    The data set ends when every example has occurred at least once. Smaller tasks are repeated.
 
     Args:
-        parts (`Sequence[Dataset]`): prepared examples of each task.
-        seed (`int`): of the draws.
+        parts (`Sequence[Dataset]`): the prepared examples of each task.
+        seed (`int`): the seed of the draws.
         maximum, temperature: see [`mixing_rates`].
     """
     if len(parts) == 1:
@@ -557,13 +556,13 @@ def mix_tasks(parts: Sequence[Dataset], seed: int, maximum: int = 65_536, temper
 
 def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float = 1.0) -> list[float]:
     """
-    How often each task is drawn: in proportion to `min(size, maximum) ** (1 / temperature)`.
+    Return the probability of drawing each task: in proportion to `min(size, maximum) ** (1 / temperature)`.
 
     Args:
         sizes (`Sequence[int]`): the number of examples of each task.
-        maximum (`int`, *optional*, defaults to 65536): a larger task counts as if it had so many examples.
+        maximum (`int`, *optional*, defaults to 65536): larger tasks count as having this many examples.
         temperature (`float`, *optional*, defaults to 1.0):
-            1.0 is in proportion to the examples, a large one draws all tasks equally often.
+            1.0 draws tasks in proportion to their examples. Higher values draw them more evenly.
 
     Source: Raffel et al. (2020), section 3.5.2.
 

@@ -1,4 +1,4 @@
-"""Checks of training arguments when they are made: what transformers, torch and datasets would find late or never."""
+"""Checks of training arguments that transformers, torch and datasets make late or never."""
 
 import json
 import logging
@@ -14,23 +14,23 @@ from ..suggestions import listed, suggestion
 logger = logging.getLogger(__name__)
 
 GENERATION_CACHES = ("dynamic", "static")
-NOT_ALWAYS_LISTED = ("azure_ml", "flyte", "kubeflow")  # among transformers' available trackers, although they may be
-# Of the numbers whose ranges transformers, torch and datasets do not check, or only once data and model are ready.
+NOT_ALWAYS_LISTED = ("azure_ml", "flyte", "kubeflow")  # transformers may not list these trackers as available
+# Ranges that transformers, torch and datasets do not check, or only after data and model are loaded.
 RANGES = {
     "learning_rate": NOT_NEGATIVE,
     "weight_decay": NOT_NEGATIVE,
-    "adam_epsilon": Range(above=0),  # by which a gradient of 0 is divided
+    "adam_epsilon": Range(above=0),  # a gradient of 0 is divided by it
     "max_grad_norm": NOT_NEGATIVE,
     "num_train_epochs": Range(above=0),
     "per_device_train_batch_size": AT_LEAST_ONE,
     "per_device_eval_batch_size": AT_LEAST_ONE,
     "gradient_accumulation_steps": AT_LEAST_ONE,
-    "eval_steps": Range(above=0),  # 0 would be `logging_steps`
+    "eval_steps": Range(above=0),  # transformers takes 0 for `logging_steps`
     "save_steps": NOT_NEGATIVE,
     "save_total_limit": AT_LEAST_ONE,
-    "seed": Range(least=0, most=2**32 - 1),  # of numpy
+    "seed": Range(least=0, most=2**32 - 1),  # the limits of numpy
     "dataloader_num_workers": WORKERS,
-    "generation_max_length": Range(least=2),  # with the start token
+    "generation_max_length": Range(least=2),  # the start token counts
     "generation_num_beams": AT_LEAST_ONE,
     "sentence_loss_coefficient": NOT_NEGATIVE,
     "skip_bad_batches": NOT_NEGATIVE,
@@ -38,7 +38,7 @@ RANGES = {
     "early_stopping_threshold": NOT_NEGATIVE,
     "probe_layer": NOT_NEGATIVE,
 }
-# Arguments of transformers that would be without effect, or with a wrong one: what they may be, and why.
+# Arguments of transformers that would have no effect or a wrong one: the values they may have, and why.
 UNSUPPORTED = {
     "label_smoothing_factor": ((0.0,), "the trainers weight one cross-entropy for each label"),
     "neftune_noise_alpha": (
@@ -56,11 +56,11 @@ UNSUPPORTED = {
     ),
     "restore_callback_states_from_checkpoint": (
         (False,),
-        "it puts new callbacks in the places of those that carry the run on, which have their states anyway",
+        "it would replace the callbacks that continue the run, which restore their states themselves",
     ),
     "enable_jit_checkpoint": (
         (False,),
-        "it saves in the middle of a step, and the run that continues is another one. On SIGTERM and SIGUSR1 a `Run` "
+        "it saves in the middle of a step, so a resumed run would give another result. On SIGTERM and SIGUSR1 a `Run` "
         "saves a checkpoint at the end of the step",
     ),
 }
@@ -75,15 +75,10 @@ UNSUPPORTED_IN_FINE_TUNING = {
 
 
 def check_json(args: TrainingArguments) -> None:
-    """
-    Check the mappings that are given as flags, before transformers reads them.
-
-    Raises:
-        `ValueError`: naming the one that cannot be read, which transformers would not say.
-    """
+    """Raise `ValueError` if a flag that holds a mapping is not valid JSON. The error of transformers names no flag."""
     for name in args._VALID_DICT_FIELDS:
         value = getattr(args, name)
-        if isinstance(value, str) and value.startswith("{"):  # otherwise it is a file
+        if isinstance(value, str) and value.startswith("{"):  # otherwise it names a file
             try:
                 json.loads(value)
             except ValueError as error:
@@ -91,12 +86,7 @@ def check_json(args: TrainingArguments) -> None:
 
 
 def check_arguments(args: TrainingArguments) -> None:
-    """
-    Check arguments that transformers has converted, but for their optimizer and schedule.
-
-    Raises:
-        `ValueError`: naming the argument, and what to do instead.
-    """
+    """Raise `ValueError` if a training argument is wrong. Optimizer and schedule are not checked here."""
     check_supported(args, UNSUPPORTED)
     check_bad_batches(args)
     _check_precision(args)
@@ -107,14 +97,14 @@ def check_arguments(args: TrainingArguments) -> None:
 
 def check_supported(args: TrainingArguments, unsupported: dict[str, tuple[tuple[Any, ...], str]]) -> None:
     """
-    Check that arguments which have no effect, or a wrong one, are left as they are.
+    Raise `ValueError` if an argument has a value that is not supported.
 
     Args:
         args (`TrainingArguments`): the arguments.
-        unsupported (`dict`): by name, the values that an argument may have, and why no others.
+        unsupported (`dict`): maps an argument to the values it may have and the reason.
 
     Raises:
-        `ValueError`: naming the argument.
+        `ValueError`: names the argument.
     """
     for name, (allowed, reason) in unsupported.items():
         if (value := getattr(args, name)) not in allowed:
@@ -122,26 +112,21 @@ def check_supported(args: TrainingArguments, unsupported: dict[str, tuple[tuple[
 
 
 def check_bad_batches(args: TrainingArguments) -> None:
-    """
-    Check that bad batches can be skipped, if they may be.
-
-    Raises:
-        `ValueError`: with float16 or DeepSpeed.
-    """
+    """Raise `ValueError` if `skip_bad_batches` is used with float16 or DeepSpeed, which do not support it."""
     if args.skip_bad_batches and args.fp16:
         raise ValueError(
-            "`skip_bad_batches` is not for `fp16`, whose loss scaling skips steps that overflow by itself, as many as "
-            "it takes to find a scale. Use `bf16`, or leave it out."
+            "`skip_bad_batches` is not for `fp16`, whose loss scaling already skips steps that overflow. Use `bf16`, "
+            "or leave it out."
         )
     if args.skip_bad_batches and args.deepspeed_plugin is not None:
         raise ValueError(
-            "`skip_bad_batches` is not for DeepSpeed, whose optimizer has made its step before the gradient can be "
-            "looked at. Train by data parallelism (`examples/accelerate/multi_gpu.yaml`), or leave it out."
+            "`skip_bad_batches` is not for DeepSpeed, whose optimizer makes its step before the gradient can be "
+            "checked. Train by data parallelism (`examples/accelerate/multi_gpu.yaml`), or leave it out."
         )
 
 
 def _check_precision(args: TrainingArguments) -> None:
-    """Stop on a precision that the device or the residual stream does not have."""
+    """Raise if the device or the residual stream does not support the precision."""
     if args.fp16 and args.device.type == "cpu":
         raise ValueError("`fp16` has no effect on a CPU. Leave it out, or use `bf16`.")
     if args.residual_dtype != "float32" and not (args.residual_dtype == "bfloat16" and args.bf16):
@@ -152,7 +137,7 @@ def _check_precision(args: TrainingArguments) -> None:
 
 
 def _check_evaluation(args: TrainingArguments) -> None:
-    """Stop on settings of evaluation that would be without effect."""
+    """Raise if a setting of evaluation would have no effect."""
     if args.eval_steps is not None and args.eval_strategy != IntervalStrategy.STEPS:
         logger.warning(
             f"`eval_steps` {args.eval_steps} has no effect with `eval_strategy` {args.eval_strategy.value}: add "
@@ -171,7 +156,7 @@ def _check_evaluation(args: TrainingArguments) -> None:
 
 
 def _check_saving(args: TrainingArguments) -> None:
-    """Stop on a length that trains nothing, and on settings that save nothing, or nowhere."""
+    """Raise if the settings would train nothing or save nothing."""
     if args.max_steps < 1 and args.max_steps != -1:
         raise ValueError(
             f"`max_steps` must be at least 1, got {args.max_steps}. Leave it out (-1) to train for "
@@ -211,10 +196,10 @@ def _report_metric_without_effect(args: TrainingArguments) -> None:
 
 
 def _check_trackers(args: TrainingArguments) -> None:
-    """Stop on trackers that `Trainer` would not find once data and model are ready."""
+    """Raise if a tracker is unknown or not installed. `Trainer` would say so only after data and model are loaded."""
     if not args.report_to:
         return
-    # Takes seconds to import, for which `--help` does not wait.
+    # Imported here, as it takes seconds and `--help` must be fast.
     from transformers.integrations.integration_utils import (
         INTEGRATION_TO_CALLBACK,
         get_available_reporting_integrations,

@@ -1,4 +1,4 @@
-"""Whether the parts of a trainer fit each other: model, tokenizer, collator, data, arguments."""
+"""Checks that the parts of a trainer fit together: model, tokenizer, collator, data, arguments."""
 
 import functools
 import inspect
@@ -31,12 +31,7 @@ NO_TOKEN = -1  # an id that no token has
 
 
 def check_trainer(trainer: "DepthTrainer") -> None:
-    """
-    Check the parts of a trainer before it trains.
-
-    Raises:
-        `ValueError`: for what would be without effect, or would train another model than was asked for.
-    """
+    """Raise `ValueError` if a part of a trainer would have no effect, or would train another model than asked for."""
     args = trainer.args
     if trainer.compute_loss_func is not None:
         raise ValueError(
@@ -45,8 +40,8 @@ def check_trainer(trainer: "DepthTrainer") -> None:
         )
     if is_compiled_module(trainer.model):
         raise ValueError(
-            "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the model as it "
-            "is, and `torch_compile=True` to the training arguments."
+            "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the original model, "
+            "and `torch_compile=True` to the training arguments."
         )
     _warn_of_lost_epochs(trainer.data_collator)
     _warn_of_half_precision(trainer)
@@ -58,29 +53,29 @@ def check_trainer(trainer: "DepthTrainer") -> None:
 
 
 def _warn_of_lost_epochs(data_collator: Callable[..., Any]) -> None:
-    """Warn of a collator around that of an objective that does not pass epochs on."""
+    """Warn of a data collator without `set_epoch`, which may wrap the collator of an objective."""
     is_function = inspect.isroutine(data_collator) or isinstance(data_collator, functools.partial)
     is_told = hasattr(data_collator, "set_epoch")
     if is_function or (not is_told and hasattr(objective_collator(data_collator), "set_epoch")):
         logger.warning(
             f"`data_collator` is {'a function' if is_function else f'of {type(data_collator).__name__}'}, "
             "which is not told of new epochs: if it calls a collator of an objective, every epoch has the same "
-            "noise. Make it a class with a method `set_epoch(epoch)`, which passes the epoch on."
+            "noise. Make it a class with a method `set_epoch(epoch)` that passes the epoch on."
         )
 
 
 def _warn_of_half_precision(trainer: "DepthTrainer") -> None:
-    """Warn of weights in which updates are lost, and of float16."""
+    """Warn of weights in half precision, which lose small updates, and of training in float16."""
     halves = {p.dtype for p in trainer.model.parameters() if p.requires_grad} & {torch.float16, torch.bfloat16}
-    if halves and not trainer.is_deepspeed_enabled:  # which casts parameters itself, and updates them in float32
+    if halves and not trainer.is_deepspeed_enabled:  # DeepSpeed updates a float32 copy
         logger.warning(
             f"Parameters to train are {', '.join(map(str, halves))}, in which small updates are lost. "
             "`load_model` loads a checkpoint in float32; then give `bf16=True` to the training arguments."
         )
     if trainer.args.fp16:
         logger.warning(
-            "T5 and DEPTH can overflow in float16, of which 65,504 is the largest number: T5 was trained in "
-            "bfloat16, and its hidden states are larger. Use `bf16` where the device has it, else float32. See "
+            "T5 and DEPTH can overflow in float16: its largest number is 65,504, and T5 was trained in bfloat16 with "
+            "larger hidden states. Use `bf16` if the device supports it, else float32. See "
             "https://github.com/huggingface/transformers/issues/5651."
         )
 
@@ -89,16 +84,16 @@ def check_parts(
     model: PreTrainedModel, processing_class: Any, data_collator: Callable[..., Any], constrains_order: bool
 ) -> None:
     """
-    Stop on a model, a tokenizer and a collator that do not fit each other.
+    Raise `ValueError` if model, tokenizer and collator do not fit together.
 
     Args:
-        model (`PreTrainedModel`): out of what is wrapped around it.
+        model (`PreTrainedModel`): the model without wrappers.
         processing_class: the tokenizer that is saved with the model, or `None`.
-        data_collator (`Callable`): that of an objective, with a tokenizer of its own, one around it, or any other.
-        constrains_order (`bool`): whether sentences are to be generated each once.
+        data_collator (`Callable`): the collator of an objective, which has its own tokenizer, or any other collator.
+        constrains_order (`bool`): whether generation writes each sentence exactly once.
 
     Raises:
-        `ValueError`: naming what does not fit.
+        `ValueError`: names what does not fit.
     """
     is_depth = has_sentence_tokens(model.config)
     collators = objective_collators(data_collator) or [data_collator]
@@ -144,14 +139,14 @@ def check_places(model: PreTrainedModel, max_source_length: int | None) -> None:
 
 def check_packed_rows(model: PreTrainedModel, data_collator: Callable[..., Any]) -> None:
     """
-    Stop on a model that would let the examples of a packed row see each other, or start them otherwise.
+    Raise `ValueError` if the model cannot separate the examples of a packed row, or starts them with another token.
 
     Args:
-        model (`PreTrainedModel`): out of what is wrapped around it, PEFT included.
-        data_collator (`Callable`): that makes the rows.
+        model (`PreTrainedModel`): the model without wrappers and without PEFT.
+        data_collator (`Callable`): the collator that packs the rows.
 
     Raises:
-        `ValueError`: naming what does not fit.
+        `ValueError`: names what does not fit.
     """
     if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
         raise ValueError(
@@ -172,11 +167,11 @@ def check_packed_rows(model: PreTrainedModel, data_collator: Callable[..., Any])
 
 def check_training_examples(trainer: "DepthTrainer", dataset: Any) -> None:
     """
-    Check the examples that a [`TaskTrainer`] trains on.
+    Raise an error if the training examples of a [`TaskTrainer`] do not fit the model.
 
     Raises:
-        `TypeError`: for data of an evaluation.
-        `ValueError`: for examples that are not prepared as the model needs them.
+        `TypeError`: if the data is for evaluation.
+        `ValueError`: if the examples are not prepared for the model.
     """
     if isinstance(dataset, TaskDataset):
         raise TypeError(
@@ -190,16 +185,16 @@ def check_evaluation_data(
     trainer: "DepthTrainer", datasets: EvaluationData, name_of_all: str = "eval_dataset"
 ) -> None:
     """
-    Check the data sets that a [`TaskTrainer`] evaluates on.
+    Raise an error if the evaluation data of a [`TaskTrainer`] does not fit the model.
 
     Args:
-        trainer (`TaskTrainer`): with tokenizer and model.
-        datasets (`TaskDataset` or `Mapping[str, TaskDataset]`): what it evaluates on.
-        name_of_all (`str`, *optional*): the argument that they were given by.
+        trainer (`TaskTrainer`): the trainer, with tokenizer and model.
+        datasets (`TaskDataset` or `Mapping[str, TaskDataset]`): the data to evaluate on.
+        name_of_all (`str`, *optional*): the name of the argument, for errors.
 
     Raises:
-        `TypeError`: for data of another class.
-        `ValueError`: for two data sets of one name, and examples that are not prepared as the model needs them.
+        `TypeError`: if the data has another class.
+        `ValueError`: if two data sets have the same name, or examples are not prepared for the model.
     """
     named = by_name(datasets)
     names_by_key: dict[tuple[str, str, str], str] = {}
@@ -208,11 +203,11 @@ def check_evaluation_data(
         if not isinstance(dataset, TaskDataset):
             raise TypeError(
                 f"`{argument}` must be a TaskDataset, got {type(dataset).__name__}: scores need the task and its "
-                "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it of "
-                "files, `TaskDataset(task, split, examples, prepared)` of data sets."
+                "examples beside their ids. `TaskSplits.load(…).prepare(tokenizer).eval_dataset()` makes it from "
+                "files, `TaskDataset(task, split, examples, prepared)` from data sets."
             )
         other = names_by_key.setdefault(dataset.key, name)
-        if other != name:  # what was predicted, files and card know a data set by its task and split
+        if other != name:  # files of predictions and the model card name a data set by task and split
             raise ValueError(
                 f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
                 f"({dataset.split}), and the predictions of one would replace those of the other. Give one of "
@@ -226,7 +221,7 @@ def check_evaluation_data(
 
 
 def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Mapping[str, Any]]) -> None:
-    """Stop if examples are not prepared as the model needs them."""
+    """Raise if examples are not prepared for the model."""
     first = next(iter(dataset), None)
     if first is None:
         return
@@ -256,7 +251,7 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
 
 
 def _check_targets(trainer: "DepthTrainer", argument: str, dataset: TaskDataset) -> None:
-    """Stop if the tokenizer reads a target as another label than the example has."""
+    """Raise if the tokenizer decodes a target to another label than the example has."""
     spec, index = dataset.spec, dataset.first_labeled
     expected = spec.targets(dataset.rows[index]) if spec.labels is not None and index is not None else []
     if not expected:
@@ -277,15 +272,7 @@ def _how_many(number: int, counts: TokenCounts) -> str:
 
 
 def check_direction_of_metric(trainer: "DepthTrainer") -> None:
-    """
-    Check that `greater_is_better` fits what is known of the metric. Else the worst model would be kept.
-
-    Args:
-        trainer (`TaskTrainer`): before a training.
-
-    Raises:
-        `ValueError`: saying what is better.
-    """
+    """Raise `ValueError` if `greater_is_better` contradicts the metric. Otherwise, the worst model would be kept."""
     args = trainer.args
     if args.metric_for_best_model is None or trainer.eval_dataset is None:
         return
@@ -300,5 +287,5 @@ def check_direction_of_metric(trainer: "DepthTrainer") -> None:
         raise ValueError(
             f"`greater_is_better` is {args.greater_is_better}, but of the `metric_for_best_model` {name!r} "
             f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`, or leave both out: "
-            "the score, by which models then compare, is always the greater the better."
+            "models are then compared by their score, and more is better."
         )

@@ -1,4 +1,4 @@
-"""How the trainers make data loaders: the order of an epoch by its seed, evaluations by their own settings."""
+"""Helpers that make the data loaders of the trainers and set the order of their examples."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settings: bool) -> Iterator[None]:
     """
-    Another collator, and other values of arguments, while a trainer makes a data loader.
+    Use another collator and other settings while a trainer makes a data loader in this block.
 
     Args:
-        trainer (`DepthTrainer`): gets its own collator and arguments back.
-        data_collator (`Callable`): of the data loader.
-        settings: of the arguments `dataloader_…`, without that prefix.
+        trainer (`DepthTrainer`): the trainer. Its own collator and arguments are restored at the end.
+        data_collator (`Callable`): the collator of the data loader.
+        settings: values of the arguments `dataloader_…`, by their names without that prefix.
     """
     args, collator, trainer.data_collator = trainer.args, trainer.data_collator, data_collator
     before = {f"dataloader_{name}": getattr(args, f"dataloader_{name}") for name in settings}
@@ -40,10 +40,10 @@ def loading(trainer: "DepthTrainer", data_collator: Callable[..., Any], **settin
 
 def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Callable[[Dataset], Sampler | None]:
     """
-    What draws the order of an evaluation: the longest examples first where their lengths are known.
+    Return a function that makes the sampler of an evaluation: the longest examples first, if lengths are known.
 
     Args:
-        sampler_fn (`Callable`): what does so otherwise.
+        sampler_fn (`Callable`): makes the sampler if lengths are unknown.
     """
 
     def sampler(dataset: Dataset) -> Sampler | None:
@@ -55,8 +55,7 @@ def evaluation_sampler(sampler_fn: Callable[[Dataset], Sampler | None]) -> Calla
 
 def innermost_sampler(loader: DataLoader) -> Any:
     """
-    What draws the order of a data loader, inside of what accelerate puts around it. (A `BatchRebalanceSampler` draws
-    whole batches.)
+    Return the sampler that draws the order of a data loader, without the wrappers of accelerate.
 
     >>> type(innermost_sampler(DataLoader(["an example"]))).__name__
     'SequentialSampler'
@@ -69,10 +68,9 @@ def innermost_sampler(loader: DataLoader) -> Any:
 
 def set_epoch_of_sampler(loader: DataLoader, epoch: int, args: TrainingArguments) -> None:
     """
-    Let the order of an epoch be a function of the seed and its number, so that a resumed run goes on in it.
+    Make the order of an epoch depend only on its number and the seed, so that a resumed run continues it.
 
-    `Trainer` does not find the sampler of each loader in the first epoch of a resumed run, and that of
-    `group_by_length` draws from the generator of the process.
+    `Trainer` alone fails at this in the first epoch of a resumed run and with `group_by_length`.
     """
     sampler = innermost_sampler(loader)
     if hasattr(sampler, "set_epoch"):

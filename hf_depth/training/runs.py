@@ -1,7 +1,6 @@
 """
-[`Run`]: the steps of a training run in one folder: find what it continues, train, evaluate, predict, save, card.
-
-Both example scripts are made of these steps: [`PretrainingRun`] and [`FineTuningRun`] say what is particular to each.
+[`Run`], a training run in one folder: it finds a checkpoint to continue, trains, evaluates, predicts, saves, and
+writes the model card. Both example scripts use its subclasses [`PretrainingRun`] and [`FineTuningRun`].
 """
 
 import json
@@ -64,15 +63,15 @@ logger = logging.getLogger(__name__)
 
 class Run:
     """
-    A training run in `args.output_dir`. For the metrics, tables and files of pre-training and of tasks, see
-    [`PretrainingRun`] and [`FineTuningRun`].
+    A training run in `args.output_dir`.
+
+    Make it with [`Run.find`], which looks for a checkpoint to continue and checks that it fits. [`PretrainingRun`] and
+    [`FineTuningRun`] add metrics, tables and files.
 
     Args:
-        args: of the trainer.
-        description: what identifies the run, see [`describe_run`]; written into each checkpoint.
-        checkpoint: the one that the run continues.
-
-    Use [`Run.find`], which looks for that checkpoint and checks that it fits.
+        args: the arguments of the trainer.
+        description: what identifies the run, see [`describe_run`]. Each checkpoint holds it.
+        checkpoint: the checkpoint to continue from, if any.
 
     >>> import tempfile
     >>> from hf_depth import DepthTrainingArguments, Run
@@ -84,7 +83,7 @@ class Run:
 
     def __init__(self, args: DepthTrainingArguments, description: Mapping[str, Any], checkpoint: str | None = None):
         self.args = args
-        # As it is read back from a checkpoint.
+        # In JSON values, as it is read from a checkpoint.
         self.description = json.loads(without_credentials(json.dumps(dict(description), default=str)))
         self.checkpoint = checkpoint
         self.do_train = args.do_train
@@ -96,7 +95,7 @@ class Run:
                 self.do_train = not model_is_complete(checkpoint, args)
                 what = "only the final model is left to write" if self.do_train else "there is nothing left to train"
                 logger.info(f"{checkpoint} is the end of this run: {what}.")
-        self._found: list[str] | None = None  # the checkpoints that there were
+        self._found: list[str] | None = None  # the checkpoints in the folder when the run was found
         self._is_restored = False
         self._last_evaluation = LastEvaluation()
 
@@ -107,25 +106,25 @@ class Run:
         describe: Mapping[str, Any] | Callable[[Mapping[str, Any]], Mapping[str, Any]],
     ) -> "Run":
         """
-        The run of `args.output_dir`, new or to be continued.
+        Return the run of `args.output_dir`, which is new or continues from a checkpoint.
 
         Args:
-            args: of the trainer; `resume_from_checkpoint` names a checkpoint, or is false to start anew.
-            describe: what identifies the run, such as its objective and base model; or a function that tells it, given
-                what the checkpoint to be continued states of it (nothing for a new run).
+            args: the arguments of the trainer. `resume_from_checkpoint` names a checkpoint, or is false to start anew.
+            describe: the description of the run, such as its objective and base model; or a function that returns it,
+                given the description in the checkpoint (empty for a new run).
 
         Raises:
-            `ValueError`: if there is nothing to do, or nothing that may be pushed to the Hub; if there is a checkpoint
-                of another run, or not the one asked for.
+            `ValueError`: if there is nothing to do or nothing to push to the Hub, the checkpoint is missing, or it
+                belongs to another run.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
-            raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` of the arguments.")
+            raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
         if args.push_to_hub and not args.do_train:
             raise ValueError(
-                "`push_to_hub` uploads what a run trains, with a card that tells of its training: set `do_train`, or "
-                f"leave it out and upload a folder as it is by `hf upload {args.hub_model_id or 'me/model'} FOLDER`."
+                "`push_to_hub` uploads a model that the run trains, with its card: set `do_train`, or leave out "
+                f"`push_to_hub` and upload a folder by `hf upload {args.hub_model_id or 'me/model'} FOLDER`."
             )
-        # One that is ending saves first, and then there is more to continue from.
+        # Wait for a run that is stopping: it saves a checkpoint, which this run then continues from.
         with alone_in_output_dir(args) if args.do_train else nullcontext():
             checkpoint = checkpoint_to_resume(args)
             if callable(describe):
@@ -136,25 +135,25 @@ class Run:
 
     @property
     def steps(self) -> dict[str, bool]:
-        """What is left to do: `do_train`, unless training is finished and saved, `do_eval` and `do_predict`."""
+        """The steps that are left: `do_train` unless the trained model is saved, `do_eval` and `do_predict`."""
         return {"do_train": self.do_train, "do_eval": self.args.do_eval, "do_predict": self.args.do_predict}
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do: the run is finished, and no evaluation is asked for."""
+        """Whether no step is left."""
         return not any(self.steps.values())
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer of the checkpoint to continue from, `None` for a new run."""
+        """The tokenizer of the checkpoint to continue from; `None` for a new run."""
         return None if self.checkpoint is None else load_tokenizer(self.checkpoint)
 
     def restore(self, model: PreTrainedModel) -> PreTrainedModel:
         """
-        The model that the run works with: `model`, or of a run whose training is finished its best weights.
+        Return the model to train or evaluate: `model`, or its trained weights if the training is finished.
 
         Raises:
-            `ValueError`: if the checkpoint is of a model of another kind or size.
+            `ValueError`: if the model in the checkpoint has another type or size.
         """
         if self.checkpoint is not None:
             check_same_model(self.checkpoint, model)
@@ -179,30 +178,30 @@ class Run:
         statistics: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         """
-        Train, evaluate and predict as far as `args` ask for it, and save the model, the results, plots and the card.
+        Train, evaluate and predict as `args` say, and save the model, results, plots and the model card.
 
         Args:
-            trainer: with the data for training and evaluation, and a model from [`Run.restore`].
-            test_dataset: for `args.do_predict`.
-            statistics: of the splits `train` and `validation`, to stand beside their metrics.
+            trainer: a trainer with the data for training and evaluation, and a model from [`Run.restore`].
+            test_dataset: the data for `args.do_predict`.
+            statistics: counts of the splits `train` and `validation`, which are saved with their metrics.
 
         Raises:
-            `ValueError`: before anything is trained, if the trainer is not that of this run, or lacks data, or if
-                another run trains in the same folder.
+            `ValueError`: before training, if the trainer belongs to another run or lacks data, or if another run
+                trains in the same folder.
             `OSError`: in one line, if the disk is full.
-            [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training; a checkpoint is saved.
+            [`Interrupted`]: a `SystemExit`, if SIGTERM or SIGUSR1 stopped the training. A checkpoint is saved then.
         """
         self._check(trainer, test_dataset)
         statistics = statistics or {}
         data = describe_data(trainer.train_dataset) | describe_evaluation(self.args, trainer.eval_dataset)
-        data["generation_max_length"] = trainer.generation_max_length  # which may follow from the targets
+        data["generation_max_length"] = trainer.generation_max_length  # may depend on the targets
         if self.do_train:
             self._check_same(data)
         trainer.run_description = describe_training(self.args) | data | self.description
         trainer.tracked_run.description = trainer.run_description
         if self.checkpoint is not None and not self.do_train:
             trainer.load_state(self.checkpoint)
-        # Only training may not meet another run: a model can be evaluated at any time.
+        # Evaluation needs no lock.
         alone = alone_in_output_dir(self.args) if self.do_train else nullcontext()
         with alone, one_error_for_a_full_disk(self.args.output_dir):
             if self.do_train:
@@ -216,7 +215,7 @@ class Run:
             self.finish(trainer)
 
     def _check_same(self, run: Mapping[str, Any]) -> None:
-        """Stop if the checkpoint to continue is of another run, see [`check_same_run`]."""
+        """Raise if the checkpoint belongs to another run, see [`check_same_run`]."""
         if self.checkpoint is None:
             return
         fixed, free = fixed_settings(self.args), free_settings(self.args)
@@ -229,13 +228,13 @@ class Run:
             )
         if trainer.args.output_dir != self.args.output_dir:
             raise ValueError(
-                f"The trainer writes to {trainer.args.output_dir}, the run is that of {self.args.output_dir}. Make "
-                "both with the same arguments."
+                f"The trainer writes to {trainer.args.output_dir}, but the run to {self.args.output_dir}. Make both "
+                "with the same arguments."
             )
         if self.checkpoint is not None and not self._is_restored:
             raise ValueError(
                 f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
-                "the model, and of a finished run returns the trained one."
+                "the model and, after the end of training, returns the trained one."
             )
         data = {"do_train": trainer.train_dataset, "do_eval": trainer.eval_dataset, "do_predict": test_dataset}
         for step, is_left in self.steps.items():
@@ -245,36 +244,36 @@ class Run:
                 raise ValueError(f"`{step}` needs data: give `{owner}(..., {argument}=...)`, or leave out `{step}`.")
 
     def _check_found(self) -> None:
-        """Check that nobody has trained in the folder since it was found what to continue."""
+        """Raise if another run has trained in the folder since this one was found."""
         if self._found is not None and checkpoint_names(self.args.output_dir) != self._found:
             raise ValueError(
                 f"Another run has written checkpoints to {self.args.output_dir} since this one began. Run the same "
-                "command again: it continues the last of them."
+                "command again: it continues from the last of them."
             )
 
     def train(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        """Train, from the checkpoint on if there is one, and save model, state and metrics."""
+        """Train, from the checkpoint if there is one, and save model, state and metrics."""
         trainer.add_callback(self._last_evaluation)
         result = trainer.train(resume_from_checkpoint=self.checkpoint)
         trainer.remove_callback(self._last_evaluation)
         trainer.save_model()
-        if trainer.is_world_process_zero():  # results are added to it, and those that it has are of an earlier model
+        if trainer.is_world_process_zero():  # it may hold results of an earlier model
             Path(self.args.output_dir, ALL_RESULTS_FILE).unlink(missing_ok=True)
         trainer.save_state()
         self.save_metrics(trainer, "train", result.metrics | {f"train_{k}": v for k, v in statistics.items()})
 
     def evaluate(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> None:
-        """Save the metrics of the final model: with `load_best_model_at_end`, of the best one."""
+        """Save the metrics of the final model. With `load_best_model_at_end`, this is the best one."""
         self.save_metrics(trainer, "eval", self.final_metrics(trainer, statistics))
 
     def final_metrics(self, trainer: DepthTrainer, statistics: Mapping[str, int]) -> dict[str, float]:
-        """The metrics of the final model, which are not computed again if training has ended with its evaluation."""
+        """Return the metrics of the final model. They are not computed again if training ended with an evaluation."""
         state, last = trainer.state, self._last_evaluation
         if last.is_of_final_model(trainer.args, state):
             metrics = last.metrics
         else:
             steps = [log["step"] for log in state.log_history if any(name.startswith("eval_") for name in log)]
-            # By a run that was killed after its last checkpoint; what it has predicted is not known.
+            # Logged by a run that was killed after its last checkpoint. Its predictions are lost.
             is_logged = self.do_train and trainer.weights_step == state.global_step and state.global_step in steps
             metrics = trainer.evaluate()
             if is_logged:
@@ -282,17 +281,17 @@ class Run:
         return metrics | {f"eval_{k}": v for k, v in statistics.items()}
 
     def predict(self, trainer: DepthTrainer, test_dataset: Any) -> None:
-        """The metrics of the test data."""
+        """Save the metrics of the test data."""
         self.save_metrics(trainer, "predict", _as_files_name(trainer.predict(test_dataset).metrics))
 
     def save_metrics(self, trainer: DepthTrainer, split: str, metrics: Mapping[str, float]) -> None:
-        """Write the metrics of a split, which the logs show, to `{split}_results.json` and `all_results.json`."""
+        """Log the metrics of a split and write them to `{split}_results.json` and `all_results.json`."""
         save_metrics(trainer, split, metrics)
 
     def finish(self, trainer: DepthTrainer) -> None:
-        """Of a model that was trained the plot of its losses and its card; then what goes to the Hub."""
+        """Plot the losses of a trained model and write its card, then push to the Hub if asked for."""
         if self.do_train:
-            trainer.save_state()  # once more, with the last evaluation
+            trainer.save_state()  # again, with the last evaluation
             if trainer.is_world_process_zero():
                 path = Path(self.args.output_dir, "losses.png")
                 plot_losses(trainer.state.log_history, path, baselines=self.baselines(trainer))
@@ -306,16 +305,16 @@ class Run:
             print("\n" + files_table(self.args.output_dir), flush=True)
 
     def baselines(self, trainer: DepthTrainer) -> dict[str, float]:
-        """What the score of an evaluation is compared with, by name."""
+        """Return named scores with which to compare the score of an evaluation."""
         return {}
 
     def report(self, trainer: DepthTrainer) -> None:
-        """What else a run shows and writes at its end."""
+        """Show and write what a subclass adds at the end of a run."""
 
 
 class PretrainingRun(Run):
     """
-    A [`Run`] of pre-training: metrics before and after, and for DEPTH a held-out document put in order.
+    A [`Run`] of pre-training. At its end it shows metrics before and after, and DEPTH puts a held-out text in order.
 
     >>> import tempfile
     >>> from hf_depth import DepthTrainingArguments, PretrainingRun
@@ -335,7 +334,7 @@ class PretrainingRun(Run):
             self.save_unshuffling(trainer)
 
     def save_unshuffling(self, trainer: DepthTrainer) -> None:
-        """With `predict_with_generate`, un-shuffling accuracies of a DEPTH model as `unshuffling.json` and `.png`."""
+        """Write a DEPTH model's un-shuffling accuracies to `unshuffling.json` and `.png`, if it generates."""
         for prefix, accuracies in trainer.unshuffling.items():
             if not prefix.startswith("eval"):
                 continue
@@ -346,7 +345,7 @@ class PretrainingRun(Run):
 
     def predict(self, trainer: DepthTrainer, test_dataset: Dataset | Mapping[str, Dataset]) -> None:
         """
-        The metrics of the test data, of a mixture of each source; with `predict_with_generate` also
+        Save the metrics of the test data, or of each source of a mixture. With `predict_with_generate`, also write
         `predictions.jsonl`.
         """
         metrics: dict[str, float] = {}
@@ -371,11 +370,11 @@ class PretrainingRun(Run):
             logger.info(f"Predictions are in {path}")
 
     def report(self, trainer: DepthTrainer) -> None:
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # then no process has a model of its own
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # no process has the whole model
         if not self.args.do_eval or sharded or not trainer.is_world_process_zero():
             return
         if has_sentence_tokens(trainer.model.config):
-            # What was saved, as a user would load it.
+            # Load the saved model, as a user would.
             saved = self.do_train and not hasattr(trainer.model, "peft_config")
             model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
             print_unshuffled(
@@ -387,7 +386,7 @@ class PretrainingRun(Run):
 
 class FineTuningRun(Run):
     """
-    A [`Run`] on tasks: predictions for every test set, files of what was predicted, a table of all scores.
+    A [`Run`] of fine-tuning. It predicts every test set, writes the predictions, and shows a table of all scores.
 
     >>> import tempfile
     >>> from hf_depth import FineTuningRun, TaskTrainingArguments
@@ -401,13 +400,13 @@ class FineTuningRun(Run):
         super().train(trainer, {"examples": len(trainer.train_dataset), **statistics})
 
     def predict(self, trainer: TaskTrainer, test_dataset: TaskDataset | Mapping[str, TaskDataset]) -> None:
-        """Predictions for the test sets, and scores where their labels are known."""
+        """Predict the test sets, and save scores if their labels are known."""
         metrics = trainer.evaluate_tasks(test_dataset, metric_key_prefix="test")
         trainer.control = trainer.callback_handler.on_predict(trainer.args, trainer.state, trainer.control, metrics)
         self.save_metrics(trainer, "predict", _as_files_name(metrics))
 
     def baselines(self, trainer: TaskTrainer) -> dict[str, float]:
-        """The mean scores of the majority class and of random guesses, over the data that the score is of."""
+        """Return the mean scores of the majority class and of random guesses on the same data."""
         evaluations: dict[str, TaskEvaluation] = {}
         for dataset in by_name(trainer.eval_dataset).values():
             if dataset is not None and dataset.key in trainer.evaluations:
@@ -431,6 +430,6 @@ class FineTuningRun(Run):
 
 
 def _as_files_name(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of test data by the names of the files: `predict_loss`. Trackers sort by the prefix `test_`."""
+    """Rename metrics of test data as the files have them: `test_loss` becomes `predict_loss`."""
     renamed = ((f"predict_{name.removeprefix('test_')}" if name.startswith("test_") else name) for name in metrics)
     return dict(zip(renamed, metrics.values(), strict=True))

@@ -1,4 +1,4 @@
-"""How many documents, examples and tokens of each source of a mixture a run has seen, and how many passes."""
+"""[`SourceCounts`], which counts documents, examples, tokens and passes of each source of a mixture in training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,24 +9,25 @@ from ..data.mixture import MixtureDataset, MixtureStream
 from ..data.streams import Position
 
 COUNTS = ("documents", "examples", "tokens")
-COUNTED = ("source", "num_documents", "num_examples", "num_tokens")  # what a batch of a mixture has for it
+COUNTED = ("source", "num_documents", "num_examples", "num_tokens")  # the columns of a batch that are counted
 
 
 class SourceCounts:
     """
-    Counts what is trained on, for each source of a mixture.
+    Counts the training data of each source of a mixture.
 
-    They are added up where the batches are, so that no step waits for a device; only a log and a checkpoint read them.
+    - `documents`: the documents that begin in the examples seen;
+    - `examples`: the examples seen, of which a packed row holds several;
+    - `tokens`: their tokens before corruption, without special tokens;
+    - `passes`: for map-style data, the examples (or rows) seen divided by their number; for streams, the number of
+      complete passes, as a mean over the workers of all processes.
 
-    - `documents`: those that begin in the examples seen;
-    - `examples` (in packed rows there are several), and their `tokens` before corruption, without special tokens;
-    - `passes`: of map-style data examples (or rows) seen divided by those that there are; of streams the passes that
-      are complete, as a mean over the parts that the workers of all processes read.
+    The sums are kept on the device of the batches, so that no step waits for it. Only logs and checkpoints read them.
 
     Args:
-        mixture ([`MixtureDataset`] or [`MixtureStream`]): what is trained on.
-        device (`torch.device`): where the sums are kept: `sums`, a float64 tensor of shape
-            `(number of sources, 4)`, with `documents`, `examples`, `tokens` and rows.
+        mixture ([`MixtureDataset`] or [`MixtureStream`]): the training data.
+        device (`torch.device`): the device of `sums`, a float64 tensor of shape `(number of sources, 4)` with
+            `documents`, `examples`, `tokens` and rows.
 
     >>> from datasets import Dataset
     >>> from hf_depth.data.mixture import mix_examples
@@ -43,7 +44,7 @@ class SourceCounts:
         self._sizes = mixture.source_sizes if isinstance(mixture, MixtureDataset) else None
         self._device = device
         self.latest: dict[str, float] = {}
-        self.gathered: dict[str, list[float]] = {}  # the sums of all processes, by source
+        self.gathered: dict[str, list[float]] = {}  # source -> sums of all processes
         self.sums = torch.zeros(len(self.names), len(COUNTS) + 1, dtype=torch.float64, device=self._device)
 
     def add(
@@ -57,24 +58,24 @@ class SourceCounts:
         Count the examples of a batch.
 
         Args:
-            source, num_documents, num_examples, num_tokens (`torch.LongTensor` of shape `(batch_size,)`): as a
-                collator gives them.
+            source, num_documents, num_examples, num_tokens (`torch.LongTensor` of shape `(batch_size,)`): columns of
+                the batch.
         """
         rows = torch.stack([num_documents, num_examples, num_tokens, torch.ones_like(num_documents)], dim=1)
-        source, rows = source.to(self._device), rows.to(self._device).to(self.sums)  # float64 is not everywhere
-        # Not in place: who has kept the sums can go back to them.
+        source, rows = source.to(self._device), rows.to(self._device).to(self.sums)  # some devices have no float64
+        # Not in place, so that the caller can restore earlier sums.
         self.sums = self.sums.index_add(0, source, rows)
 
     def metrics(
         self, accelerator: Accelerator, positions: Iterable[Position] = (), num_consumers: int = 1
     ) -> dict[str, float]:
         """
-        The counts of all processes by names such as `novels/tokens`; to be called on each of them.
+        Return the counts over all processes by names such as `novels/tokens`. Call this on all processes.
 
         Args:
-            accelerator (`Accelerator`): adds them up.
-            positions (`Iterable[Position]`): of a stream, how far the consumers of this process have read.
-            num_consumers (`int`, defaults to 1): of the stream, in all processes.
+            accelerator (`Accelerator`): adds up the counts.
+            positions (`Iterable[Position]`): for a stream, the positions of this process's consumers.
+            num_consumers (`int`, defaults to 1): for a stream, the number of consumers in all processes.
         """
         epochs = torch.tensor([MixtureStream.epochs(position) for position in positions])
         passes = epochs.sum(0) / num_consumers if len(epochs) else torch.zeros(len(self.names))
@@ -90,17 +91,17 @@ class SourceCounts:
 
     def restore(self, gathered: Mapping[str, Sequence[float]]) -> None:
         """
-        Go on from the sums of a checkpoint, on one of the processes; a source that it has not begins at nothing.
+        Continue from the sums of a checkpoint. Call this on one process. A source without sums begins at 0.
 
         Args:
-            gathered: as the attribute of this name has them.
+            gathered: the attribute `gathered` as it was saved.
         """
         for name, sums in gathered.items():
             if name in self.names:
                 self.sums[self.names.index(name)] = torch.tensor(sums, dtype=torch.float64)
 
     def table(self) -> dict[str, dict[str, float]]:
-        """The latest counts of each source, as the model card states them."""
+        """Return the latest counts of each source for the model card."""
         return {
             f"{name}, seen in training": {key: self.latest[f"{name}/{key}"] for key in (*COUNTS, "passes")}
             for name in self.names

@@ -1,4 +1,4 @@
-"""[`StreamReading`]: a stream is divided among all who read it, and a resumed run goes on where each of them was."""
+"""[`StreamReading`], which keeps the positions of all readers of a stream, so that a resumed run continues there."""
 
 import json
 import logging
@@ -17,29 +17,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-POSITIONS_VERSION = 2  # of what the numbers of a position mean
+POSITIONS_VERSION = 2  # raise it when the numbers of a position mean something else
 
 
 class StreamReading:
     """
-    How far the consumers of the stream that a trainer trains on have read. They are the workers of all processes; each
-    reads a part of its own, and each batch brings the position that its consumer has reached (`stream_position`).
+    Keeps how far the consumers of a training stream have read.
+
+    The consumers are the data loader workers of all processes. Each reads its own part of the stream, and each batch
+    holds the position that its consumer has reached (`stream_position`).
 
     Args:
-        trainer (`DepthTrainer`): of any training data; of others than a [`ResumableStream`] nothing is kept.
+        trainer (`DepthTrainer`): the trainer. Nothing is kept unless its training data is a [`ResumableStream`].
 
     Raises:
-        `ValueError`: if accelerate is told to divide the stream once more.
+        `ValueError`: if the settings of accelerate would divide the stream again.
     """
 
     def __init__(self, trainer: "DepthTrainer"):
         self.trainer = trainer
-        self.positions: dict[int, Position] = {}  # of the consumers of this process
+        self.positions: dict[int, Position] = {}  # only the consumers of this process
         if isinstance(trainer.train_dataset, IterableDataset):
             logger.warning(
-                "`train_dataset` is a plain stream: neither its order nor its division among workers is checked, its "
-                "noise repeats if the stream does, and resuming reads it anew. Make it by "
-                "`objective.prepare_splits(...)`: each example comes once per pass, and a run goes on where it was."
+                "`train_dataset` is a plain stream: its order and its division among workers are not checked, its "
+                "noise repeats if the stream does, and a resumed run reads it anew. Make it by "
+                "`objective.prepare_splits(...)`: each example comes once per pass, and a run continues where it was."
             )
         if self.stream is None:
             return
@@ -47,7 +49,7 @@ class StreamReading:
         by_epochs = [name for name in by_epochs if getattr(trainer.args, name) == IntervalStrategy.EPOCH]
         if by_epochs:
             logger.warning(
-                f"A stream has no epochs: `{by_epochs[0]}` epoch takes effect at the end of training only. Give steps."
+                f"A stream has no epochs: `{by_epochs[0]}` epoch takes effect only at the end of training. Give steps."
             )
         if trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches:
             raise ValueError(
@@ -57,22 +59,17 @@ class StreamReading:
 
     @property
     def stream(self) -> ResumableStream | None:
-        """What the trainer trains on, if it is a stream that can be resumed."""
+        """The training data if it is a [`ResumableStream`], else `None`."""
         dataset = self.trainer.train_dataset
         return dataset if isinstance(dataset, ResumableStream) else None
 
     @property
     def num_consumers(self) -> int:
-        """Processes times the workers that read for each."""
+        """The number of processes times the number of workers of each."""
         return self.trainer.args.world_size * max(1, self.trainer.args.dataloader_num_workers)
 
     def check_division(self, dataloader: DataLoader) -> None:
-        """
-        Check that the processes share the stream one by one.
-
-        Raises:
-            `ValueError`: if some of its parts would not be read, as with tensor parallelism.
-        """
+        """Raise `ValueError` if parts of the stream would not be read, as with tensor parallelism."""
         if dataloader.dataset.num_shards != self.num_consumers // self.trainer.args.world_size:
             raise ValueError(
                 f"{self.trainer.args.world_size} processes do not share the stream one by one, as with tensor "
@@ -80,17 +77,17 @@ class StreamReading:
             )
 
     def note(self, batch: Mapping[str, Any]) -> None:
-        """Keep the position that came with a batch, if any."""
+        """Keep the position in a batch, if it has one."""
         if "stream_position" in batch:
             consumer, *position = batch["stream_position"]
             self.positions[consumer] = tuple(position)
 
     def begin(self, checkpoint: str | None) -> None:
-        """Let the consumers begin where they were in a checkpoint; to be called before the first batch is read."""
+        """Let the consumers begin at their positions in a checkpoint. Call this before the first batch is read."""
         self.positions = {}
         if self.stream is not None:
             self.positions = self._saved_positions(checkpoint)
-            # The Trainer passes over the batches of before, which are empty then.
+            # The Trainer skips the batches read before the checkpoint. They are empty, so this is fast.
             self.stream.starts = dict(self.positions)
 
     def save(self, folder: Path) -> None:
@@ -103,13 +100,13 @@ class StreamReading:
 
     @property
     def _file_name(self) -> str:
-        """In the manner of `rng_state_0.pth`."""
+        """Return the name of this process's file, like `rng_state_0.pth`."""
         args = self.trainer.args
         return f"stream_{args.process_index}.json" if args.world_size > 1 else "stream.json"
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """What the positions depend on."""
+        """Return the settings that positions depend on."""
         trainer = self.trainer
         return self.stream.settings | {
             "positions_version": POSITIONS_VERSION,
@@ -120,7 +117,7 @@ class StreamReading:
         }
 
     def _saved_positions(self, checkpoint: str | None) -> dict[int, Position]:
-        """How far the consumers of this process had read; empty where they begin at the beginning."""
+        """Return the positions of this process's consumers in a checkpoint; empty to begin at the beginning."""
         if checkpoint is None or self.trainer.args.ignore_data_skip:
             return {}
         path = Path(checkpoint, self._file_name)
@@ -131,8 +128,8 @@ class StreamReading:
             return {consumer: tuple(position) for consumer, *position in saved["positions"]}
         changes = ", ".join(f"{name} {settings.get(name)} (now {now[name]})" for name in different)
         logger.warning(
-            f"The position in the stream that {checkpoint} was saved at does not hold any more: {changes}. What was "
-            "read is prepared again and passed over. The division is another one, so that some examples of this pass "
-            "may come twice and some not at all."
+            f"The position in the stream that {checkpoint} was saved at does not hold any more: {changes}. "
+            "The examples read so far are prepared again and skipped. The stream is divided differently, so some "
+            "examples of this pass may come twice and some not at all."
         )
         return {}

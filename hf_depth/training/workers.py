@@ -1,4 +1,4 @@
-"""Workers of a `DataLoader` leave signals to the process that reads from them."""
+"""Data loader workers that ignore signals, so that the training process can handle them."""
 
 import contextlib
 import multiprocessing
@@ -17,8 +17,8 @@ WORKER_SIGNALS = {signal.SIGINT, *STOP_SIGNALS}
 
 
 def without_signals(dataloader: DataLoader) -> DataLoader:
-    """The same loader with workers that leave signals to this process, see [`WorkerWithoutSignals`]."""
-    loader = getattr(dataloader, "base_dataloader", dataloader)  # inside that of accelerate
+    """Make the workers of a data loader ignore signals, see [`WorkerWithoutSignals`]. Returns the data loader."""
+    loader = getattr(dataloader, "base_dataloader", dataloader)  # without the wrapper of accelerate
     if not loader.num_workers or isinstance(loader.worker_init_fn, WorkerWithoutSignals):
         return dataloader
     loader.worker_init_fn = WorkerWithoutSignals(loader.worker_init_fn)
@@ -26,9 +26,9 @@ def without_signals(dataloader: DataLoader) -> DataLoader:
         start_workers = loader._get_iterator
 
         def start_without_signals() -> Any:
-            # A worker that is not forked imports for seconds before `worker_init_fn` is called.
+            # A worker that is not forked runs for seconds before `worker_init_fn` is called.
             if (loader.multiprocessing_context or multiprocessing).get_start_method() != "fork":
-                with _blocked_signals():  # a process that would die of them; started later, it would unblock them
+                with _blocked_signals():  # signals would end the tracker; start it first, as starting unblocks them
                     resource_tracker.ensure_running()
             with _blocked_signals():
                 return start_workers()
@@ -48,13 +48,13 @@ def _blocked_signals() -> Iterator[None]:
 
 class WorkerWithoutSignals:
     """
-    What a worker of a `DataLoader` does first: leave signals to the process that reads from it.
+    A `worker_init_fn` that makes a data loader worker ignore signals.
 
-    Launchers, clusters and Ctrl-C signal whole groups of processes. A worker that ends takes the run with it before
-    the checkpoint is saved, and prints a traceback of its own.
+    Launchers, clusters and Ctrl-C signal whole groups of processes. A worker that ended would stop the run before its
+    checkpoint is saved.
 
     Args:
-        worker_init_fn (`Callable`, *optional*): what it does besides.
+        worker_init_fn (`Callable`, *optional*): a function to call as well.
     """
 
     def __init__(self, worker_init_fn: Callable[[int], None] | None):
@@ -64,7 +64,7 @@ class WorkerWithoutSignals:
         for signum in WORKER_SIGNALS - {signal.SIGTERM}:
             signal.signal(signum, signal.SIG_IGN)
         if hasattr(signal, "sigwaitinfo"):
-            # By SIGTERM the process that reads from it ends the worker, so that one is obeyed.
+            # Block SIGTERM, too, except the one by which the training process ends a worker.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             threading.Thread(target=_end_with_parent, daemon=True).start()
         elif hasattr(signal, "pthread_sigmask"):

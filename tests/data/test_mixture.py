@@ -341,14 +341,14 @@ class MixingTest(parameterized.TestCase):
         (Mixing(), "give each source of the mixture a `weight`"),
         (Mixing(WEIGHTS, 1.0, "first_exhausted"), "first_exhausted has no meaning for streams"),
         (Mixing(WEIGHTS, 1.0, "all_exhausted_without_replacement"), "has no meaning for streams"),
-        (Mixing({"novels": 1}), r"weights of \['novels'\], but the sources are"),
+        (Mixing({"novels": 1}), r"weights for \['novels'\], but the sources are"),
     )
     def test_what_has_no_meaning_for_streams_is_refused(self, mixing, message):
         with self.assertRaisesRegex(ValueError, message):
             mix_examples(streams(), mixing)
 
     def test_streams_and_map_style_data_are_not_mixed(self):
-        with self.assertRaisesRegex(ValueError, "map-style data or of streams, not of both"):
+        with self.assertRaisesRegex(ValueError, "map-style data or streams, not both"):
             mix_examples({"a": table(3), "b": stream(3)}, Mixing({"a": 1, "b": 1}))
         with self.assertRaisesRegex(ValueError, "'b' of the mixture has no examples"):
             mix_examples({"a": table(3), "b": table(3).select([])})

@@ -45,7 +45,7 @@ class PrepareShardsTest(ShardsTestCase):
         self.assertEqual(contents(self.path("two")), contents(self.path("one")))
 
     def test_streams_are_refused(self):
-        with self.assertRaisesRegex(ValueError, "made of map-style data, .* load it without `streaming`"):
+        with self.assertRaisesRegex(ValueError, "made from map-style data, .* load it without `streaming`"):
             prepare_shards({"train": documents().to_iterable_dataset()}, OBJECTIVES["depth"](), self.path("shards"))
 
     def test_examples_with_too_few_sentences_are_left_out_and_counted(self):
@@ -95,7 +95,7 @@ class PrepareShardsTest(ShardsTestCase):
     def test_documents_without_text_are_an_error(self):
         with self.assertRaisesRegex(NoExamplesError, "No document of train/text holds enough text"):
             prepare_shards({"train": Dataset.from_dict({"text": ["", None]})}, OBJECTIVES["t5"](), self.path("x"))
-        with self.assertRaisesRegex(ValueError, "was not prepared to its end"):
+        with self.assertRaisesRegex(ValueError, "is not finished"):
             ShardFolder.open(self.path("x"))
 
     def test_an_error_in_a_process_is_that_of_the_text(self):
@@ -130,7 +130,7 @@ class ResumedPreparationTest(ShardsTestCase):
         self.assertEqual(process.exitcode, -signal.SIGKILL)
         finished = {p: p.stat().st_mtime_ns for p in Path(self.path("killed"), "train", "text").glob("0*")}
         self.assertLen(finished, number if after_writing else number - 1)  # half a shard is not seen
-        with self.assertRaisesRegex(ValueError, "was not prepared to its end. Prepare it"):
+        with self.assertRaisesRegex(ValueError, "is not finished. Prepare it"):
             ShardFolder.open(self.path("killed"))
         self.prepare(name="killed")
         self.assertEqual({p: p.stat().st_mtime_ns for p in finished}, finished)

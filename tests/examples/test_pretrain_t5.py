@@ -192,7 +192,7 @@ class PretrainTest(parameterized.TestCase):
         (self.output_dir / "checkpoint-3" / "trainer_state.json").unlink()
         with self.assertLogs("hf_depth.training.checkpoints.resuming", "INFO") as logs:
             trainer = self.script.main(self.flags(**flags))
-        self.assertIn("Passing over", logs.output[0])
+        self.assertIn("Skipping", logs.output[0])
         self.assertIn("checkpoint-2", logs.output[1])
         self.assertEqual(trainer.state.global_step, 3)
 

@@ -19,8 +19,8 @@ class RegistryTest(RegistryTestCase):
         ("sparxiv2", None, "Did you mean 'SParxiv'"),
         ("RTE", "glue", "The benchmark 'glue' has no task 'RTE'. Did you mean 'rte'"),
         ("rte", "gleu", "no benchmark 'gleu'. Did you mean 'glue'"),
-        ("imdb", None, "no task 'imdb'.*[(]A data set of the Hub is the `path` of a task of your own"),
-        ("stanfordnlp/imdb", None, "no benchmark 'stanfordnlp'.*[(]A data set of the Hub is the `path` of a task"),
+        ("imdb", None, "no task 'imdb'.*[(]To use a data set of the Hub, make a task with its `path`"),
+        ("stanfordnlp/imdb", None, "no benchmark 'stanfordnlp'.*[(]To use a data set of the Hub"),
         ("qqqqqqqq", "natural_instructions", "The tasks are: 'natural_instructions'"),
     )
     def test_an_unknown_name_is_answered_by_near_ones(self, name, benchmark, message):
@@ -124,7 +124,7 @@ class TaskFileTest(RegistryTestCase):
             load_task_file(path)
 
     def test_a_missing_file_is_an_error(self):
-        with self.assertRaisesRegex(ValueError, "`task_file`: .* is no file, but a folder, a pipe or a device"):
+        with self.assertRaisesRegex(ValueError, "`task_file`: .* is not a file. Name a YAML file"):
             load_task_file(self.folder)
         with self.assertRaisesRegex(FileNotFoundError, "`task_file`: there is no file"):
             load_task_file(self.folder / "other.yaml")

@@ -103,7 +103,7 @@ class ExamplesTest(TaskFilesTestCase):
         self.assert_refused("a.jsonl: the task 'rte' needs a column 'label'", "rte", validation_file=path)
         path = self.write("b.jsonl", as_jsonl(UNLABELED_EXAMPLES))
         for argument in ("train_file", "validation_file"):
-            self.assert_refused("b.jsonl, row 0 .*'label' holds -1, hence no label", "rte", **{argument: path})
+            self.assert_refused("b.jsonl, row 0 .*'label' holds -1, which is no label", "rte", **{argument: path})
 
     def test_a_free_form_task_keeps_all_its_references(self):
         rows = [{"question": "One?", "answers": ["a", "b"]}, {"question": "Two?", "answers": ["c"]}]
@@ -117,7 +117,7 @@ class ExamplesTest(TaskFilesTestCase):
     def test_a_free_form_test_may_be_unlabeled_and_then_has_no_reference(self, label):
         path = self.write("a.jsonl", as_jsonl([{"question": "One?", "answers": label}]))
         self.assertEqual(self.load(FREE_FORM, test_file=path)["test"][0]["answers"], [])
-        self.assert_refused("a.jsonl, row 0 .*'answers' holds .*hence no label", FREE_FORM, train_file=path)
+        self.assert_refused("a.jsonl, row 0 .*'answers' holds .*which is no label", FREE_FORM, train_file=path)
 
 
 class BadExamplesTest(TaskFilesTestCase):

@@ -68,7 +68,7 @@ class LoadTest(SplitsTestCase):
     def test_a_task_without_validation_splits_cannot_be_evaluated(self):
         task, file = replace(RTE, validation_splits=()), self.examples("train", 4)
         self.assertEqual(self.names(self.load_splits(task, train_file=file)), ["rte train"])
-        with self.assertRaisesRegex(ValueError, "`do_eval`: the `validation_splits` of 'rte' are none. Name those"):
+        with self.assertRaisesRegex(ValueError, "`do_eval`: there are no `validation_splits` of 'rte'. Name those"):
             self.load_splits(task, train_file=file, do_eval=True)
 
     def test_one_of_several_validation_splits_may_be_missing_and_is_reported(self):
@@ -104,7 +104,7 @@ class LoadTest(SplitsTestCase):
             with check(splits_module.logger, "WARNING") as logs:
                 splits.prepare(TOKENIZER)
             if number:
-                self.assertIn("rte: all training examples have the label 'not_entailment', of 2", logs.output[0])
+                self.assertIn("rte: all training examples have the label 'not_entailment', one of 2", logs.output[0])
 
     @parameterized.parameters("max_train_samples", "max_eval_samples", "max_predict_samples")
     def test_a_limit_of_none_at_all_is_refused(self, name):

@@ -1,1 +1,1 @@
-"""Loaders of benchmarks whose files are no plain tables, one module each."""
+"""Loaders, one module for each kind of files that tasks are read from."""

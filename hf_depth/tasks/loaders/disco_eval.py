@@ -1,5 +1,5 @@
 """
-DiscoEval as it is published: tab-separated text, the pickles of RST, and the columns of its copy on the Hub.
+The loader of DiscoEval. It reads the published tab-separated text, the pickles of RST, and tables.
 
 Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
 Representations", arXiv 1909.00142; https://github.com/ZeweiChu/DiscoEval.
@@ -22,7 +22,7 @@ from ..spec import UNLABELED, TaskSpec
 
 SUFFIXES = (*TABLE_SUFFIXES, ".txt", ".pkl")
 
-# Where the published files of a task are, by its `config_name`.
+# The folder of a task's published files, by its `config_name`.
 FOLDERS = {
     "SSPabs": "SSP/abs",
     "SParxiv": "SP/arxiv",
@@ -40,16 +40,16 @@ FOLDERS = {
 _PICKLED = {"RST": ("RST_TRAIN.pkl", "RST_DEV.pkl", "RST_TEST.pkl")}
 _TEXT_FILES = ("train.txt", "valid.txt", "test.txt")
 
-# The sentences of a row, in the copies on the Hub.
+# The columns of the sentences in the copies on the Hub.
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 ORDINAL_COLUMNS = tuple(f"{ordinal}_sentence" for ordinal in _ORDINALS)
 
 
-Rows = Callable[[str, TaskSpec], Iterator[dict[str, Any]]]  # of a file
+Rows = Callable[[str, TaskSpec], Iterator[dict[str, Any]]]  # yields the rows of a file
 
 
 def _lines(file: str) -> Iterator[tuple[str, list[str]]]:
-    """Place and cells of each line that is not blank; only line feeds end a line."""
+    """Yield the place and the cells of each line that is not blank. Only line feeds end a line."""
     with open_file(file) as content:
         for number, line in enumerate(content, start=1):
             try:
@@ -61,19 +61,19 @@ def _lines(file: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def labeled_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a published text file: `label<TAB>sentence<TAB>…`."""
+    """Yield the rows of a published text file: `label<TAB>sentence<TAB>…`."""
     for place, (label, *texts) in _lines(file):
         yield _row(spec, place, label, texts)
 
 
 def new_text_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a text file to predict: as published, or without the labels."""
+    """Yield the rows of a text file to predict, with or without labels."""
     for place, cells in _lines(file):
         yield _row(spec, place, UNLABELED, cells[len(cells) == len(spec.text_column_name) + 1 :])
 
 
 def pair_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """Two examples of each pair of sentences without a label, the right order first; of a line with a label, one."""
+    """Yield two examples for a pair of sentences without a label, in both orders; one for a line with a label."""
     for place, cells in _lines(file):
         if len(cells) == len(spec.text_column_name):
             yield _row(spec, place, spec.labels[1], cells)
@@ -86,20 +86,19 @@ def load(
     spec: TaskSpec, files: TaskFiles, options: Any = None, *, text_rows: Rows = labeled_rows, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Examples of a DiscoEval task, see [`tasks.loading.load_task`], from files of these kinds:
+    Return the examples of a DiscoEval task, see [`tasks.loading.load_task`], from files of these kinds:
 
     - .txt: `label<TAB>sentence<TAB>…`, as published;
-    - .pkl: a list of `(label, sentences, sentences)`, as RST is published. Only lists, tuples, dictionaries, text and
-      numbers are read: nothing in a pickle is run;
+    - .pkl: a list of `(label, sentences, sentences)`, as RST is published. Only plain data is read, and no code in a
+      pickle runs;
     - tables with the columns `sentence_1`, …, or `first_sentence`, …, or others in the order of the sentences.
 
-    Without files, the published ones are downloaded from the Hub one by one: its loading script is run by no present
-    version of `datasets`.
+    Without files, the published ones are downloaded from the Hub.
 
     Args:
         spec: the task.
-        files: to read.
-        text_rows: reads the rows of .txt files.
+        files: the files to read.
+        text_rows: yields the rows of a .txt file.
     """
     paths = find_files(spec, files)
     is_from_hub = not paths
@@ -113,25 +112,25 @@ def load(
     return splits
 
 
-# The order is to be told: .txt files may hold two sentences in the right order and no label.
+# For tasks that predict the order of two sentences: .txt files may hold pairs in the right order, without labels.
 load_pairs = partial(load, text_rows=pair_rows)
 
 
 def find_files(spec: TaskSpec, files: TaskFiles) -> dict[str, list[str]]:
-    """The files of each split, see [`tasks.sources.split_files`]; a folder may be arranged as the published one is."""
+    """Return the files of each split, see [`tasks.sources.split_files`]. The published folders are known."""
     folder = FOLDERS.get(spec.config_name)
-    # The original has RST for Python 2 and 3; its text is the same.
+    # RST is published for Python 2 and 3, with the same text.
     folders = [f"{root}{folder}{end}" for root in ("", "data/") for end in ("/py3", "")] if folder else []
     return split_files(spec, files, SUFFIXES, folders)
 
 
 def read_new(argument: str, names: Sequence[str], spec: TaskSpec, cache_dir: str | None = None) -> Dataset:
-    """Examples of files of the same kinds, to be predicted: a line of a .txt file may lack the label."""
+    """Return the examples of files to predict. A line of a .txt file may lack the label."""
     return _read(argument, names, spec, new_text_rows, cache_dir).select_columns(list(spec.text_column_name))
 
 
 def complete_example(example: Mapping[str, Any], spec: TaskSpec, *_: Any) -> Mapping[str, Any]:
-    """An example to be predicted whose columns are called `first_sentence`, …, with the names of the task."""
+    """Add the text columns of the task to a new example with the columns `first_sentence`, …"""
     names = dict(zip(spec.text_column_name, ORDINAL_COLUMNS, strict=False))
     if not all(name in example for name in names.values()):
         return example
@@ -139,7 +138,7 @@ def complete_example(example: Mapping[str, Any], spec: TaskSpec, *_: Any) -> Map
 
 
 def _read(argument: str, names: Sequence[str], spec: TaskSpec, text_rows: Rows, cache_dir: str | None) -> Dataset:
-    """The rows of files, with the columns of the task."""
+    """Return the rows of files, with the columns of the task."""
     parts = []
     for file in all_files(argument, names):
         rows = {".txt": text_rows, ".pkl": pickle_rows}.get(suffix_of(file))
@@ -147,7 +146,7 @@ def _read(argument: str, names: Sequence[str], spec: TaskSpec, text_rows: Rows, 
         parts.append(_columns_in_order(part, spec, file))
     if len(parts) == 1:
         return parts[0]
-    # Each part numbers its rows by itself.
+    # Each file numbers its own rows, so these numbers repeat.
     columns = [name for name in parts[0].column_names if name != INDEX]
     return concatenate_datasets([part.select_columns(columns) for part in parts])
 
@@ -172,7 +171,7 @@ def _generate(rows: Rows, file: str, spec: TaskSpec, version: tuple) -> Iterator
 
 
 def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
-    """The rows of a pickled list of `(label, texts, …)`."""
+    """Yield the rows of a pickled list of `(label, texts, …)`."""
     with open_file(file) as content:
         try:
             data = _PlainUnpickler(content, encoding="utf-8").load()
@@ -188,7 +187,7 @@ def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Lists, tuples, dictionaries, text, numbers and truth values; a pickle can name nothing that would be run."""
+    """Reads pickles of lists, tuples, dictionaries, text and numbers. Raises if a pickle names code to run."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(
@@ -198,7 +197,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _joined(text: Any, place: str) -> str:
-    """The text of a unit: one text, or the texts of its parts."""
+    """Return a text, or the parts of a text joined."""
     parts = [text] if isinstance(text, str) else text
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"{place}: expected a text or a list of texts, got {text!r:.80}.")
@@ -206,7 +205,7 @@ def _joined(text: Any, place: str) -> str:
 
 
 def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, Any]:
-    """An example whose label is as it stands in the file: `check_rows` reads it."""
+    """Return a row with the columns of the task. The label stays as it is in the file; `check_rows` reads it."""
     columns = spec.text_column_name
     if len(texts) != len(columns):
         raise ValueError(
@@ -220,7 +219,7 @@ def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, 
 
 
 def _columns_in_order(dataset: Dataset, spec: TaskSpec, place: str) -> Dataset:
-    """Name the columns of the sentences as the task does, whatever they are called."""
+    """Rename the columns of the sentences as the task names them."""
     there = [name for name in dataset.column_names if name not in (spec.label_column_name, INDEX)]
     wanted = spec.text_column_name
     ordinals = ORDINAL_COLUMNS[: len(wanted)]

@@ -1,6 +1,6 @@
 """
-Discourse tasks made of any text: sentence position, binary sentence ordering and discourse coherence, as DiscoEval
-defines them, from documents in any language for which there are sentence rules.
+The loader of the discourse tasks. It makes tasks of DiscoEval from documents of your own: sentence position, binary
+sentence ordering and discourse coherence.
 
 Source: Chen, Chu and Gimpel (2019), "Evaluation Benchmarks and Learning Criteria for Discourse-Aware Sentence
 Representations", arXiv 1909.00142, section 3.
@@ -24,31 +24,35 @@ from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-VALIDATION_PERCENTAGE = 10  # of the documents, if there is no file
+VALIDATION_PERCENTAGE = 10  # the share of documents for validation, if there is no validation file
 DOCUMENT_SUFFIXES = (".txt", ".json", ".jsonl", ".csv", ".parquet")
 
-# What counts as a sentence, and not as a heading, an item of a list, code or a table.
+# What counts as a sentence. Headings, items of lists, code and tables do not.
 MIN_LETTERS, MAX_CHARACTERS = 10, 1000
-MIN_LETTER_SHARE = 0.75  # of the characters, white space not counted
-_CLOSING = ("Pe", "Pf", "Pi")  # brackets and curly quotation marks; straight ones are "Po", as full stops are
+MIN_LETTER_SHARE = 0.75  # the share of letters among characters other than white space
+_CLOSING = ("Pe", "Pf", "Pi")  # Unicode categories of brackets and curly quotation marks
 _NO_END = frozenset(",:;、，：；/\\@#%&*")
 
 
 @dataclass(frozen=True)
 class DiscourseOptions:
     """
+    The options of the loader of discourse tasks.
+
     Args:
-        text_column (`str`, *optional*, defaults to `"text"`): the column that holds the documents.
-        sentence_language (`str`, *optional*, defaults to `"en"`): of the documents, see [`get_sentence_splitter`].
+        text_column (`str`, *optional*, defaults to `"text"`): the column with the documents.
+        sentence_language (`str`, *optional*, defaults to `"en"`):
+            The language of the documents, see [`get_sentence_splitter`].
         max_examples_per_document (`int`, *optional*, defaults to 20):
-            At least one window is taken, with an example of every label; `None` takes all.
+            The maximum number of examples of a document; `None` for no limit. A document gives at least one example
+            of every label.
         test_split_percentage (`float`, *optional*, defaults to 5):
-            Without a file for the test, the share of the documents to take for it: at most the
-            `validation_split_percentage` of pre-training on the same documents, which then has not read them.
+            The share of documents for the test, if there is no test file. If a model was pre-trained on the same
+            documents, this must not exceed its `validation_split_percentage`. It has then not read them.
 
     Raises:
-        `ValueError`: if there are no rules for the language, the limit is less than 1, or the percentage is not
-            between 0 and 90.
+        `ValueError`: if the language has no sentence rules, the limit is less than 1, or the percentage is not between
+            0 and 90.
     """
 
     text_column: str = "text"
@@ -61,11 +65,11 @@ class DiscourseOptions:
         limit = self.max_examples_per_document
         if limit is not None and limit < 1:
             raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
-        get_sentence_splitter(self.sentence_language)  # raises if there is none
+        get_sentence_splitter(self.sentence_language)  # raises if the language is unknown
 
 
 def check_test_split_percentage(percentage: float) -> None:
-    """Raise a `ValueError` unless documents are left beside those for the test and for validation."""
+    """Raise `ValueError` if the test and validation splits would take all documents."""
     if not 0 < percentage < 100 - VALIDATION_PERCENTAGE:
         raise ValueError(
             f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got {percentage}."
@@ -79,11 +83,13 @@ Example = tuple[list[str], int]
 @dataclass(frozen=True)
 class DiscourseTask:
     """
+    How a discourse task makes examples from a window of consecutive sentences.
+
     Attributes:
-        num_sentences: the length of a window: of so many consecutive sentences the examples are made.
-        num_examples: how many examples a window gives: one of each label.
-        examples: makes them of a window, a window of another document (if `needs_other`), and a generator.
-        needs_other: whether there must be other documents.
+        num_sentences: the number of sentences in a window.
+        num_examples: the number of examples of a window, one for each label.
+        examples: returns the examples of a window, a window of another document and a random generator.
+        needs_other: whether a window of another document is needed.
     """
 
     num_sentences: int
@@ -94,7 +100,7 @@ class DiscourseTask:
 
 @dataclass(frozen=True)
 class _Document:
-    """The windows of a document, and a hash of its text."""
+    """The windows of consecutive sentences of a document, and a hash of its text."""
 
     id: str
     windows: list[tuple[str, ...]]
@@ -102,7 +108,7 @@ class _Document:
 
 def sentence_position(window: Sentences, other: Sentences, rng: np.random.Generator) -> list[Example]:
     """
-    Each sentence is moved to the front once; the label is the place that it came from.
+    Return one example for each sentence, moved to the front. The label is the place that it came from.
 
     >>> sentence_position(["a", "b", "c"], [], None)
     [(['a', 'b', 'c'], 0), (['b', 'a', 'c'], 1), (['c', 'a', 'b'], 2)]
@@ -111,21 +117,21 @@ def sentence_position(window: Sentences, other: Sentences, rng: np.random.Genera
 
 
 def sentence_ordering(window: Sentences, other: Sentences, rng: np.random.Generator) -> list[Example]:
-    """The sentences as they stand (1), and in reverse (0)."""
+    """Return the sentences in their order (label 1) and in reverse (label 0)."""
     return [(list(window), 1), (list(reversed(window)), 0)]
 
 
 def discourse_coherence(window: Sentences, other: Sentences, rng: np.random.Generator) -> list[Example]:
     """
-    The sentences as they stand (1), and with one of them, never the first or the last, replaced by a sentence of
-    another document (0). That comes from the same place of its window, so that no sentence shows by itself, without
-    those around it, that it is foreign.
+    Return the sentences as they are (label 1), and with one inner sentence replaced by a foreign one (label 0).
+
+    The foreign sentence comes from the same place in a window of another document, so its place gives no hint.
     """
     place = rng.integers(1, len(window) - 1)
     return [(list(window), 1), ([*window[:place], other[place], *window[place + 1 :]], 0)]
 
 
-# By `TaskSpec.config_name`.
+# The discourse tasks by `TaskSpec.config_name`.
 DISCOURSE_TASKS = {
     "sentence_position": DiscourseTask(5, 5, sentence_position),
     "sentence_ordering": DiscourseTask(2, 2, sentence_ordering),
@@ -137,38 +143,32 @@ def load(
     spec: TaskSpec, files: TaskFiles, options: DiscourseOptions, *, split_seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Make the examples of a discourse task from documents; without any files, from Python's own documentation.
+    Make the examples of a discourse task from documents; by default, from Python's documentation.
 
-    A window of consecutive sentences starts at each sentence of a document, and gives an example of every label
-    (`DISCOURSE_TASKS`), so that the labels are balanced and a majority scores no more than chance. What is no sentence
-    (a heading, an item of a list, code, a table, a short fragment) is never part of a window, nor are the sentences on
-    both sides of it neighbours. The same holds for a sentence that several documents have, such as a byline. Windows
-    in which a sentence occurs twice, and windows that occur before, are left out. With the `sentence_language` `lines`
-    every line is a sentence.
+    Each sentence of a document starts a window of consecutive sentences. A window gives one example of every label, so
+    the labels are balanced. A heading, an item of a list, code, a table or a short fragment interrupts a window. So
+    does a sentence that occurs in several documents. Repeated windows, and windows with a repeated sentence, are left
+    out. With the `sentence_language` `lines`, every line is a sentence.
 
-    Splits: no document, and no sentence, is in two of them. Where `train_file` has no `validation_file` beside it, a
-    tenth of the documents is set apart for validation, and before them `test_split_percentage` for the test if there
-    is no `test_file` either. The latter are among the documents that `load_corpus` sets apart from its training data
-    with the same `split_seed` and at least that `validation_split_percentage` (the defaults of both are equal): a
-    model pre-trained on the rest has not read them, see [`corpus.hold_out`].
+    No document and no sentence is in two splits. Without a `validation_file`, a tenth of the documents is for
+    validation. Without a `test_file`, too, `test_split_percentage` of the documents is for the test. These are among
+    the documents that `load_corpus` holds out from training with the same `split_seed` and at least the same
+    percentage. A model pre-trained on the rest has not read them, see [`corpus.hold_out`].
 
-    The examples of a document depend on its text and `split_seed`; only the sentences that it shares with other
-    documents, and the foreign ones of discourse coherence, depend on those as well.
-
-    The examples are kept in `cache_dir`. What was left out is logged when they are made, not when they are found.
+    The examples are cached in `cache_dir`. What was left out is logged only when they are made.
 
     Args:
-        spec: the task; its `config_name` is a key of `DISCOURSE_TASKS`.
+        spec: the task. Its `config_name` is a key of `DISCOURSE_TASKS`.
         files: the documents, as for [`corpus.load_corpus`].
-        options: which column, which language, how many examples.
-        split_seed: of the splits and of what is drawn.
+        options: the column of the documents, their language, and the number of examples.
+        split_seed: the seed of the splits and of random choices.
 
     Returns:
-        `dict[str, Dataset]`: `train`, `validation` and `test`, those that there are documents for, with columns
-        `sentence_1`, …, `label` (int) and `document` (a hash of its text), document by document.
+        `dict[str, Dataset]`: `train`, `validation` and `test` if there are documents for them, with the columns
+        `sentence_1`, …, `label` (int) and `document` (a hash of its text).
 
     Raises:
-        `ValueError`: if files cannot be read, see `load_corpus`, or give no example.
+        `ValueError`: if files cannot be read, see `load_corpus`, or they give no examples.
     """
     _check_task(spec)
     paths = split_files(spec, files, DOCUMENT_SUFFIXES)
@@ -207,7 +207,7 @@ def _check_task(spec: TaskSpec) -> None:
 def _documents(
     files: Mapping[str, list[str] | None], options: DiscourseOptions, cache_dir: str | None, split_seed: int
 ) -> dict[str, Dataset]:
-    """The documents of each split, `test` and `validation` first."""
+    """Return the documents of each split, `test` and `validation` first."""
     corpus = load_corpus(**files, text_column=options.text_column, validation_split_percentage=0, cache_dir=cache_dir)
     if "train" in corpus and "validation" not in corpus:
         percentages = {"validation": VALIDATION_PERCENTAGE}
@@ -224,7 +224,7 @@ def _rows(
     seed: int,
     splitter: SentenceSplitter,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the examples of all splits, those of a split together."""
+    """Yield the examples of all splits, one split after the other."""
     num_sentences = DISCOURSE_TASKS[spec.config_name].num_sentences
     counts = {split: Counter(documents=len(documents[split])) for split in documents}
     seen: set[str] = set()
@@ -252,9 +252,9 @@ def _rows(
 def _sentences(
     texts: Iterable[str | None], splitter: SentenceSplitter, seen: set[str], counts: Counter
 ) -> dict[str, list[str]]:
-    """By a hash of each new text its sentences, `""` for what is none; `seen` holds the hashes, and grows."""
+    """Map the hash of each new text to its sentences, with `""` for what is no sentence. Adds the hashes to `seen`."""
     documents = {}
-    is_split = splitter.language == LINES  # then every line is meant to be a sentence
+    is_split = splitter.language == LINES  # every line is a sentence
     for text in texts:
         pieces = (text or "").split()
         id = hashlib.blake2b(" ".join(pieces).encode(), digest_size=8).hexdigest()
@@ -262,7 +262,7 @@ def _sentences(
             counts["repeated documents"] += 1
             continue
         seen.add(id)
-        # A line break would show the original order.
+        # A line break inside a sentence could reveal the original order.
         sentences = [" ".join(sentence.split()) for sentence in splitter(text or "")]
         documents[id] = [sentence if is_split or is_sentence(sentence) else "" for sentence in sentences]
         counts["pieces"] += len(sentences)
@@ -271,7 +271,7 @@ def _sentences(
 
 
 def _windows(sentences: Sentences, num_sentences: int, shared: set[str], counts: Counter) -> list[tuple[str, ...]]:
-    """The windows of a document without what is no sentence (`""`) and what it shares with others."""
+    """Return the windows of a document that hold only sentences (not `""`) of no other document."""
     counts["sentences of several documents"] += sum(sentence in shared for sentence in sentences if sentence)
     windows = {}  # keeps their order
     for start in range(len(sentences) - num_sentences + 1):
@@ -287,14 +287,15 @@ def _windows(sentences: Sentences, num_sentences: int, shared: set[str], counts:
 
 def is_sentence(text: str) -> bool:
     """
-    Whether a text reads like a sentence of prose, in any script: it ends as a sentence does, consists of letters in
-    the main, and is neither a mere word or two nor endless.
+    Return whether a text looks like a sentence of prose, in any script.
+
+    It ends like a sentence, consists mostly of letters, and is neither very short nor very long.
 
     >>> is_sentence("It is never empty."), is_sentence("3.2. Data model"), is_sentence("x[i] = f(*y) + 1.")
     (True, False, False)
     """
     characters = [character for character in text if not character.isspace()]
-    # Letters, with the marks that belong to them in many scripts.
+    # Marks belong to letters in many scripts.
     num_letters = sum(unicodedata.category(character)[0] in "LM" for character in characters)
     if num_letters < MIN_LETTERS or num_letters < MIN_LETTER_SHARE * len(characters) or len(text) > MAX_CHARACTERS:
         return False
@@ -306,13 +307,13 @@ def is_sentence(text: str) -> bool:
 def _examples(
     kind: str, documents: Sequence[_Document], limit: int | None, seed: int
 ) -> Iterator[tuple[list[str], int, str]]:
-    """Yield sentences, label and document of each example."""
+    """Yield the sentences, the label and the document of each example."""
     task = DISCOURSE_TASKS[kind]
     for index, document in enumerate(documents):
         rng = named_generator(seed, kind, document.id)
         windows = document.windows
         if limit is not None:
-            windows = _some(windows, max(1, limit // task.num_examples), rng)  # whole ones: their labels are balanced
+            windows = _some(windows, max(1, limit // task.num_examples), rng)  # whole windows keep labels balanced
         for window in windows:
             other = _other_window(documents, index, rng) if task.needs_other else ()
             for sentences, label in task.examples(window, other, rng):
@@ -320,26 +321,26 @@ def _examples(
 
 
 def _some(items: list, number: int, rng: np.random.Generator) -> list:
-    """At most so many of them, in their order."""
+    """Return at most `number` of the items, chosen at random, in their order."""
     if len(items) <= number:
         return items
     return [items[i] for i in sorted(rng.choice(len(items), number, replace=False))]
 
 
 def _other_window(documents: Sequence[_Document], index: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """A window of another document, all documents being equally likely."""
+    """Return a window of another document. All documents are equally likely."""
     if len(documents) == 1:
         raise ValueError(
-            "there is no sentence of another document to put in place of one of this: only one document has enough "
-            "sentences of its own. Add documents that do not repeat each other, or name a file for this split. (In a "
-            "text file, blank lines separate documents.)"
+            "the task needs a sentence of another document, but only one document has enough sentences of its own. "
+            "Add documents that do not repeat each other, or name a file for this split. (In a text file, blank lines "
+            "separate documents.)"
         )
     windows = documents[(index + rng.integers(1, len(documents))) % len(documents)].windows
     return windows[rng.integers(len(windows))]
 
 
 def _report(spec: TaskSpec, split: str, num_documents: int, num_examples: int, counts: Counter) -> None:
-    """Log what was made and what was left out; raise if there is nothing."""
+    """Log how many examples were made and what was left out. Raise if there are no examples."""
     names = ("repeated documents", "sentences of several documents", "repeated windows")
     left_out = [f"{counts[name]:,} {name}" for name in names if counts[name]]
     message = (

@@ -1,6 +1,6 @@
 """
-Super-NaturalInstructions: prompts as Tk-Instruct reads them, and the official splits, from a copy of the repository
-`allenai/natural-instructions`.
+The loader of Super-NaturalInstructions. It makes the prompts of Tk-Instruct and the official splits from a copy of the
+repository `allenai/natural-instructions`.
 
 Source: Wang et al. (2022), "Super-NaturalInstructions: Generalization via Declarative Instructions on 1600+ NLP
 Tasks", arXiv 2204.07705.
@@ -26,13 +26,13 @@ from ..spec import TaskSpec
 
 logger = logging.getLogger(__name__)
 
-MAX_VALIDATION_SHARE = 0.2  # of its instances, if it has few
-NUM_CLOSING_TOKENS = 2  # that end the input of a model: `<eosen>` (DEPTH only) and `</s>`
+MAX_VALIDATION_SHARE = 0.2  # the maximum share of a task's instances for validation
+NUM_CLOSING_TOKENS = 2  # `<eosen>` (DEPTH only) and `</s>` at the end of an input
 
-# What a prompt may show of the file of its task.
+# The fields of a task's file that a prompt may show.
 TASK_FIELDS = ("Name", "Definition", "Positive Examples", "Negative Examples")
 
-# The fields of the file of a task that are lists, and whether these may be empty.
+# The fields of a task's file that are lists, and whether these may be empty.
 LISTS = {
     "Definition": False,
     "Categories": False,
@@ -41,7 +41,7 @@ LISTS = {
     "Instances": False,
 }
 
-# The five kinds of prompt that Tk-Instruct can be trained on, see `tk_instruct`.
+# The five kinds of training prompts of Tk-Instruct, see `tk_instruct`.
 TK_INSTRUCT_PROMPTS = (
     {"add_task_definition": True, "num_pos_examples": 0, "num_neg_examples": 0, "add_explanation": False},
     {"add_task_definition": False, "num_pos_examples": 2, "num_neg_examples": 0, "add_explanation": False},
@@ -54,17 +54,20 @@ TK_INSTRUCT_PROMPTS = (
 @dataclass(frozen=True)
 class NaturalInstructionsOptions:
     """
+    The options of the loader of Natural Instructions.
+
     Args:
         add_task_definition, num_pos_examples, num_neg_examples, add_explanation, add_task_name:
             What a prompt shows, see [`prompt`].
         tk_instruct (`bool`, *optional*, defaults to `False`):
-            One of `TK_INSTRUCT_PROMPTS` for each training instance, chosen by `split_seed` and its id; validation and
-            test keep the prompt that the other options ask for.
-        max_num_instances_per_task (`int`, *optional*, defaults to 100): of a training task; `None` takes all.
+            Give each training instance one of `TK_INSTRUCT_PROMPTS`, chosen by `split_seed` and its id. The prompts of
+            validation and test do not change.
+        max_num_instances_per_task (`int`, *optional*, defaults to 100):
+            The maximum number of training instances of a task; `None` for no limit.
         max_num_instances_per_eval_task (`int`, *optional*, defaults to 100):
-            Of a test task, the first ones, as in the official evaluation.
+            The maximum number of test instances of a task: the first ones, as in the official evaluation.
         max_num_validation_instances_per_task (`int`, *optional*, defaults to 10):
-            Of a training task in validation, which never takes more than a fifth of it.
+            The maximum number of validation instances of a training task, never more than a fifth of its instances.
 
     Raises:
         `ValueError`: if a number is too small.
@@ -106,16 +109,17 @@ def prompt(
     fits: Callable[[str], bool] | None = None,
 ) -> str:
     """
-    What a model reads of an instance, to the letter as Tk-Instruct has it.
+    Return the prompt of an instance, exactly as Tk-Instruct writes it.
 
     Args:
-        task: the content of a task's file; `"Name"` is its name, for `add_task_name`.
+        task: the content of a task's file. `"Name"` is its name, for `add_task_name`.
         instance_input: the `input` of the instance.
         add_task_definition: begin with the definition of the task.
-        num_pos_examples, num_neg_examples: how many of its positive and negative examples to show.
+        num_pos_examples, num_neg_examples: the numbers of positive and negative examples to show.
         add_explanation: show why an example is right or wrong.
         add_task_name: begin with the name of the task.
-        fits: whether a prompt is short enough. From the first example on with which it is not, examples are left out.
+        fits: returns whether a prompt is short enough. The first example that does not fit and all later ones are left
+            out.
 
     Returns:
         `str`: a text that ends with [`instance_text`].
@@ -138,7 +142,7 @@ def prompt(
 
 
 def instance_text(instance_input: str) -> str:
-    """The end of a prompt: what has to be answered."""
+    """Return the end of a prompt, which holds the input to answer."""
     return f"Now complete the following example -\n{_closed(f'Input: {instance_input.strip()}')}\nOutput: "
 
 
@@ -149,16 +153,16 @@ def complete_example(
     length: Callable[[str], int] | None = None,
 ) -> Mapping[str, Any]:
     """
-    An example to be predicted, with the prompt of its `input`, unless it has a prompt.
+    Add a prompt to a new example that has an `input` and no prompt.
 
     Args:
-        example: `input`, and the fields of its task's file that the prompt is to show: `TASK_FIELDS`.
+        example: `input` and the fields of its task's file that the prompt shows (`TASK_FIELDS`).
         spec: the task.
         options: what a prompt shows.
-        length: how many tokens a text takes.
+        length: counts the tokens of a text.
 
     Raises:
-        `ValueError`: if the example lacks the definition that prompts show, or one of the examples in it a text.
+        `ValueError`: if the example lacks the definition, or an example to show lacks a text.
     """
     (column,) = spec.text_column_name
     if example.get(column) is not None or not isinstance(example.get("input"), str):
@@ -187,27 +191,26 @@ def load(
     length: Callable[[str], int] | None = None,
 ) -> dict[str, Dataset]:
     """
-    Prompts and references of the official splits.
+    Return prompts and references of the official splits, and a validation split.
 
-    The instances of a training task are shuffled by `split_seed` and the name of the task. The first of them are for
-    validation, of which there is no official split (so that a model is never chosen by its test score), the next ones
-    for training, except those whose input is also in validation. Of a test task the first instances are taken, as the
-    official evaluation does.
+    There is no official validation split. The instances of a training task are shuffled by `split_seed` and its name.
+    The first ones are for validation, the others for training, except those with an input that is in validation. A
+    test task gives its first instances, as in the official evaluation.
 
-    The prompts are kept in `cache_dir`. How many were shortened is logged when they are made, not when they are found.
+    The prompts are cached in `cache_dir`. How many were shortened is logged only when they are made.
 
     Args:
         spec: the task.
-        files: its `dataset_dir` is a copy of the repository: `tasks/*.json` and
+        files: `dataset_dir` is a copy of the repository with `tasks/*.json` and
             `splits/default/{train,test}_tasks.txt`.
-        options: which instances, and what a prompt shows of their task.
-        split_seed: of the choice of instances and prompts.
-        length: how many tokens a text takes. Then the examples of a task that do not fit into the `max_source_length`
-            of `spec` are left out of a prompt; otherwise none is.
+        options: which instances to take, and what a prompt shows.
+        split_seed: the seed that chooses instances and prompts.
+        length: counts the tokens of a text. If it is given, prompts leave out examples that do not fit into the task's
+            `max_source_length`.
 
     Returns:
         `dict[str, Dataset]`: `train`, `validation` and `test` with the columns `prompt`, `instance` (the end of the
-        prompt, which must survive truncation), `references` (all right outputs), `task`, `category` and `id`.
+        prompt, which is cut last), `references` (all right outputs), `task`, `category` and `id`.
 
     Raises:
         `ValueError`: if the folder, a list, a task, a field or an option is missing or wrong.
@@ -233,10 +236,10 @@ def load(
 
 def read_task(path: str | os.PathLike) -> dict[str, Any]:
     """
-    The content of a task's file, with its name as `"Name"`.
+    Return the content of a task's file, with its name as `"Name"`.
 
     Raises:
-        `ValueError`: naming the file and the field that is missing or wrong.
+        `ValueError`: if a field is missing or wrong; names the file and the field.
     """
     path = Path(path)
     try:
@@ -257,7 +260,7 @@ def read_task(path: str | os.PathLike) -> dict[str, Any]:
     for index, instance in enumerate(task["Instances"]):
         place = f"'Instances'[{index}]"
         _check_texts(path, place, instance, ("input",))
-        instance.setdefault("id", f"{path.stem}-{index}")  # early versions of the data have none
+        instance.setdefault("id", f"{path.stem}-{index}")  # early versions of the data have no ids
         instance["output"] = _references(path, place, instance.get("output"))
     return {**task, "Name": path.stem}
 
@@ -293,7 +296,7 @@ def _example(title: str, example: Mapping[str, str], add_explanation: bool) -> s
 
 
 def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[str, list[Path]]:
-    """The files of the tasks that the official lists name, those for training and those to test on."""
+    """Return the files of the tasks in the official lists for training and test."""
     if dataset_dir is None:
         raise ValueError(
             f"The task {spec.name!r} needs `dataset_dir`, a copy of the repository with its tasks: `git clone "
@@ -325,7 +328,7 @@ def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[s
 def _training_instances(
     name: str, instances: Sequence[dict], options: NaturalInstructionsOptions, seed: int
 ) -> dict[str, list[dict]]:
-    """The instances of a task that are for training and for validation."""
+    """Return the instances of a training task for training and for validation."""
     shuffled = [instances[i] for i in named_generator(seed, name).permutation(len(instances))]
     limit = options.max_num_validation_instances_per_task
     most = int(MAX_VALIDATION_SHARE * len(instances))
@@ -344,12 +347,12 @@ def _rows(
     seed: int,
     length: Callable[[str], int] | None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the examples of all splits, those of a split together."""
+    """Yield the examples of all splits, one split after the other."""
     chosen: dict[str, list] = {"train": [], "validation": [], "test": []}
     for split in paths:
         for path in paths[split]:
             task = read_task(path)
-            instances = task.pop("Instances")  # a task may have thousands of them that are not chosen
+            instances = task.pop("Instances")  # do not keep thousands of unused instances in memory
             if split == "test":
                 parts = {"test": instances[: options.max_num_instances_per_eval_task]}
             else:
@@ -376,7 +379,7 @@ def _report(spec: TaskSpec, split: str, instances: Sequence[tuple], counts: Coun
 
 
 def _fits(end: str, limit: int, length: Callable[[str], int] | None) -> Callable[[str], bool] | None:
-    """Whether a prompt that ends in an instance is short enough, see [`prompt`]."""
+    """Return a function that says whether a prompt with this end is short enough, see [`prompt`]."""
     if length is None:
         return None
     return lambda text: length(text.removesuffix(end)) + length(end) + NUM_CLOSING_TOKENS <= limit
@@ -393,7 +396,7 @@ def _split_rows(
 ) -> Iterator[dict[str, Any]]:
     limit = spec.max_source_length
     if length:
-        length = functools.lru_cache(maxsize=1024)(length)  # the instances of a task share what stands before them
+        length = functools.lru_cache(maxsize=1024)(length)  # the instances of a task share the start of their prompts
     for task, instance in instances:
         choices = options.prompt
         if options.tk_instruct and split == "train":

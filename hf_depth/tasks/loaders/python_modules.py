@@ -1,4 +1,4 @@
-"""A task that needs no data: from which part of Python's documentation does a passage come?"""
+"""The loader of a task without files: from which part of Python's documentation does a passage come?"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +13,18 @@ from ..spec import TaskSpec
 from . import table
 from .discourse import VALIDATION_PERCENTAGE, check_test_split_percentage
 
-MIN_CHARACTERS, MAX_CHARACTERS = 100, 300  # of a passage
+MIN_CHARACTERS, MAX_CHARACTERS = 100, 300  # the length of a passage
 
 
 @dataclass(frozen=True)
 class PythonModulesOptions:
     """
+    The options of the loader of passages from Python's documentation.
+
     Args:
         test_split_percentage (`float`, *optional*, defaults to 5):
-            The share of the documents to test on: at most the `validation_split_percentage` of pre-training on the
-            default corpus, which then has not read them.
+            The share of documents to test on. If a model was pre-trained on the default corpus, this must not exceed
+            its `validation_split_percentage`. It has then not read them.
 
     Raises:
         `ValueError`: if the percentage is not between 0 and 90.
@@ -38,14 +40,16 @@ def load(
     spec: TaskSpec, files: TaskFiles, options: PythonModulesOptions, *, split_seed: int = 42, **_: Any
 ) -> dict[str, Dataset]:
     """
-    Cut the documents of the default corpus whose `source` is one of the labels into passages, each taken once; a short
-    document is joined with the next one of its source. No document is in two splits; a module is.
+    Return passages of the default corpus, labeled by their `source`.
+
+    The documents of each source are joined and cut into passages. Repeated passages are left out. No document is in
+    two splits, but a module may be.
 
     Args:
-        spec: the task; its labels are sources of documents, see [`corpus.load_corpus`].
-        files: if there are any, they are read as a table instead: new passages to predict, say.
+        spec: the task. Its labels are sources of documents, see [`corpus.load_corpus`].
+        files: if a file is named, it is read as a table instead, for example with new passages.
         options: how many documents to test on.
-        split_seed: of the splits.
+        split_seed: the seed of the splits.
 
     Returns:
         `dict[str, Dataset]`: `train`, `validation` and `test`, with the columns `text` and `label` (int).
@@ -75,8 +79,9 @@ def load(
 
 def passages(text: str) -> Iterator[str]:
     """
-    Yield pieces of a text: as many whole sentences, one after the other, as `MAX_CHARACTERS` have room for. What is
-    shorter than `MIN_CHARACTERS` is left out, and so is a longer sentence.
+    Yield passages of a text, each of as many consecutive sentences as fit into `MAX_CHARACTERS`.
+
+    Passages shorter than `MIN_CHARACTERS` are left out, and so are sentences longer than `MAX_CHARACTERS`.
 
     >>> [len(passage) for passage in passages(" ".join(["This sentence has forty-two letters in all."] * 9))]
     [263, 131]

@@ -1,4 +1,4 @@
-"""Tasks in tables: a column for each text and one for the label, in files or in a data set on the Hub."""
+"""The loader of tables with a column for each text and one for the label, from files or from the Hub."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ..spec import TaskSpec
 
 
 def load(spec: TaskSpec, files: TaskFiles, options: Any = None, **_: Any) -> dict[str, Dataset]:
-    """Examples of files with one column for each text and one for the label, or of such a data set on the Hub."""
+    """Return the examples of files with a column for each text and one for the label, or of a data set on the Hub."""
     paths = split_files(spec, files)
     if not paths:
         splits = load_hub_splits(spec, files.cache_dir)

@@ -1,1 +1,1 @@
-"""Checkpoints: written as a whole, found again, of one run; how that stops on a signal, and is alone in its folder."""
+"""Writing, checking and resuming checkpoints, stopping a run on a signal, and locking its folder."""

@@ -1,4 +1,4 @@
-"""[`alone_in_output_dir`]: no two runs train in one folder at the same time."""
+"""[`alone_in_output_dir`], a lock that keeps two runs from training in one folder at the same time."""
 
 import contextlib
 import logging
@@ -14,34 +14,34 @@ from transformers import TrainingArguments
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = "_lock"  # in `output_dir`; uploads to the Hub leave out `_*`
-LOCK_TIMEOUT = 120.0  # seconds: a run that was told to end saves first, and a file server keeps locks of a dead node
-OWNER = "process "  # how the text of a lock begins
+LOCK_TIMEOUT = 120.0  # seconds: a run that was told to stop saves first; a file server frees locks of dead nodes late
+OWNER = "process "  # the start of the text in a lock
 
 
 @contextlib.contextmanager
 def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
     """
-    No other run is in such a block for `output_dir` meanwhile. All processes of a run enter it; blocks may be nested.
+    Lock `output_dir` for this run while the block runs. All processes of a run enter the block, and it may be nested.
 
-    Where files cannot be locked, as on some network file systems, that is only warned of.
+    On file systems without locks there is only a warning.
 
     Raises:
-        `ValueError`: on all processes, if another run does not leave it within `LOCK_TIMEOUT` seconds.
+        `ValueError`: on all processes, if another run does not release the lock within `LOCK_TIMEOUT` seconds.
     """
     folder, problem = Path(training_args.output_dir), None
     with contextlib.ExitStack() as locks:
         try:
             if training_args.should_save:
                 folder.mkdir(parents=True, exist_ok=True)
-                # One for all blocks of this process. The system releases it when the process ends, in whatever way:
-                # workers of a data loader, which outlive a process that is killed, close what they inherit of it.
+                # All blocks of this process share one lock. The system releases it when the process ends, even if the
+                # process is killed and its data loader workers outlive it.
                 lock = FileLock(folder.resolve() / LOCK_FILE, is_singleton=True)
                 _acquire(lock)
                 locks.callback(_release, lock)
         except ValueError as error:
             problem = str(error)
         except (OSError, NotImplementedError) as error:
-            logger.warning(f"{folder} cannot be locked ({error}): see that no other run uses it at the same time.")
+            logger.warning(f"{folder} cannot be locked ({error}): make sure that no other run uses it now.")
         problem = next((one for one in gather_object([problem]) if one is not None), None)
         if problem is not None:
             hint = " Nodes that share a disk need no `--save_on_each_node`." * training_args.save_on_each_node
@@ -50,7 +50,7 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
 
 
 def _acquire(lock: BaseFileLock) -> None:
-    """Wait for the lock, and write into its file whose it is."""
+    """Wait for the lock, and write the name of this process into its file."""
     path = Path(lock.lock_file)
     try:
         lock.acquire(timeout=0)
@@ -62,15 +62,15 @@ def _acquire(lock: BaseFileLock) -> None:
         except Timeout:
             raise ValueError(
                 f"Another run{owner} trains in {path.parent}: the two would mix their checkpoints. Wait for its end, "
-                f"stop it, or choose another `--output_dir`. If that process is gone with its machine, delete {path}."
+                f"stop it, or choose another `--output_dir`. If the machine of that process is gone, delete {path}."
             ) from None
     text = path.read_text(encoding="utf-8")
-    if not text or text.startswith(OWNER):  # where files cannot be locked, it is what filelock goes by instead
+    if not text or text.startswith(OWNER):  # without file locks, filelock keeps its own text here
         path.write_text(f"{OWNER}{os.getpid()} on {socket.gethostname()}", encoding="utf-8")
 
 
 def _owner(path: Path) -> str:
-    """Which process holds the lock, in brackets; empty if it is not known."""
+    """Return the process that holds the lock, in brackets; an empty text if it is not known."""
     with contextlib.suppress(OSError):
         if text := " ".join(path.read_text(encoding="utf-8").split()):
             return f" ({text})"
@@ -78,6 +78,6 @@ def _owner(path: Path) -> str:
 
 
 def _release(lock: BaseFileLock) -> None:
-    if lock.lock_counter == 1:  # before the release: afterwards the file may be that of another run
+    if lock.lock_counter == 1:  # after the release, the file may belong to another run
         Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()

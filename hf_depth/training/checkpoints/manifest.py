@@ -1,7 +1,7 @@
 """
-What makes a checkpoint whole: a manifest, all parts that its kind has, and files as they were when they were written.
+Checks that a checkpoint is complete and unchanged, by a manifest of its files.
 
-The manifest of a new checkpoint has sizes only, and gets hashes when its files are on the disk: see `writing`.
+The manifest of a new checkpoint has only sizes. Hashes are added when its files are on the disk, see `writing`.
 """
 
 import json
@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from ...disk import MANIFEST_FILE, damaged_file, file_entry, list_files, read_manifest, sync_folder, write_manifest
 
 STATE_FILE = "trainer_state.json"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors")  # the last of PEFT; or their index
-SHARDED = ("global_step", "pytorch_model_fsdp", "optimizer_0", "optimizer.bin")  # how files of DeepSpeed, FSDP begin
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors")  # each may be an index instead
+SHARDED = ("global_step", "pytorch_model_fsdp", "optimizer_0", "optimizer.bin")  # prefixes of DeepSpeed and FSDP files
 
 
 def write_sizes(folder: Path, step: int) -> None:
@@ -24,33 +24,33 @@ def write_sizes(folder: Path, step: int) -> None:
     Write the manifest of a new checkpoint, with the sizes of its files.
 
     Args:
-        folder: of the checkpoint, to which all processes have written.
-        step: that it is of, for the manifest.
+        folder: the folder of the checkpoint. All processes have written to it.
+        step: the training step, for the manifest.
 
     Raises:
-        `RuntimeError`: if a part of it is missing.
+        `RuntimeError`: if a part of the checkpoint is missing.
     """
     names = list_files(folder)
     missing = missing_part(names)
     if missing is not None:
         raise RuntimeError(
-            f"{missing} of {folder.name} is not there after all of it was written: does something else remove files "
+            f"{missing} of {folder.name} is missing after everything was written: does something else remove files "
             f"in {folder.parent.parent}? Earlier checkpoints are intact."
         )
     write_manifest(folder, {name: {"size": _size(folder / name)} for name in names}, sync=False, step=step)
 
 
 def _size(path: Path) -> int:
-    with path.open("rb") as file:  # a network file system tells the size that another node wrote once it is opened
+    with path.open("rb") as file:  # opening updates the size on network file systems
         return file.seek(0, os.SEEK_END)
 
 
 def add_hashes(folder: Path) -> None:
     """
-    Have the files of a checkpoint written to the disk, and write their hashes into its manifest.
+    Flush the files of a checkpoint to the disk, and write their hashes into its manifest.
 
     Raises:
-        `OSError`: if files cannot be written, or are not as large as they were.
+        `OSError`: if a file cannot be written, or its size has changed.
     """
     manifest = read_manifest(folder)
     if manifest is None:
@@ -65,14 +65,14 @@ def add_hashes(folder: Path) -> None:
 
 def damage(folder: str | os.PathLike) -> str | None:
     """
-    What is wrong with a checkpoint, or with the model at the end of a run; `None` if nothing is.
+    Return what is wrong with a checkpoint or a final model; `None` if nothing is.
 
-    Each file of its manifest must be there with its size and hash, and weights and optimizer among them. Files without
-    a hash must be readable, as far as their formats tell: those of a run that was killed right after it had saved, and
-    all of a checkpoint without a manifest, which `Trainer` wrote.
+    Weights and optimizer must exist, and each file must have the size and hash of the manifest. A file without a hash
+    must be readable. Files have no hash if the run was killed right after it had saved, or `Trainer` wrote the
+    checkpoint.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -82,7 +82,7 @@ def damage(folder: str | os.PathLike) -> str | None:
     except ValueError as error:
         return str(error)
     if manifest is None and not (folder / STATE_FILE).is_file():
-        return f"it has no {STATE_FILE}: it was not written to its end"
+        return f"it has no {STATE_FILE}: it is incomplete"
     files = {name: {} for name in list_files(folder)} if manifest is None else manifest["files"]
     missing = missing_part(files)
     if missing is not None:
@@ -97,11 +97,10 @@ def damage(folder: str | os.PathLike) -> str | None:
 
 def missing_part(names: Iterable[str]) -> str | None:
     """
-    A file that a checkpoint of one of our trainers must have, but has not; `None` if it has all of them, or if these
-    files are no checkpoint. Those of DeepSpeed and FSDP have parts of other names.
+    Return a file that a checkpoint must have but lacks; `None` if it lacks none or the files are not a checkpoint.
 
     Args:
-        names: of its files, relative to its folder.
+        names: the files of the checkpoint, relative to its folder.
     """
     paths = [Path(name) for name in names]
     tops = [path.parts[0] for path in paths]
@@ -111,18 +110,18 @@ def missing_part(names: Iterable[str]) -> str | None:
         return WEIGHTS[0]
     parts = ("optimizer.pt", "rng_state", "scheduler.pt")
     found = [part for part in parts if any(top.startswith(part) for top in tops)]
-    return next((part for part in parts if found and part not in found), None)  # none with `save_only_model`
+    return next((part for part in parts if found and part not in found), None)  # `save_only_model` writes no parts
 
 
 def _unreadable(path: Path) -> str | None:
-    """Why a file cannot be read, as far as its format tells."""
+    """Return why a file cannot be read; `None` if it seems intact."""
     if path.stat().st_size == 0:
         return "is empty"
     try:
         if path.suffix == ".json":
             json.loads(path.read_text(encoding="utf-8"))
         elif path.suffix == ".safetensors":
-            with safe_open(path, "numpy"):  # reads its header, and compares that with the size of the file
+            with safe_open(path, "numpy"):  # compares the header with the size of the file
                 pass
         elif path.suffix in (".pt", ".pth"):
             with zipfile.ZipFile(path) as archive:

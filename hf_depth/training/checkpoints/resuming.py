@@ -1,4 +1,4 @@
-"""Resuming: which checkpoint a run continues, whether its model fits, and whether anything is left to train."""
+"""Resuming: finding the checkpoint that a run continues, checking its model, and whether training is finished."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ from .manifest import STATE_FILE, damage
 
 logger = logging.getLogger(__name__)
 
-MAX_NAMED = 3  # checkpoints, in a message
+MAX_NAMED = 3  # the most checkpoints that a message names
 
 
 # ---- Which checkpoint -----------------------------------------------------------------------------------------------
@@ -26,11 +26,11 @@ MAX_NAMED = 3  # checkpoints, in a message
 
 def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     """
-    The checkpoint that `--resume_from_checkpoint` names, or the last one in `output_dir`; `None` to start anew.
+    Return the checkpoint of `--resume_from_checkpoint`, or the last one in `output_dir`; `None` to start anew.
 
     Raises:
-        `ValueError`: if the checkpoint asked for is missing or damaged, or if all of those in `output_dir` are, on all
-            processes. (A run that started anew there would replace them, and the model.)
+        `ValueError`: on all processes, if the named checkpoint is missing or damaged, or all in `output_dir` are
+            damaged. A new run would replace these.
     """
     asked = training_args.resume_from_checkpoint
     if not training_args.do_train or str(asked).lower() == "false":
@@ -43,13 +43,13 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
                 "Name a checkpoint folder, or leave the argument out to start anew."
             )
         if last is not None:
-            logger.info(f"Resuming from {last}. To start anew, choose another `--output_dir`.")
+            logger.info(f"Resuming from {last}. To start a new run, choose another `--output_dir`.")
         return last
     problem = _damage_on_any_node(asked, training_args)
     if problem is not None:
         raise ValueError(
             f"{asked} is no complete checkpoint: {problem}. Name another one by `--resume_from_checkpoint`, or leave "
-            "the argument out to go on from the last complete one in `--output_dir`."
+            "the argument out to continue from the last complete one in `--output_dir`."
         )
     _warn_of_a_model_alone(asked)
     return asked
@@ -59,14 +59,14 @@ def last_complete_checkpoint(
     output_dir: str | os.PathLike, training_args: TrainingArguments | None = None
 ) -> str | None:
     """
-    The newest checkpoint whose files are those that were written, see [`damage`]; `None` if there is none.
+    Return the newest complete checkpoint, see [`damage`]; `None` if there is no checkpoint.
 
     Args:
-        output_dir: of the run.
-        training_args: of the run; with several processes, all of them call this and get the same answer.
+        output_dir: the folder of the run.
+        training_args: the arguments of the run. If it has several processes, all call this and get the same answer.
 
     Raises:
-        `ValueError`: if there are checkpoints, but none is complete. (A run that is killed leaves no such folder.)
+        `ValueError`: if there are checkpoints and none is complete. A killed run leaves no incomplete checkpoint.
     """
     passed_over = []
     for name in checkpoint_names(output_dir):
@@ -75,28 +75,28 @@ def last_complete_checkpoint(
         if problem is None:
             _warn_of_a_model_alone(folder)
             return str(folder)
-        logger.warning(f"Passing over {folder}: {problem}.")
+        logger.warning(f"Skipping {folder}: {problem}.")
         passed_over.append(f"{name} ({problem})")
     if passed_over:
         more = f" and {len(passed_over) - MAX_NAMED} more" * (len(passed_over) > MAX_NAMED)
         raise ValueError(
-            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over[:MAX_NAMED])}{more}. A run that "
-            "starts anew there would replace them. Put back what has changed, name a complete checkpoint by "
+            f"No checkpoint in {output_dir} is complete: {', '.join(passed_over[:MAX_NAMED])}{more}. A new run "
+            "would replace them. Restore the changed files, name a complete checkpoint by "
             "`--resume_from_checkpoint`, choose another `--output_dir`, or give `--resume_from_checkpoint false` to "
-            "start anew there all the same."
+            "start anew in this folder."
         )
     return None
 
 
 def checkpoint_names(output_dir: str | os.PathLike) -> list[str]:
-    """The checkpoints that any process sees, the newest one first: a node that was replaced has none."""
+    """Return the checkpoints that any process sees, the newest first. A replaced node may have none."""
     names = [path.name for path in Path(output_dir).glob("checkpoint-*") if path.is_dir()]
     steps = {name: name.removeprefix("checkpoint-") for found in gather_object([names]) for name in found}
     return sorted((name for name in steps if steps[name].isdigit()), key=lambda name: int(steps[name]), reverse=True)
 
 
 def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArguments | None) -> str | None:
-    """What is wrong with a checkpoint, see [`damage`]: one process per disk looks, and all get the same answer."""
+    """Return what is wrong with a checkpoint on any node, see [`damage`]. All processes get the same answer."""
     found = damage(folder) if training_args is None or training_args.should_save else None
     if found is not None and training_args is not None and training_args.save_on_each_node:
         found += f" on {socket.gethostname()}"
@@ -106,22 +106,22 @@ def _damage_on_any_node(folder: str | os.PathLike, training_args: TrainingArgume
 def _warn_of_a_model_alone(folder: str | os.PathLike) -> None:
     if not any(name.startswith(("optimizer", "global_step")) for name in os.listdir(folder)):
         logger.warning(
-            f"{folder} has the model only (`--save_only_model`): training goes on with a new optimizer and schedule, "
-            "and not as without the interruption."
+            f"{folder} has the model only (`--save_only_model`): training goes on with a new optimizer and schedule. "
+            "The result differs from a run without the interruption."
         )
 
 
 def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> str:
     """
-    The checkpoint with the best score of the run, with `load_best_model_at_end`; otherwise `checkpoint` itself.
+    Return the best checkpoint of the run with `load_best_model_at_end`; otherwise `checkpoint` itself.
 
     Raises:
-        `ValueError`: if it does not exist any more, or is damaged. (`Trainer` would silently go on without it.)
+        `ValueError`: if the best checkpoint is missing or damaged. `Trainer` would silently go on without it.
     """
     recorded = _state(checkpoint).best_model_checkpoint
     if recorded is None or not training_args.load_best_model_at_end:
         return str(checkpoint)
-    # First beside the checkpoint: where the folder of this run was, there may be another run by now.
+    # Look beside the checkpoint first: the run may have been moved, and another run may be in its old folder.
     beside = Path(checkpoint).parent / Path(recorded).name
     best = str(beside) if beside.is_dir() else recorded
     problem = _damage_on_any_node(best, training_args)
@@ -134,11 +134,11 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     return best
 
 
-# ---- What is left to do ---------------------------------------------------------------------------------------------
+# ---- Is training finished -------------------------------------------------------------------------------------------
 
 
 def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
-    """Whether training is over at this checkpoint. (`Trainer.train` would take one more step.)"""
+    """Return whether training is over at this checkpoint. `Trainer.train` would take one more step."""
     state = _state(checkpoint)
     patience = getattr(training_args, "early_stopping_patience", None)
     if patience is not None and evaluations_without_improvement(state) >= patience:
@@ -149,7 +149,7 @@ def is_finished(checkpoint: str | os.PathLike, training_args: TrainingArguments)
 
 
 def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArguments) -> bool:
-    """Whether `output_dir` has all that a run writes at its end, and the run ended with this checkpoint."""
+    """Return whether `output_dir` has the complete final model of the run that ended with this checkpoint."""
     is_complete = True
     if training_args.should_save:
         try:
@@ -162,12 +162,7 @@ def model_is_complete(checkpoint: str | os.PathLike, training_args: TrainingArgu
 
 
 def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> None:
-    """
-    Check that a checkpoint is of a model of the same kind, size and masks.
-
-    Raises:
-        `ValueError`: naming the fields that differ.
-    """
+    """Raise `ValueError` if the model of a checkpoint has another type, size or masks. Names what differs."""
     saved, asked = config_values(AutoConfig.from_pretrained(checkpoint)), config_values(model.config)
     names = ("model_type", *SIZE_FIELDS, *SENTENCE_SETTINGS)
     different = [
@@ -187,8 +182,9 @@ def _state(checkpoint: str | os.PathLike) -> TrainerState:
 @contextlib.contextmanager
 def without_messages_of_resuming(trainer: Trainer) -> Iterator[None]:
     """
-    While a trainer goes on from a checkpoint, leave out two warnings of transformers that say nothing: of intervals
-    that are a share of all steps, and of second names of weights that the checkpoint holds once.
+    Hide two misleading warnings of transformers while a trainer resumes.
+
+    They are about intervals given as a share of all steps, and about tied weights that a checkpoint holds once.
     """
 
     def says_something(record: logging.LogRecord) -> bool:

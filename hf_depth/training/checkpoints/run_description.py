@@ -1,9 +1,9 @@
 """
-What a run is, as `run.json` of each checkpoint states it, and whether a checkpoint is of the run that goes on from it.
+The description of a run in `run.json` of each checkpoint, and the check that a resumed run has the same description.
 
-All that the weights are a function of belongs to it: data, noise, lengths, seeds, loss, batches, optimizer; and the
-evaluations, where these choose the weights. How long the run trains, how it is logged, saved and otherwise evaluated,
-on how many workers, by which attention kernels and with what padding does not. Files are known by what they hold.
+A description holds everything that determines the weights: data, noise, lengths, seeds, loss, batches, optimizer. It
+also holds the evaluation settings if scores choose the weights. It does not hold the length of training, logging,
+saving, workers, attention kernels and padding. Files are described by their content.
 """
 
 import hashlib
@@ -35,8 +35,8 @@ from ..evaluation import by_name
 logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"  # in each checkpoint
-NUM_SAMPLES = 64  # of the training examples
-WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # `training_args.bin` is none
+NUM_SAMPLES = 64  # how many training examples are hashed
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")  # not `training_args.bin`
 
 TRAINING_SETTINGS = (
     *("seed", "data_seed", "gradient_accumulation_steps", "dataloader_drop_last", "train_sampling_strategy"),
@@ -45,39 +45,39 @@ TRAINING_SETTINGS = (
 )
 # Fields of `accelerator_config` that decide which examples are in a batch.
 BATCH_SETTINGS = ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler")
-# A loaded optimizer or schedule brings its own; [`DepthTrainer`] sets these again.
+# A loaded optimizer or schedule overwrites these; [`DepthTrainer`] sets them again.
 OPTIMIZER_SETTINGS = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 SCHEDULE_SETTINGS = ("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps")
 SCHEDULES_WITH_STATE = ("reduce_lr_on_plateau", "greedy")  # the others are functions of the step
 LENGTH_SETTINGS = ("max_steps", "num_train_epochs")  # may change; the schedule changes with them
 EVALUATION_DATA = ("eval_examples", "eval_examples_hash")
-# What scores are comparable by. It matters where the best model is chosen by them, or the schedule follows them.
+# The settings that scores depend on. They matter if scores choose the best model or the learning rate.
 EVALUATION_SETTINGS = (
     *("metric_for_best_model", "greater_is_better", "prediction_mode", "length_normalize_scores"),
     *("generation_max_length", "generation_num_beams", *EVALUATION_DATA),
 )
-OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given: without the default of the objective
+OBJECTIVE_DEFAULTS = ("mlm_probability", "denoisers")  # described as given, without the default of the objective
 
-# What stands behind a name: if that is the same, the name may be another one, as after a folder was moved.
+# The content behind a name. If the content is the same, the name may change, as after a folder was moved.
 CONTENTS = {
     "model_name_or_path": "base_weights",
     "config_name": "config_content",
     "tokenizer_name": "tokenizer_content",
     "dataset_name": "dataset_content",
 }
-# What is not always known of a name, as without a connection to the Hub.
+# The content of a name that may be unknown, as without a connection to the Hub.
 PARTLY_KNOWN = {content: name for name, content in CONTENTS.items()} | {"documents_held_out": "dataset_name"}
-# Weights, tokenizer and state of the optimizer come from the checkpoint, whatever these say.
+# A change of these has no effect: weights, tokenizer and optimizer state come from the checkpoint.
 FIXED = ("script", "model_type", "model_name_or_path", "model_revision", "config_name", "optim")
 FIXED += ("tokenizer_name", "tokenizer_content")
-# Flags of the scripts that do not concern the training, or that something else stands for.
+# Flags of the scripts that do not affect training, or that other entries of the description cover.
 FREE_FLAGS = frozenset(
     ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
     + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
     + ("preprocessing_only", "shard_megabytes", "check_shard_hashes", "pad_to_max_length")
-    # The model has them: `check_same_model`.
+    # `check_same_model` compares these.
     + (*SIZE_FIELDS, *SENTENCE_SETTINGS)
-    # The tasks and the data stand for them.
+    # The tasks and the data cover these.
     + ("dataset_revision", "task_file", "benchmark", "excluded_datasets", "dataset_dir")
 )
 
@@ -92,17 +92,16 @@ def describe_run(
     **more: Any,
 ) -> dict[str, Any]:
     """
-    What identifies a run of a script, by the names of its flags: the base model, the text or the tasks with their
-    versions, noise, lengths. [`Run`] adds what is in the arguments of the trainer and in the training data.
+    Return the description of a run by its flags: base model, text or tasks with their versions, noise, lengths.
 
-    Training files are known by their sizes and a hash of some of their bytes, so that they may be renamed and moved.
-    What is made of them is compared later, see [`describe_data`].
+    [`Run`] adds the arguments of the trainer and the training data. Training files are described by their sizes and a
+    hash of some of their bytes, so they may be renamed and moved.
 
     Args:
         model_args: the base model.
-        tasks: those that the run trains on and evaluates.
-        data_args: the other flags but for those of the trainer.
-        more: what else identifies it.
+        tasks: the tasks that the run trains on and evaluates.
+        data_args: the other flags, except those of the trainer.
+        more: further entries.
     """
     run = {}
     for arguments in (model_args, *data_args):
@@ -117,7 +116,7 @@ def describe_run(
         trained = training_tasks(tasks)
         run["tasks"] = sorted(f"{task.full_name} version {task.version}" for task in trained)
     elif run.get("tokenized_dataset_dir"):
-        # The shards stand for the text, wherever they are; how their sources are mixed may be said by the run.
+        # The shards describe the text, wherever they are. The run may change how their sources are mixed.
         run = {name: run[name] for name in run if name not in (*TEXT_FLAGS, *MIXTURE_FLAGS, "dataset_mixture")}
         shards = ShardFolder.open(run["tokenized_dataset_dir"])
         mixing = next(arguments.mixing for arguments in data_args if hasattr(arguments, "mixing")) or shards.mixing
@@ -130,7 +129,7 @@ def describe_run(
 
 
 def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
-    """What the folders of the base model, of a configuration and of the tokenizer hold; `None` of those on the Hub."""
+    """Return hashes of the folders of base model, configuration and tokenizer; `None` for one on the Hub."""
     base, config = model_args.model_name_or_path, Path(model_args.config_name or "")
     config = config if config.is_file() else config / "config.json"
     weights = [file for pattern in WEIGHT_PATTERNS for file in sorted(Path(base).glob(pattern))] if base else []
@@ -142,7 +141,7 @@ def _describe_contents(model_args: ModelArguments) -> dict[str, Any]:
 
 
 def _describe_tokenizer(folder: Path) -> str | None:
-    """A hash of the tokenizer in a folder: of all its rules, which stand in one file, or of its vocabulary."""
+    """Return a hash of the tokenizer in a folder: of `tokenizer.json`, or else of its vocabulary."""
     files = [folder / "tokenizer.json"]
     if not files[0].is_file():
         files = sorted([*folder.glob("*.model"), *folder.glob("added_tokens.json")])
@@ -150,7 +149,7 @@ def _describe_tokenizer(folder: Path) -> str | None:
 
 
 def describe_training(args: TrainingArguments) -> dict[str, Any]:
-    """What identifies a run among the arguments of its trainer."""
+    """Return the part of the description that comes from the training arguments."""
     names = (*TRAINING_SETTINGS, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS, *LENGTH_SETTINGS)
     settings = {name: getattr(args, name, None) for name in names}
     settings |= {name: getattr(args.accelerator_config, name) for name in BATCH_SETTINGS}
@@ -165,11 +164,10 @@ def describe_training(args: TrainingArguments) -> dict[str, Any]:
 
 def describe_data(examples: Any) -> dict[str, Any]:
     """
-    What identifies prepared training examples: how many there are, and a hash of some of them at equal distances.
+    Return the description of prepared training examples: their number, and a hash of some at equal distances.
 
-    So the text, the tokenizer, the lengths and the split are compared, whatever the files are called and wherever they
-    are. The hash is that of stored columns; of a data set that computes its examples only the number is compared, and
-    of a stream, which has no number, the versions of what makes examples: its files stand for the rest.
+    It depends on text, tokenizer, lengths and split, not on the names of files. If a data set computes its examples
+    when they are read, only their number is described. For a stream, only the versions of the preprocessing are.
 
     >>> describe_data([{"input_ids": [5, 1]}, {"input_ids": [6, 1]}])
     {'train_examples': 2, 'train_examples_hash': 'fd71bc9a9d35'}
@@ -196,11 +194,11 @@ def describe_data(examples: Any) -> dict[str, Any]:
 
 def describe_evaluation(args: TrainingArguments, examples: Any) -> dict[str, Any]:
     """
-    What identifies the scores of a run: the metric, how predictions are made, and as of [`describe_data`] the data.
+    Return the description of the scores of a run: the metric, how predictions are made, and the data.
 
     Args:
-        args: of the trainer.
-        examples: to evaluate on; one data set, or several by their names.
+        args: the arguments of the trainer.
+        examples: the data to evaluate on: one data set, or several by their names.
     """
     described = {name: getattr(args, name, None) for name in EVALUATION_SETTINGS if name not in EVALUATION_DATA}
     found = {name: describe_data(getattr(part, "prepared", part)) for name, part in by_name(examples).items()}
@@ -218,27 +216,28 @@ def _hash(*parts: bytes) -> str:
 
 
 def free_settings(args: TrainingArguments) -> Collection[str]:
-    """What may change while a run goes on: with `FREE_FLAGS` the evaluation, unless scores choose weights or rates."""
+    """Return the settings that a resumed run may change: `FREE_FLAGS`, and evaluation unless it affects training."""
     uses_scores = args.load_best_model_at_end or args.lr_scheduler_type in SCHEDULES_WITH_STATE
     return FREE_FLAGS if uses_scores else FREE_FLAGS.union(EVALUATION_SETTINGS)
 
 
 def fixed_settings(args: TrainingArguments) -> Collection[str]:
-    """What may not change, although it is allowed: with `FIXED` settings that are loaded, and used as they are."""
+    """Return the settings that may not change even with `allow_changed_arguments`: a checkpoint fixes them."""
     is_loaded = args.deepspeed_plugin is not None or args.lr_scheduler_type in SCHEDULES_WITH_STATE
     return (*FIXED, *OPTIMIZER_SETTINGS, *SCHEDULE_SETTINGS) if is_loaded else FIXED
 
 
 def saved_description(checkpoint: str | os.PathLike | None) -> dict[str, Any]:
-    """What a checkpoint states of its run: nothing if it was not written by a [`Run`], or if there is none."""
+    """Return the description of the run in a checkpoint; empty if there is none."""
     path = None if checkpoint is None else Path(checkpoint, RUN_FILE)
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
 
 
 def keep_known(checkpoint: str | os.PathLike, run: Mapping[str, Any]) -> dict[str, Any]:
     """
-    What identifies a run, to be written on: of what is not known now, as without a connection to the Hub, what the
-    checkpoint states of the same name, or the next one would be compared with nothing.
+    Return the description of a run, with unknown contents taken from the checkpoint it continues.
+
+    A content is unknown without a connection to the Hub. Without it, the next checkpoint could not be compared.
     """
     saved, known = saved_description(checkpoint), dict(run)
     for content in run:
@@ -257,30 +256,30 @@ def check_same_run(
     free: Collection[str] = FREE_FLAGS,
 ) -> None:
     """
-    Check that a checkpoint is of the run that the arguments describe, not of one on another task, say.
+    Raise `ValueError` if a checkpoint belongs to another run than `run` describes.
 
-    What only one of both states is not compared: an older release may have stated less, or more. Without `run.json` a
-    checkpoint was not written by a [`Run`], and passes.
+    Only entries that both descriptions have are compared. A checkpoint without `run.json` passes.
 
     Args:
-        run: what identifies the run: all of it but the data, or, once they are prepared, that of [`describe_data`]
-            and [`describe_evaluation`].
-        allow_changes: go on with what differs, which is logged as a warning.
-        fixed: names that must not differ even so, see [`fixed_settings`].
+        checkpoint: the folder of the checkpoint.
+        run: the description of the run without its data, or the results of [`describe_data`] and
+            [`describe_evaluation`].
+        allow_changes: warn of differences instead of raising.
+        fixed: names that must not differ even then, see [`fixed_settings`].
         free: names that may differ, see [`free_settings`].
 
     Raises:
-        `ValueError`: naming what differs.
+        `ValueError`: names what differs.
     """
     saved = _with_defaults(saved_description(checkpoint))
-    run = _with_defaults(json.loads(json.dumps(dict(run), default=str)))  # as it is read back
+    run = _with_defaults(json.loads(json.dumps(dict(run), default=str)))  # as it is read from a checkpoint
     same = {name for name in saved if name not in run or saved[name] == run[name]} | _alike(saved, run)
     names = [name for name in saved if name not in same and name not in free]
     changed = {name: f"{name} {saved[name]} (now {run[name]})" for name in names}
     lengths = [changed.pop(name) for name in LENGTH_SETTINGS if name in changed]
     if lengths and not str(run["lr_scheduler_type"]).startswith("constant"):
         logger.warning(
-            f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate is that of the "
+            f"The run of {checkpoint} had {', '.join(lengths)}. From here on the learning rate follows the "
             f"schedule `{run['lr_scheduler_type']}` over the new length."
         )
     if not changed:
@@ -288,19 +287,19 @@ def check_same_run(
     differences = ", ".join(changed.values())
     refused = ", ".join(f"`{name}`" for name in changed if name in fixed)
     if allow_changes and not refused:
-        logger.warning(f"Going on with other arguments than those of {checkpoint}, which has {differences}.")
+        logger.warning(f"Continuing with other arguments than {checkpoint}, which has {differences}.")
         return
     advice = ", or go on with these by `--allow_changed_arguments true`."
     if refused:
         advice = f". No flag allows another {refused} when a run is continued."
     raise ValueError(
-        f"The arguments describe another run than that of {checkpoint}, which has {differences}. Choose another "
+        f"The arguments describe another run than {checkpoint}, which has {differences}. Choose another "
         f"`--output_dir`, or go back to the arguments of that run{advice}"
     )
 
 
 def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The same description with the defaults of the objective, where it has none: to write one out changes nothing."""
+    """Return a description with the defaults of its objective filled in, so that stating a default changes nothing."""
     objective = OBJECTIVES.get((run.get("model_type"), run.get("objective")))
     missing = [name for name in OBJECTIVE_DEFAULTS if name in run and run[name] is None]
     defaults = {name: getattr(objective, name, None) for name in missing}
@@ -308,10 +307,10 @@ def _with_defaults(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _alike(saved: Mapping[str, Any], run: Mapping[str, Any]) -> set[str]:
-    """The contents that one of two runs does not know; the names of what has the same content, or is the same path."""
+    """Return the entries that count as equal: contents that one side does not know, names of equal content or path."""
     alike = set()
     for name in saved:
-        setting, of, source = name.partition(" of ")  # of a mixture
+        setting, of, source = name.partition(" of ")  # names in a mixture end in " of {source}"
         if setting in PARTLY_KNOWN and None in (saved[name], run.get(name)):
             alike.add(name)
         elif setting in CONTENTS:

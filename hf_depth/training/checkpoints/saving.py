@@ -1,4 +1,4 @@
-"""What a trainer saves: checkpoints of finite losses and weights, with all that a resumed run needs."""
+"""Saving checkpoints, and the checks that loss and weights are finite."""
 
 import json
 import math
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], None]) -> None:
     """
-    Save a checkpoint that is complete or invisible; all processes call this at the same time.
+    Save a checkpoint. It appears only when it is complete. All processes call this at the same time.
 
     Args:
-        trainer (`DepthTrainer`): whose state it is.
-        folder (`Path`): of the checkpoint.
-        write (`Callable`): what `Trainer` does to save a checkpoint in its `output_dir`.
+        trainer (`DepthTrainer`): the trainer.
+        folder (`Path`): the folder of the checkpoint.
+        write (`Callable`): writes the checkpoint of `Trainer` to its `output_dir`.
 
     Raises:
-        `FloatingPointError`: if the loss or a weight is not finite; then nothing is saved.
+        `FloatingPointError`: if the loss or a weight is not finite. Nothing is saved then.
         `OSError`: in one line, if the disk is full. Earlier checkpoints stay.
     """
     trainer.totals.loss = trainer._total_loss_scalar + check_losses(trainer)
@@ -40,8 +40,8 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
     args, state = trainer.args, trainer.state
     before, best_step = (args.output_dir, args.push_to_hub), state.best_global_step
     with written_aside(trainer, folder) as aside:
-        # Without a best step, `Trainer` neither waits for the other processes, which would hang if one of them fails,
-        # nor records the temporary folder as that of the best model.
+        # Without a best step, `Trainer` does not wait for other processes, which may have failed, and does not record
+        # the temporary folder as the best model.
         state.best_global_step = None
         args.output_dir, args.push_to_hub = str(aside.parent), False
         try:
@@ -57,18 +57,18 @@ def save_checkpoint(trainer: "DepthTrainer", folder: Path, write: Callable[[], N
         trainer.reading.save(aside)
     trainer.last_checkpoint = str(folder)
     if args.push_to_hub:
-        wait_until_on_disk(trainer)  # no file of it changes while it is uploaded
+        wait_until_on_disk(trainer)  # no file may change during the upload
     if args.push_to_hub and trainer.is_world_process_zero():  # `Trainer` copies only files that it knows
         for path in (*folder.glob("*.py"), *folder.glob("task_config.json")):
             shutil.copy(path, args.output_dir)
-        # `Trainer` writes a pickle of all settings there, and the Hub heeds what this list leaves out.
+        # `Trainer` writes a pickle of all settings there. `.gitignore` keeps it from the upload.
         not_uploaded = Path(args.output_dir, ".gitignore")
         if not not_uploaded.exists():
             not_uploaded.write_text(f"{TRAINING_ARGS_NAME}\n", encoding="utf-8")
 
 
 def record_best_checkpoint(state: TrainerState, folder: Path) -> None:
-    """Note where the checkpoint of the best step is: beside `folder`, wherever the run was moved to."""
+    """Record that the best checkpoint is beside `folder`, as the run may have been moved."""
     best = folder.with_name(f"checkpoint-{state.best_global_step}")
     if state.best_global_step and (best == folder or best.is_dir()):
         state.best_model_checkpoint = str(best)
@@ -78,19 +78,14 @@ def record_best_checkpoint(state: TrainerState, folder: Path) -> None:
 
 
 def check_loss(trainer: "DepthTrainer", loss: float) -> None:
-    """
-    Stop on a loss that is not finite.
-
-    Raises:
-        `FloatingPointError`: saying what to do.
-    """
+    """Raise `FloatingPointError`, which says what to do, if the loss is not finite."""
     if not math.isfinite(loss):
         raise FloatingPointError(not_finite(trainer, f"The training loss is {loss}"))
     trainer.last_good_step = trainer.state.global_step
 
 
 def check_losses(trainer: "DepthTrainer") -> float:
-    """The loss since the last log, a mean over the processes; all stop if it is not finite on one of them."""
+    """Return the mean loss since the last log over all processes. All raise if it is not finite on one of them."""
     losses = gather_object([trainer._tr_loss.item()])
     mean = sum(losses) / len(losses)
     check_loss(trainer, next((loss for loss in losses if not math.isfinite(loss)), mean))
@@ -98,12 +93,7 @@ def check_losses(trainer: "DepthTrainer") -> float:
 
 
 def check_parameters(trainer: "DepthTrainer") -> None:
-    """
-    Stop if weights are not finite: on all processes, also where each has a part of them.
-
-    Raises:
-        `FloatingPointError`: naming the first of them.
-    """
+    """Raise `FloatingPointError` on all processes if a weight is not finite. Names the first such weight."""
     parts = {name: _local_part(parameter) for name, parameter in trainer.model.named_parameters()}
     finite = torch.stack([part.isfinite().all() for part in parts.values()]).tolist()
     bad = [name for name, is_finite in zip(parts, finite, strict=True) if not is_finite]
@@ -114,7 +104,7 @@ def check_parameters(trainer: "DepthTrainer") -> None:
 
 
 def not_finite(trainer: "DepthTrainer", what: str) -> str:
-    """What to say of a number that is not finite at the present step."""
+    """Return the error message for a number that is not finite at the current step."""
     return (
         f"{what} at step {trainer.state.global_step}. T5 overflows in float16: use `--bf16` or float32; otherwise "
         "lower `--learning_rate`, lengthen `--warmup_steps` or clip by `--max_grad_norm`. The loss was finite until "
@@ -123,6 +113,6 @@ def not_finite(trainer: "DepthTrainer", what: str) -> str:
 
 
 def _local_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """The parameter, or what this process has of it under DeepSpeed ZeRO-3 or FSDP2."""
+    """Return the parameter, or this process's part of it under DeepSpeed ZeRO-3 or FSDP2."""
     part = getattr(parameter, "ds_tensor", parameter).detach()
     return part.to_local() if hasattr(part, "to_local") else part

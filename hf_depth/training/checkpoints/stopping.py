@@ -1,5 +1,5 @@
 """
-Signals: SIGTERM and SIGUSR1 end a run so that the same command continues it; Ctrl-C and errors end all its processes.
+Signals. After SIGTERM or SIGUSR1, the same command continues the run. Ctrl-C and errors end all processes of the run.
 """
 
 import atexit
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REQUEUE_STATUS = 85  # exit status of a run to be started again; neither of sysexits.h (64-78) nor of a shell (126-165)
-SIGINT_STATUS = 128 + signal.SIGINT  # as shells count
+REQUEUE_STATUS = 85  # exit status of a run to start again; sysexits.h (64-78) and shells (126-165) do not use it
+SIGINT_STATUS = 128 + signal.SIGINT  # as in shells
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))
-LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.", "deepspeed")  # how names of scripts and modules begin
-PR_SET_PDEATHSIG = 1  # of Linux' prctl(2)
+LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.", "deepspeed")  # prefixes of scripts and modules
+PR_SET_PDEATHSIG = 1  # for Linux' prctl(2)
 
 
 class Interrupted(SystemExit):
     """
-    A signal ended the run, which continues when it is started again; the exit status is `REQUEUE_STATUS`.
+    Raised if a signal ended the run. The exit status is `REQUEUE_STATUS`. Started again, the run continues.
 
     Args:
         message (`str`): what happened, and how to go on.
@@ -55,13 +55,13 @@ class Interrupted(SystemExit):
 @contextlib.contextmanager
 def end_on_signals() -> Iterator[None]:
     """
-    For the whole of a script: however it ends, it says why once, and no process of it stays behind.
+    Run a script so that it ends with one message and leaves no process behind.
 
-    - SIGTERM and SIGUSR1 end it with the status `REQUEUE_STATUS`; while it trains, see [`stop_on_signals`].
-    - Ctrl-C ends it with the status 130 and a message that says how to go on.
-    - If its launcher (`accelerate launch`, `torchrun`) is killed, it gets a SIGTERM (Linux), or ends at its beginning.
-    - One of several processes that fails ends at once. Otherwise the interpreter would free the process group while
-      others wait for it, which can hang (see [`DepthTrainer.end`]), and the launcher would not end the others.
+    - SIGTERM and SIGUSR1 end it with the status `REQUEUE_STATUS`. During training, see [`stop_on_signals`].
+    - Ctrl-C ends it with the status 130 and a message that says how to continue.
+    - If its launcher (`accelerate launch`, `torchrun`) is killed, it ends, too (on Linux).
+    - If one of several processes fails, it ends at once, so that the launcher ends the others. Freeing its process
+      group while others wait for it could hang, see [`DepthTrainer.end`].
     """
     _end_with_launcher()
     with lasting_output(), _handlers(_interrupt_now):
@@ -81,22 +81,22 @@ def end_on_signals() -> Iterator[None]:
 
 
 def _interrupt_now(signum: int, frame: FrameType | None) -> None:
-    """End a script that does not train: there is nothing to save."""
+    """End a script outside of training, when there is nothing to save."""
     name = signal.Signals(signum).name
-    raise Interrupted(f"Ended by {name} outside of training. Run the same command again, and it goes on.")
+    raise Interrupted(f"Ended by {name} outside of training. Run the same command again to continue.")
 
 
 def _end_process(status: int, message: str) -> None:
-    """End this process after its message, which only the first of several processes prints."""
+    """Print a message on the first process and end this process."""
     for signum in (signal.SIGINT, *STOP_SIGNALS):
-        signal.signal(signum, signal.SIG_IGN)  # a launcher ends the others when the first of them has ended
+        signal.signal(signum, signal.SIG_IGN)  # a launcher signals the others when the first process has ended
     if os.environ.get("RANK", "0") == "0":
         print(f"\n{message} (Exit status {status}.)", file=sys.stderr, flush=True)
     _exit(status)
 
 
 def _end_failed_process(error: BaseException) -> None:
-    """End one of several processes after an error, which is printed as Python would."""
+    """Print an error as Python would and end this process, one of several."""
     if not isinstance(error, SystemExit):
         traceback.print_exception(error)
         _exit(1)
@@ -108,8 +108,8 @@ def _end_failed_process(error: BaseException) -> None:
 def _exit(status: int) -> None:
     if not dist.is_initialized():
         sys.exit(status)
-    # Without `destroy_process_group`, which waits for processes that may be stuck, and without freeing the group,
-    # which can hang. What is registered to run at exit (W&B, the end of workers) does run, as in `multiprocessing`.
+    # `destroy_process_group` would wait for stuck processes, and freeing the group can hang. So run the exit functions
+    # (W&B, the end of workers) and skip the rest, as `multiprocessing` does.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -118,15 +118,14 @@ def _exit(status: int) -> None:
 
 def _end_with_launcher() -> None:
     """
-    End this process with its launcher, also if that was killed while this process was importing.
+    Let this process end when its launcher ends, even if that was killed during the imports.
 
-    Linux sends a SIGTERM when the launcher ends. Only then: a script that a shell started goes on when the shell ends,
-    for `nohup`.
+    On Linux, the kernel sends a SIGTERM. A script that a shell started is not affected, so `nohup` works.
     """
     parent = os.getppid()
     if sys.platform == "linux" and _is_launcher(parent):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        is_lost = os.getppid() != parent  # it ended in between
+        is_lost = os.getppid() != parent  # the parent ended in between
     else:
         is_lost = _has_lost_its_launcher()
     if is_lost:
@@ -134,19 +133,20 @@ def _end_with_launcher() -> None:
 
 
 def _is_launcher(pid: int) -> bool:
-    """Whether a process is `accelerate launch` or its like: Python with the name of a launcher as script or module."""
+    """Return whether a process is a launcher: Python that runs a script or module such as `accelerate`."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except (OSError, UnicodeDecodeError):
         return False
-    python, *names = [Path(argument).name for argument in arguments[:4]]  # options such as `-m` and `-u`, the script
+    python, *names = [Path(argument).name for argument in arguments[:4]]  # includes options such as `-m` and `-u`
     return python.startswith("python") and any(name.startswith(LAUNCHERS) for name in names if name[-3:] != ".py")
 
 
 def _has_lost_its_launcher() -> bool:
     """
-    Whether `torchrun` or `accelerate launch` has started this process and ended: nobody answers at the address where
-    the processes find each other, and they would ask there for half an hour.
+    Return whether a launcher started this process and has ended.
+
+    Nobody then answers at the address where the processes meet, and they would wait there for half an hour.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False
@@ -154,14 +154,14 @@ def _has_lost_its_launcher() -> bool:
         socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=10).close()
     except ConnectionRefusedError:
         return True
-    except (OSError, LookupError, ValueError):  # not known: whoever needs the address will tell
+    except (OSError, LookupError, ValueError):  # a wrong address is reported where it is used
         return False
     return False
 
 
 @contextlib.contextmanager
 def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let `handler` take SIGTERM and SIGUSR1 of this process, not of its children; without effect in other threads."""
+    """Handle SIGTERM and SIGUSR1 of this process, not of its children. No effect outside of the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -170,7 +170,7 @@ def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
     def handle(signum: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
             handler(signum, frame)
-        else:  # a child inherits the handler, but not what it does
+        else:  # a child process inherited the handler
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
 
@@ -188,14 +188,14 @@ def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 @contextlib.contextmanager
 def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
     """
-    While the trainer trains: SIGTERM and SIGUSR1 save a checkpoint at the end of the step and end the run.
+    Save a checkpoint at the end of the step and end the run, if SIGTERM or SIGUSR1 arrives during training.
 
-    The run that continues from that checkpoint equals one that was not interrupted. To that end an evaluation that is
-    due at this very step is made before. A signal during an evaluation takes effect at the next step, one after the
-    last step when the trained model is saved. Of several processes it is enough that one gets the signal.
+    A run that continues from that checkpoint gives the same result as one without an interruption. An evaluation that
+    is due at this step is made first. A signal during an evaluation takes effect at the next step. A signal after the
+    last step takes effect when the model is saved. It is enough that one of several processes gets the signal.
 
     Args:
-        trainer (`DepthTrainer`): its process group and trackers are ended as well.
+        trainer (`DepthTrainer`): the trainer. Its process group and trackers are ended, too.
 
     Raises:
         [`Interrupted`]: after a signal.
@@ -209,7 +209,7 @@ def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
                 name = callback.requested()
                 if name is not None:
                     message = f"{name} after the last step: the trained model is saved. Run the same command again "
-                    raise Interrupted(message + "for what else it does.")
+                    raise Interrupted(message + "for the remaining steps, such as evaluation.")
             except Interrupted:
                 trainer.end()
                 raise
@@ -221,23 +221,23 @@ def stop_on_signals(trainer: "Trainer") -> Iterator[None]:
 
 
 class StopOnSignal(TrainerCallback):
-    """Saves a checkpoint and stops at the end of the step in which one of the processes got a signal."""
+    """Saves a checkpoint and stops at the end of the step in which a process got a signal."""
 
     def __init__(self):
-        self.signum = 0  # that this process has got
-        self.name: str | None = None  # of the signal for which the run stops, from the step on at which it is saved
+        self.signum = 0  # the signal that this process has got
+        self.name: str | None = None  # the signal for which the run stops, set at the step at which it is saved
         self.is_saved = False
         self.group = None
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
-        """The handler of the signals. A cluster and a launcher both send one: what follows is the same request."""
+        """Handle a signal. Later signals are ignored, as cluster and launcher may both send one."""
         self.signum = self.signum or int(signum)
 
     def requested(self) -> str | None:
-        """The name of the signal that any process has got; all processes call this at the same time."""
+        """Return the name of the signal that any process has got. All processes call this at the same time."""
         signum = self.signum
         if dist.is_initialized() and dist.get_world_size() > 1:
-            # On the CPU, so that no process waits for its device.
+            # A tensor on the CPU, so that no process waits for its device.
             flag = torch.tensor([signum], dtype=torch.int32)
             dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group)
             signum = int(flag)
@@ -253,7 +253,7 @@ class StopOnSignal(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         name = self.requested()
-        if name is None or state.global_step >= state.max_steps:  # then there is only the trained model to save
+        if name is None or state.global_step >= state.max_steps:  # after the last step, the model is saved anyway
             return
         self.name = name
         logger.warning(f"{name}: saving a checkpoint at step {state.global_step} and ending.")
@@ -265,9 +265,9 @@ class StopOnSignal(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.name is not None:  # what was due at this step is done, what is due at the end of the epoch is not yet
+        if self.name is not None:  # the step is finished, the end of the epoch belongs to the next run
             control.should_log = control.should_evaluate = False
-            # After an evaluation, `save_strategy` best has saved a new best score only.
+            # With `save_strategy` best, an evaluation saves a checkpoint only if the score is the best.
             control.should_save = not self.is_saved
 
     def on_train_end(
@@ -279,9 +279,9 @@ class StopOnSignal(TrainerCallback):
 
 
 def _how_to_continue(args: TrainingArguments, last: str | None) -> str:
-    """Advice for who interrupted a run: which command continues it, and from which checkpoint."""
+    """Return advice on how to continue an interrupted run, and from which checkpoint."""
     if last is None:
-        return "There is no checkpoint yet: the same command starts anew."
+        return "There is no checkpoint yet: the same command starts from the beginning."
     if str(args.resume_from_checkpoint).lower() in ("none", "true", "last", "auto"):
         return f"Run the same command again: it continues from {last}."
     return f"Run it again with `--resume_from_checkpoint {last}`: it continues from there."
@@ -289,22 +289,21 @@ def _how_to_continue(args: TrainingArguments, last: str | None) -> str:
 
 def end_processes(trainer: "Trainer") -> None:
     """
-    End what would keep the processes of a trainer from ending; none of them can go on with it.
+    End the data loaders and the process group of a trainer, so that its processes can end. It cannot be used again.
 
     Args:
-        trainer (`DepthTrainer`): whose data loaders and process group end.
+        trainer (`DepthTrainer`): the trainer.
     """
     trainer.accelerator.wait_for_everyone()
-    # Persistent workers that are freed with the trainer, which holds them in a cycle of references, are waited for for
-    # five seconds each (torch 2.13).
+    # Freed with the trainer, each persistent worker would be waited for for five seconds (torch 2.13).
     for loader in trainer.accelerator._dataloaders:
         iterator = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
         if hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
     if trainer.args.world_size > 1:
-        # `DistributedDataParallel` must be gone before its process group (torch 2.13): if the interpreter frees it at
-        # exit, the destructor of gloo waits for a thread that waits for the GIL, and the process hangs. See
-        # https://github.com/pytorch/pytorch/issues/56297 (destructors that wait) and .../issues/190489 (at exit).
+        # Free `DistributedDataParallel` before its process group (torch 2.13). At exit, the destructor of gloo would
+        # wait for a thread that waits for the GIL, and the process would hang. See
+        # https://github.com/pytorch/pytorch/issues/56297 and https://github.com/pytorch/pytorch/issues/190489.
         trainer.model_wrapped = trainer.model
         trainer.accelerator.free_memory()
         gc.collect()

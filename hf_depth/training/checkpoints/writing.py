@@ -1,9 +1,9 @@
 """
-Checkpoints and models that are whole or invisible: written aside by all processes, then renamed.
+Writing checkpoints and models: all processes write to a temporary folder, which is renamed when it is complete.
 
-Training waits until the files are written, and no longer: a thread has them written to the disk (`fsync`), adds their
-hashes to the manifest, and deletes surplus checkpoints. A run that is killed before has a whole checkpoint all the
-same, whose manifest has sizes only.
+Training waits only until the files are written. A thread then flushes them to the disk (`fsync`), adds their hashes to
+the manifest, and deletes surplus checkpoints. If the run is killed before that, the checkpoint is complete, but its
+manifest has only sizes.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from .manifest import add_hashes, write_sizes
 
 logger = logging.getLogger(__name__)
 
-_completions: list[tuple[Path, Future]] = []  # of the last checkpoint of this process, if nobody has waited for it
+_completions: list[tuple[Path, Future]] = []  # the last checkpoint of this process, until somebody waits for it
 
 
 # ---- Checkpoints ----------------------------------------------------------------------------------------------------
@@ -40,17 +40,17 @@ _completions: list[tuple[Path, Future]] = []  # of the last checkpoint of this p
 @contextlib.contextmanager
 def written_aside(trainer: Trainer, folder: Path) -> Iterator[Path]:
     """
-    A temporary folder to write to, which takes the place of `folder` when all processes have written theirs.
+    Yield a temporary folder to write to. It becomes `folder` when all processes have left the block.
 
-    Surplus checkpoints beside it are deleted later, see [`rotate`] and [`wait_until_on_disk`]. All processes enter
-    this block. If one fails, all do, and none is left waiting for another.
+    Surplus checkpoints are deleted later, see [`rotate`] and [`wait_until_on_disk`]. All processes enter this block.
+    If one fails, all fail.
 
     Args:
-        trainer: that writes a checkpoint; its `args`, `state` and kind of parallelism count.
-        folder: of the checkpoint.
+        trainer: the trainer that writes a checkpoint.
+        folder: the folder of the checkpoint.
 
     Raises:
-        `OSError`: in one line, if the disk is full. What is unfinished is removed.
+        `OSError`: in one line, if the disk is full. Unfinished files are removed.
     """
     aside, saves = folder.parent / UNFINISHED_FOLDER / folder.name, trainer.args.should_save
     with _failing_together(trainer):
@@ -58,26 +58,26 @@ def written_aside(trainer: Trainer, folder: Path) -> Iterator[Path]:
         if saves:
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(parents=True)
-    # With parts of a model, the others may wait for this process to gather weights with them: if it fails, it ends,
-    # and the launcher ends them. What they write is removed at the next start.
+    # If the model is sharded, the others may wait for this process to gather weights. So a process that fails ends
+    # alone, and the launcher ends the others. Their files are removed at the next start.
     with _failing_together(trainer, alone=trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
         yield aside
     with _failing_together(trainer):
         if saves:
             write_sizes(aside, trainer.state.global_step)
             publish_folder(aside, folder)
-            thread = ThreadPoolExecutor(1, f"completing {folder.name}")  # the interpreter does not end before it
+            thread = ThreadPoolExecutor(1, f"completing {folder.name}")  # the interpreter waits for it before it ends
             surplus = (trainer.save_total_limit, trainer.state.best_model_checkpoint)
             _completions.append((folder, thread.submit(_complete, folder, *surplus)))
             thread.shutdown(wait=False)
 
 
 def _complete(folder: Path, save_total_limit: int | None, best: str | None) -> None:
-    """What is done with a new checkpoint while training goes on."""
+    """Flush a new checkpoint to the disk, add its hashes and delete surplus checkpoints, while training goes on."""
     try:
         add_hashes(folder)
     except OSError:
-        if folder.is_dir():  # otherwise somebody has deleted it meanwhile
+        if folder.is_dir():  # it may have been deleted meanwhile
             shutil.rmtree(folder, ignore_errors=True)
             raise
     else:
@@ -89,8 +89,8 @@ def wait_until_on_disk(trainer: Trainer) -> None:
     Wait until the last checkpoint is on the disk and surplus ones are deleted. All processes call this.
 
     Raises:
-        `OSError`: on all processes, if it could not be written to the disk, as with some network file systems that are
-            full. It is removed, those before it are there.
+        `OSError`: on all processes, if the checkpoint could not be written to the disk. It is removed; earlier ones
+            stay.
     """
     with _failing_together(trainer):
         _join(raises=True)
@@ -98,7 +98,7 @@ def wait_until_on_disk(trainer: Trainer) -> None:
 
 @contextlib.contextmanager
 def completed_checkpoints(trainer: Trainer) -> Iterator[None]:
-    """Around training: its last checkpoint is on the disk at the end, however that comes."""
+    """Wait, at the end of the block, until the last checkpoint is on the disk, also after an error."""
     try:
         yield
     except BaseException:
@@ -107,7 +107,7 @@ def completed_checkpoints(trainer: Trainer) -> Iterator[None]:
     wait_until_on_disk(trainer)
 
 
-@atexit.register  # for a process that ends by `os._exit`, see `stopping`
+@atexit.register  # also for a process that ends by `os._exit`, see `stopping`
 def _join(raises: bool = False) -> None:
     while _completions:
         folder, completion = _completions[0]
@@ -121,15 +121,14 @@ def _join(raises: bool = False) -> None:
 
 def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None:
     """
-    Delete surplus checkpoints: the ones of the smallest steps first, whatever their times; never `folder` nor `best`.
+    Delete surplus checkpoints, the earliest steps first, but never `folder` and `best`.
 
-    Those of larger steps than the newest one are of a run that was there before, and go first of all.
+    Checkpoints with later steps than `folder` belong to an earlier run and are deleted before all others.
 
     Args:
         folder: the newest checkpoint, which has just been written.
-        save_total_limit: how many to keep; all, if it is `None` or not positive. (One more, if it is 1 and the best
-            checkpoint is another one than the newest.)
-        best: the checkpoint with the best score, if there is one.
+        save_total_limit: how many to keep; all if it is `None` or not positive.
+        best: the checkpoint with the best score, if there is one. With a limit of 1, it is kept beside the newest.
     """
     if save_total_limit is None or save_total_limit <= 0:
         return
@@ -147,16 +146,16 @@ def rotate(folder: Path, save_total_limit: int | None, best: str | None) -> None
 
 def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
     """
-    Replace the model in `output_dir`, file by file, when all files of the new one are on the disk.
+    Replace the model in `output_dir` when all files of the new one are on the disk.
 
     Sets `trainer.model_files`, for [`write_model_manifest`].
 
     Args:
-        trainer: whose model it is.
-        write: writes it to the folder that it is given; all processes call it.
+        trainer: the trainer of the model.
+        write: writes the model to a given folder. All processes call it.
 
     Raises:
-        `OSError`: in one line, if the disk is full. The model that was there stays.
+        `OSError`: in one line, if the disk is full. The earlier model stays.
     """
     output_dir = Path(trainer.args.output_dir)
     aside = output_dir / UNFINISHED_FOLDER / "model"
@@ -165,7 +164,7 @@ def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
     try:
         write(str(aside))
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            trainer.accelerator.wait_for_everyone()  # all may write a part
+            trainer.accelerator.wait_for_everyone()  # each process may write a part
         if trainer.args.should_save:
             trainer.model_files = file_entries(aside, list_files(aside), sync=True)
             publish_files(aside, output_dir)
@@ -178,7 +177,7 @@ def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
 
 
 def write_model_manifest(trainer: Trainer) -> None:
-    """Mark the folder of the run as complete, after everything else: see [`model_is_complete`]."""
+    """Write the manifest that marks the folder of the run as complete, see [`model_is_complete`]. Call this last."""
     if trainer.args.should_save:
         write_manifest(trainer.args.output_dir, getattr(trainer, "model_files", {}), step=trainer.state.global_step)
 
@@ -187,7 +186,7 @@ def write_model_manifest(trainer: Trainer) -> None:
 
 
 def publish_folder(folder: Path, target: Path) -> None:
-    """Rename a folder that is complete. What stood in its place, such as a damaged checkpoint, is removed."""
+    """Rename a complete folder to `target`. An earlier folder there, such as a damaged checkpoint, is removed."""
     replaced = folder.with_name(f"replaced-{target.name}")
     if target.exists():
         shutil.rmtree(replaced, ignore_errors=True)
@@ -197,7 +196,7 @@ def publish_folder(folder: Path, target: Path) -> None:
 
 
 def publish_files(folder: Path, target: Path) -> None:
-    """Move the files of a folder to another one, where each replaces the file of its name as a whole."""
+    """Move the files of a folder to `target`. Each one replaces the file of its name."""
     for path in list_files(folder):
         Path(target, path).parent.mkdir(parents=True, exist_ok=True)
         os.replace(folder / path, target / path)
@@ -206,14 +205,14 @@ def publish_files(folder: Path, target: Path) -> None:
 
 
 def remove_aside(folder: Path) -> None:
-    """Remove what was written aside, and the folder around it if nothing else is in there."""
+    """Remove a temporary folder, and the folder around it if that is empty."""
     shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # not empty, or gone
+    with contextlib.suppress(OSError):  # not empty, or already removed
         folder.parent.rmdir()
 
 
 def remove_unfinished(trainer: Trainer) -> None:
-    """Remove what was not written to its end, by this run or by one that was killed."""
+    """Remove unfinished files of this run or of a killed one."""
     shutil.rmtree(Path(trainer.args.output_dir, UNFINISHED_FOLDER), ignore_errors=True)
 
 
@@ -223,10 +222,10 @@ def remove_unfinished(trainer: Trainer) -> None:
 @contextlib.contextmanager
 def _failing_together(trainer: Trainer, alone: bool = False) -> Iterator[None]:
     """
-    All processes enter this block. If it fails on one, all fail at its end, unless that one is to fail `alone`.
+    Let all processes fail at the end of the block if it fails on one of them. With `alone`, only that one fails.
 
     Raises:
-        `OSError`: in one line, if the disk is full. What is unfinished is removed.
+        `OSError`: in one line, if the disk is full. Unfinished files are removed.
     """
     told, problem = None, None
     try:
@@ -239,7 +238,7 @@ def _failing_together(trainer: Trainer, alone: bool = False) -> Iterator[None]:
     problems = [one for one in gather_object([problem]) if one is not None]
     if not problems:
         return
-    if trainer.args.should_save:  # a slower process would remove what others write next
+    if trainer.args.should_save:  # only one process, as a slower one would remove what others write next
         remove_unfinished(trainer)
     message, is_full = problems[0]
     other = OSError(message) if is_full else RuntimeError(f"Another process could not save its part: {message}")
@@ -247,7 +246,7 @@ def _failing_together(trainer: Trainer, alone: bool = False) -> Iterator[None]:
 
 
 def _in_one_line(trainer: Trainer, error: Exception) -> Exception:
-    """The error that tells what to do about a full disk; any other one as it is."""
+    """Return an error that says what to do about a full disk. Any other error is returned as it is."""
     if not is_full_disk(error, trainer.args.output_dir):
         return error
     reason = str(error).splitlines()[0]

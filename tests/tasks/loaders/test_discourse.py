@@ -389,7 +389,7 @@ class ErrorTest(DiscourseTestCase):
 
     def test_coherence_needs_another_document(self):
         with self.assertRaisesRegex(
-            ValueError, "'discourse_coherence', test split: .* no sentence of another document"
+            ValueError, "'discourse_coherence', test split: .* needs a sentence of another document"
         ):
             self.load("discourse_coherence", [document(index) for index in range(5)])
 

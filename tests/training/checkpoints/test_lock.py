@@ -102,7 +102,7 @@ class LockTest(RunTestCase):
         with mock.patch.object(lock.FileLock, "acquire", side_effect=error):
             with self.assertLogs(lock.logger, "WARNING") as logs, alone_in_output_dir(self.arguments):
                 pass
-        self.assertRegex(logs.output[0], f"{self.folder} cannot be locked .*see that no other run")
+        self.assertRegex(logs.output[0], f"{self.folder} cannot be locked .*make sure that no other run")
 
     def test_nodes_that_write_to_one_disk_are_told(self):
         self.other_run()

@@ -31,7 +31,7 @@ class DamagedCheckpointTest(TrainingTestCase):
         (self.checkpoint(4) / name).write_bytes(b"")
         with self.assertLogs("hf_depth.training.checkpoints.resuming", "WARNING") as caught:
             self.assertEqual(checkpoint_to_resume(self.arguments()), str(self.checkpoint(2)))
-        self.assertRegex(caught.output[0], f"Passing over .*checkpoint-4: {name} has 0 bytes instead of")
+        self.assertRegex(caught.output[0], f"Skipping .*checkpoint-4: {name} has 0 bytes instead of")
 
     def test_one_that_is_asked_for_is_not_replaced_by_another(self):
         (self.checkpoint(4) / "config.json").unlink()

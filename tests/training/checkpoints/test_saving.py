@@ -130,7 +130,7 @@ class CheckpointTest(SavingTestCase):
             save(folder)
 
         with mock.patch.object(one_trainer, "_save_rng_state", removed):
-            with self.assertRaisesRegex(RuntimeError, "model.safetensors of checkpoint-1 is not there"):
+            with self.assertRaisesRegex(RuntimeError, "model.safetensors of checkpoint-1 is missing"):
                 one_trainer.train()
         self.assertEqual(self.names(), [])
 
