@@ -272,6 +272,7 @@ SINCE_LAST_LOG = (
     "eosen_loss",
     "shuffled_fraction",
     "padding_fraction",
+    "tokens_cut",
 )
 
 

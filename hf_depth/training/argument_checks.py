@@ -54,6 +54,7 @@ UNSUPPORTED = {
         (False,),
         "it rounds the weights for good. `bf16` evaluates in half precision, too",
     ),
+    "eval_do_concat_batches": ((True,), "predictions are kept by example, not by batch"),
     "restore_callback_states_from_checkpoint": (
         (False,),
         "it would replace the callbacks that continue the run, which restore their states themselves",
@@ -71,6 +72,7 @@ UNSUPPORTED_IN_FINE_TUNING = {
         "score_labels",
     ),
     "constrain_sentence_order": ((False,), "it is for pre-training: predictions of tasks name no sentences"),
+    "batch_eval_metrics": ((False,), "the metrics are those of the task, which read all predictions"),
 }
 
 

@@ -147,6 +147,7 @@ class TrainingFlow(TrainerCallback):
         self.trainer.begin_training()
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
+            self.trainer.running.gather()  # the counts of the run, for its last log and the card
 
     def on_step_end(self, args, state, control, **kwargs):
         if control.should_training_stop or control.should_epoch_stop or state.epoch % 1 == 0:

@@ -109,6 +109,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
     content = trainer.card = replace(content, **told | {"tags": tags})
     model, folder = trainer.accelerator.unwrap_model(trainer.model), Path(trainer.args.output_dir).resolve()
     title = " ".join((trainer.hub_model_id or model_name or folder.name).split())
+    is_branch = trainer.hub_model_id and trainer.args.hub_revision not in (None, "main")
     sections = _sections(trainer, model, content)
     facts = (_task_facts if _is_of_tasks(trainer) else _pretraining_facts)(trainer, model, sections)
     card = ModelCard.from_template(
@@ -122,6 +123,7 @@ def write_model_card(trainer: Trainer, model_name: str | None = None, **kwargs: 
         is_adapter=is_adapter(model),
         # A name without `./` would be looked up on the Hub, where it may be somebody else's.
         name=repr(trainer.hub_model_id or f"./{folder.name}"),
+        revision=f", revision={trainer.args.hub_revision!r}" if is_branch else "",
         num_steps=trainer.weights_step,
         base=told_name(_base_model(trainer, model)),
         data=sections["Data"],

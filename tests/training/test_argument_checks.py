@@ -43,6 +43,7 @@ class ArgumentsTest(parameterized.TestCase):
         ({"adam_epsilon": 0.0}, "`adam_epsilon` must be above 0, got 0.0"),
         ({"fp16": True}, "`fp16` has no effect on a CPU"),
         ({"bf16_full_eval": True}, "`bf16_full_eval` True is not supported: it rounds the weights.*`bf16`"),
+        ({"eval_do_concat_batches": False}, "`eval_do_concat_batches` False is not supported"),
         ({"output_dir": ""}, "`output_dir` must name a folder, got ''"),
         ({"save_strategy": "steps", "save_steps": 0}, "`save_steps` must be above 0, or `save_strategy` be no"),
         ({"save_strategy": "best"}, "`save_strategy` best compares evaluations.*`eval_strategy`"),
@@ -70,9 +71,13 @@ class ArgumentsTest(parameterized.TestCase):
         self.assertIsNotNone(DepthTrainingArguments("unused", metric_for_best_model="loss", **arguments))
         self.assertIsNotNone(TaskTrainingArguments("unused", **arguments))  # has the score
 
-    def test_fine_tuning_generates_its_predictions(self):
-        with self.assertRaisesRegex(ValueError, "`predict_with_generate` False is not supported.*score_labels"):
-            TaskTrainingArguments("unused", use_cpu=True, predict_with_generate=False)
+    @parameterized.parameters(
+        ({"predict_with_generate": False}, "`predict_with_generate` False is not supported.*score_labels"),
+        ({"batch_eval_metrics": True}, "`batch_eval_metrics` True is not supported.*all predictions"),
+    )
+    def test_fine_tuning_predicts_all_examples_by_generation(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            TaskTrainingArguments("unused", use_cpu=True, **arguments)
 
     @parameterized.parameters(
         {},

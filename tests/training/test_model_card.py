@@ -401,11 +401,15 @@ class PretrainingCardTest(TrainingTestCase):
         self.assertNotIn("extra_id", python_blocks(self.folder)[1])
         self.assertIn("goes on with the text" if kind == "depth" else "the target is its rest", card_text(self.folder))
 
-    def test_the_code_names_the_model_on_the_hub(self):
-        made = pretrainer(self.folder, "t5")
+    @parameterized.parameters(("dev", ", revision='dev'"), ("main", "(name)"), (None, "(name)"))
+    def test_the_code_names_the_model_and_its_branch_on_the_hub(self, revision, expected):
+        made = pretrainer(self.folder, "t5", hub_revision=revision)
         made.hub_model_id = "me/t5"
         self.card(made)
-        for block in python_blocks(self.folder):
+        with_package, without = python_blocks(self.folder)
+        self.assertEqual(without.count(expected), 2)
+        self.assertEqual("name, tokenizer, revision='dev')" in with_package, revision == "dev")
+        for block in (with_package, without):
             self.assertIn("name = 'me/t5'\n", block)
 
     def test_the_parameters_of_all_processes_are_counted(self):

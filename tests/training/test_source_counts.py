@@ -116,6 +116,16 @@ class SourceCountsTest(TrainingTestCase):
         # The part that ended earlier has a log of its end.
         self.assertEqual([log for log in found if log in expected], expected)
 
+    @parameterized.parameters(False, True)
+    def test_a_run_that_was_killed_after_its_last_checkpoint_has_its_counts(self, streaming):
+        arguments = {"streaming": streaming, "save_strategy": "steps", "save_steps": 4}
+        whole = self.run_of(4, **arguments)
+        whole.train()
+        resumed = self.run_of(4, **arguments)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertEqual(source_logs(resumed.state.log_history)[-1], source_logs(whole.state.log_history)[-1])
+        self.assertEqual(resumed.running.sources.table(), whole.running.sources.table())
+
     def test_two_processes_that_are_interrupted_count_what_both_have_drawn(self):
         arguments = ARGUMENTS | {"max_steps": 6, "streaming": True, "mixed": True}
         run_in_two_processes(tiny_training.main, "depth", self.folder, json.dumps(arguments | {"interrupted_at": 3}))

@@ -321,5 +321,6 @@ def _alike(saved: Mapping[str, Any], run: Mapping[str, Any]) -> set[str]:
     return alike
 
 
-def _real_path(name: str | None) -> str | None:
-    return os.path.realpath(name) if name and os.path.exists(name) else name
+def _real_path(name: Any) -> Any:
+    """Where a path leads; anything else, such as a name of the Hub or the list of a caller, as it is."""
+    return os.path.realpath(name) if isinstance(name, str) and os.path.exists(name) else name

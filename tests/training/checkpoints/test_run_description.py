@@ -125,6 +125,15 @@ class ContinuedRunTest(TrainingTestCase):
         self.assertRegex("".join(logs.output), message)
         self.assertEqual(continued.state.global_step, 3)
 
+    def test_a_description_of_ones_own_may_list_names(self):
+        args, names = self.find().args, ["novels", "news"]
+        path = max(Path(self.folder).glob("checkpoint-*")) / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"dataset_name": names}))
+        with mock.patch("hf_depth.training.runs.checkpoint_to_resume", return_value=str(path.parent)):
+            self.assertEqual(Run.find(args, {"noise": 0.3, "dataset_name": names}).checkpoint, str(path.parent))
+            with self.assertRaisesRegex(ValueError, r"dataset_name \['novels', 'news'\] \(now \['novels'\]\)"):
+                Run.find(args, {"noise": 0.3, "dataset_name": ["novels"]})
+
     def test_a_run_that_is_described_by_its_checkpoint_states_on_what_is_not_known_now(self):
         path = max(Path(self.folder).glob("checkpoint-*")) / "run.json"
         args = self.find().args
