@@ -5,7 +5,6 @@ Whether a kernel is interpreted is decided when Triton is imported, by a variabl
 the tests has perhaps imported it before. The functions here run in the other process.
 """
 
-import contextlib
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -162,28 +161,6 @@ def operators() -> float:
     return max(relative_errors([tensor.double() for tensor in eagerly], tensors).values())
 
 
-def bias_gradients() -> dict[str, list[str]]:
-    """Which kernels ran in the backward pass of a bias with a gradient, of one without, and of none."""
-    names = {}
-    for name, has_bias, needs_gradient in (("trained", True, True), ("frozen", True, False), ("none", False, True)):
-        query, key, value, bias, gradient = inputs(5, 5, 16, torch.float32, has_bias, batch_size=1)
-        query.requires_grad_()
-        output = triton_kernels.depth_triton(query, key, value, bias.requires_grad_(needs_gradient), None, False)
-        launch = triton_kernels._launch
-        with mock.patch.object(triton_kernels, "_launch", side_effect=launch) as launched:
-            output.backward(gradient)
-        kernels = [call.args[0] for call in launched.call_args_list]
-        names[name] = [key for kernel in kernels for key, value in vars(triton_kernels).items() if value is kernel]
-    return names
-
-
-def parts_of_the_batch(programs: int) -> torch.Tensor:
-    """The gradient of the bias, of a batch of 3, with as many programs as that wants."""
-    arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
-    with mock.patch.object(triton_kernels, "BIAS_GRADIENT_PROGRAMS", programs):
-        return results(triton_kernels.depth_triton, *arguments, None, False)[-1].tolist()
-
-
 def heads_at_a_time(kind: str, most_scores: int) -> tuple[list[list[float]], list[int]]:
     """The gradient of the bias if so many scores may be in memory; the number of heads of each of its kernels."""
     arguments = inputs(9, 9, 16, torch.float32, True, batch_size=3)
@@ -209,67 +186,6 @@ def self_check(head_dim: int, dtype: torch.dtype, broken: str | None = None) -> 
 
     with mock.patch.object(triton_kernels, "depth_triton", wrong):
         return triton_kernels.check_triton_attention(torch.device("cpu"), head_dim, dtype)
-
-
-def check_of_configurations(broken: int | None) -> tuple[str | None, dict[str, list[int]]]:
-    """
-    What `check_triton_attention` says of kernels with several configurations, of which one may give a wrong output;
-    the keys to a tile of each call with a mask, by kernel.
-    """
-    triton_kernels.check_triton_attention.cache_clear()
-    configs = [triton_kernels.triton.Config({"BLOCK_Q": 16, "BLOCK_K": keys}) for keys in (64, 32, 16)]
-    calls = {}
-    with contextlib.ExitStack() as patches:
-        for kernel in [
-            kernel
-            for kernel in vars(triton_kernels).values()
-            if isinstance(kernel, triton_kernels.triton.runtime.Autotuner)
-        ]:
-            name = kernel.base_fn.__name__
-
-            def run(*arguments, name=name, original=kernel.fn.run, **options):
-                original(*arguments, **options)
-                if options["HAS_MASK"]:
-                    calls.setdefault(name, []).append(options["BLOCK_K"])
-                if (
-                    name == "_forward_kernel"
-                    and broken is not None
-                    and options["BLOCK_K"] == configs[broken].kwargs["BLOCK_K"]
-                ):
-                    out = arguments[5]
-                    out *= 1.1
-
-            patches.enter_context(mock.patch.object(kernel, "configs", configs))
-            patches.enter_context(mock.patch.object(kernel.fn, "run", run))
-        return triton_kernels.check_triton_attention(torch.device("cpu"), 16, torch.float32), calls
-
-
-def errors_of_tuned_kernels() -> tuple[dict[str, float], list[str]]:
-    """The errors of large inputs, whose tiles are chosen by measuring them; the kernel of each measurement."""
-    kernels = [
-        kernel
-        for kernel in vars(triton_kernels).values()
-        if isinstance(kernel, triton_kernels.triton.runtime.Autotuner)
-    ]
-    configs = [
-        triton_kernels.triton.Config({"BLOCK_Q": 32, "BLOCK_K": 16}),
-        triton_kernels.triton.Config({"BLOCK_Q": 16, "BLOCK_K": 32}),
-    ]
-    measured = []
-    arguments = inputs(20, 20, 16, torch.float32, True)
-    right = results(eager, *(tensor.double() for tensor in arguments), None, True)
-    with contextlib.ExitStack() as patches:
-        patches.enter_context(mock.patch.object(triton_kernels, "MAX_UNTUNED_SCORES", 0))
-        for kernel in kernels:
-
-            def measure(call, quantiles, name=kernel.base_fn.__name__):
-                call()
-                measured.append(name)
-                return [-len(measured)] * 3  # the second one is chosen
-
-            patches.enter_context(mock.patch.dict(vars(kernel), configs=configs, do_bench=measure, cache={}))
-        found = results(triton_kernels.depth_triton, *arguments, None, True)
-    return relative_errors(right, found), measured
 
 
 def attention_check(masked: str, has_bias: bool, factor: float = 1.0) -> tuple[bool, str]:

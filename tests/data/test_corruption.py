@@ -4,7 +4,7 @@ import functools
 from itertools import chain, permutations
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +35,6 @@ SENTINELS = np.arange(40_000, 38_000, -1)
 SENTENCE_TOKENS = np.arange(45_000, 45_020)
 SPECIAL = SpecialIds(EOS, SENTINELS, SENTENCE_TOKENS, EOSEN)
 LENGTHS = (2, 3, 5, 20, 127, 128, 129, 130, 255, 256, 257, 258, 512, 1024)  # small integers wrap past 127 and 255
-DENSITIES = (0.05, 0.15, 0.3, 0.5)
 
 
 def split(batch):
@@ -138,22 +137,15 @@ means = st.floats(1.0, 10.0)
 
 
 class RoundTripTest(parameterized.TestCase):
-    @parameterized.product(length=LENGTHS, density=DENSITIES)
-    def test_t5_input_and_target_rebuild_the_document(self, length, density):
-        rng = np.random.default_rng(length)
-        batch = [random_document(rng, length) for _ in range(3)]
-        for document, pair in zip(batch, t5(batch, density), strict=True):
-            self.assertEqual(rebuilt_t5(pair), document)
-
-    @parameterized.product(length=LENGTHS, density=DENSITIES, shuffling=(0.0, 1.0))
-    def test_depth_input_and_target_rebuild_the_sentences(self, length, density, shuffling):
+    @parameterized.parameters(*LENGTHS)
+    def test_documents_of_every_length_can_be_rebuilt(self, length):
         rng = np.random.default_rng(length)
         document = random_document(rng, length)
         ends = np.sort(rng.choice(np.arange(1, length), min(length - 1, 12), replace=False))
         sentences = [part.tolist() for part in np.split(document, ends)]
-        for epoch in range(3):
-            (pair,) = depth([sentences], density, shuffling=shuffling, epoch=epoch)
-            self.assertEqual(rebuilt_depth(pair), sentences)
+        for density in (0.05, 0.5):
+            self.assertEqual(rebuilt_t5(t5([document], density)[0]), document)
+            self.assertEqual(rebuilt_depth(depth([sentences], density)[0]), sentences)
 
     @given(any_documents, densities, means)
     @settings(max_examples=100, deadline=None)
@@ -176,12 +168,6 @@ class RoundTripTest(parameterized.TestCase):
             self.assertEqual(prefix[-1:] + rest[-1:], [EOS, EOS])
             self.assertEqual(prefix[:-1] + rest[:-1], document)
             self.assertGreater(min(len(prefix), len(rest)), 1)
-
-    def test_batches_of_one_token_sentences_can_be_rebuilt(self):
-        batch = [[[7]], [[8], [9], [10]], [[11, 12]], [[13]]]
-        for document, pair in zip(batch, depth(batch), strict=True):
-            self.assertEqual(rebuilt_depth(pair), document)
-        self.assertEqual([rebuilt_depth(pair) for pair in depth([[[7]], [[8]]])], [[[7]], [[8]]])
 
 
 class SeparatorsTest(parameterized.TestCase):
@@ -222,28 +208,16 @@ class SeparatorsTest(parameterized.TestCase):
                 moved += len(between) > 0
         self.assertBetween(moved, 10, 150)
 
-    def test_a_single_span_keeps_them_between_the_documents_that_it_holds(self):
-        documents = [random_document(np.random.default_rng(seed), 6) for seed in range(5)]
-        joined = [token for document in documents for token in [*document, EOS]][:-1]
-        inputs, targets = t5([joined], 0.5, 1000.0)[0]
-        place = inputs.index(SENTINELS[0])
-        self.assertEqual([*inputs[:place], *targets[1:]], [*joined, EOS])
-        self.assertGreater(targets.count(EOS), 2)
-
-    def test_examples_without_any_are_as_in_any_other_batch(self):
-        plain, joined = random_document(np.random.default_rng(1), 90), [*range(2, 40), EOS, *range(60, 90)]
-        self.assertEqual(t5([joined, plain])[1], t5([plain])[0])
-
 
 class NoiseTest(parameterized.TestCase):
-    @parameterized.product(density=DENSITIES, mean=(2.0, 3.0, 5.0))
+    @parameterized.parameters((0.15, 3.0), (0.5, 5.0))
     def test_t5_masks_the_requested_share_in_spans_of_the_requested_length(self, density, mean):
         batch = many_documents()
         spans = spans_of(list(chain.from_iterable(target for _, target in t5(batch, density, mean))))
         self.assertAlmostEqual(spans.sum() / sum(map(len, batch)), density, delta=0.01)
         self.assertAlmostEqual(spans.mean() / mean, 1, delta=0.05)
 
-    @parameterized.product(density=(0.15, 0.3, 0.5), mean=(2.0, 3.0, 5.0))
+    @parameterized.parameters((0.3, 3.0), (0.5, 2.0))
     def test_depth_does_so_although_spans_end_with_their_sentence(self, density, mean):
         batch = many_stories()
         spans = spans_of(list(chain.from_iterable(target for _, target in depth(batch, density, mean))))
@@ -284,7 +258,7 @@ class UnitsTest(parameterized.TestCase):
         ends = np.cumsum(pieces)[:-1]
         return np.split(kept, ends), np.split(noise, ends), num_noise, num_spans
 
-    @parameterized.product(density=(0.05, 0.3, 0.5), mean=(1.0, 3.0))
+    @parameterized.parameters((0.05, 3.0), (0.5, 1.0))
     def test_whole_units_are_masked_to_less_than_one_unit_of_the_density(self, density, mean):
         rng = np.random.default_rng(0)
         units = [random_units(rng, length) for length in rng.integers(2, 600, 100)]
@@ -296,33 +270,13 @@ class UnitsTest(parameterized.TestCase):
             self.assertGreater(noise.sum(), 0)
             self.assertTrue(len(unit) == 1 or kept.sum() > 0)
 
-    @parameterized.parameters((0.15, 3.0), (0.3, 3.0), (0.5, 5.0))
-    def test_density_and_span_length_are_those_requested(self, density, mean):
-        rng = np.random.default_rng(0)
-        units = [random_units(rng, length) for length in rng.integers(200, 600, 1000)]
-        _, noise, _, _ = self.spans(units, density, mean)
-        noise = np.concatenate(noise)
-        self.assertAlmostEqual(noise.sum() / sum(map(sum, units)), density, delta=0.002)
-        self.assertAlmostEqual(noise[noise > 0].mean() / mean, 1, delta=0.05)
-
-    @parameterized.product(density=(0.15, 0.3, 0.8), mean=(1.0, 3.0))
-    def test_short_and_long_units_are_masked_equally_often(self, density, mean):
-        rng = np.random.default_rng(0)
-        units = [random_units(rng, length) for length in rng.integers(200, 600, 400)]
-        kept, noise, _, _ = self.spans(units, density, mean)
-        masked = np.concatenate([units_masked(*one) > 0 for one in zip(units, kept, noise, strict=True)])
-        sizes = np.concatenate(units)
-        for size in (1, 2, 3, 4):
-            self.assertAlmostEqual(masked[sizes == size].mean(), density, delta=0.02)
-
-    @parameterized.product(density=(0.15, 0.3, 0.5), mean=(1.0, 3.0))
-    def test_units_are_masked_equally_often_wherever_they_stand(self, density, mean):
+    def test_units_are_masked_equally_often_wherever_they_stand(self):
         for unit in ([1] * 100, [1, 2, 1, 3, 1, 1, 2, 1] * 10):
-            kept, noise, _, _ = self.spans([unit] * 4000, density, mean)
+            kept, noise, _, _ = self.spans([unit] * 4000, 0.3, 3.0)
             masked = np.array([units_masked(unit, *one) > 0 for one in zip(kept, noise, strict=True)])
-            np.testing.assert_allclose(masked.reshape(4000, -1, 10).mean(axis=(0, 2)), density, atol=0.02)
+            np.testing.assert_allclose(masked.reshape(4000, -1, 10).mean(axis=(0, 2)), 0.3, atol=0.02)
 
-    @parameterized.product(density=DENSITIES, mean=(1.0, 3.0))
+    @parameterized.parameters((0.15, 3.0), (0.5, 1.0))
     def test_t5_input_and_target_rebuild_the_document_within_the_bounds(self, density, mean):
         rng = np.random.default_rng(1)
         batch = [random_document(rng, length) for length in (2, 3, 5, 20, 129, 257, 512, 700)]
@@ -352,43 +306,8 @@ class UnitsTest(parameterized.TestCase):
             self.assertTrue(len(pair[0]) <= bound[0] and len(pair[1]) <= bound[1])
             self.assertLessEqual(len(spans_of(pair[1])), most)
 
-    def test_depth_masks_whole_units(self):
-        rng = np.random.default_rng(0)
-        batch = [np.split(np.arange(100, 400), np.arange(15, 300, 15)) for _ in range(50)]
-        units = [random_units(rng, 15) for _ in range(50 * 20)]
-        ends = np.cumsum(np.concatenate(units)).reshape(-1)
-        masked = [np.isin(np.arange(100, 400), target) for _, target in depth(batch, units=np.concatenate(units))]
-        counts = np.add.reduceat(np.concatenate(masked), np.concatenate([[0], ends[:-1]]), dtype=int)
-        self.assertTrue(((counts == 0) | (counts == np.concatenate(units))).all())
-        self.assertAlmostEqual(np.mean(masked), 0.3, delta=0.01)
-
-    def test_what_an_example_gets_does_not_depend_on_its_batch(self):
-        rng = np.random.default_rng(0)
-        documents = [random_document(rng, length) for length in rng.integers(2, 400, 12)]
-        units = [random_units(rng, len(document)) for document in documents]
-
-        def masked(chosen):
-            batch = [documents[i] for i in chosen]
-            ragged = np.concatenate([units[i] for i in chosen]), np.array([len(units[i]) for i in chosen])
-            lengths = np.array(list(map(len, batch)))
-            pairs = mask_units(
-                np.concatenate(batch), lengths, ragged, *noise_counts(lengths, 0.15, 3.0), SPECIAL, random_for(batch)
-            )
-            return list(zip(*map(split, pairs), strict=True))
-
-        together = masked(range(12))
-        self.assertEqual([masked([i])[0] for i in range(12)], together)
-        self.assertEqual(masked(range(11, -1, -1)), together[::-1])
-
 
 class LengthsTest(parameterized.TestCase):
-    @given(any_documents, densities, means)
-    @settings(max_examples=50, deadline=None)
-    def test_t5_lengths_are_exact(self, batch, density, mean):
-        lengths = np.array([len(document) for document in batch])
-        computed = np.stack(t5_input_and_target_lengths(lengths, density, mean), axis=1).tolist()
-        self.assertEqual([[len(part) for part in pair] for pair in t5(batch, density, mean)], computed)
-
     @given(any_stories, densities, means)
     @settings(max_examples=50, deadline=None)
     def test_depth_lengths_are_bounds(self, batch, density, mean):
@@ -397,11 +316,6 @@ class LengthsTest(parameterized.TestCase):
         for (inputs, targets), *bound in zip(depth(batch, density, mean), *bounds, strict=True):
             self.assertLessEqual(len(inputs), bound[0])
             self.assertLessEqual(len(targets), bound[1])
-
-    def test_depth_lengths_are_exact_for_a_lone_sentence(self):
-        for length in (1, 2, 30, 300):
-            ((inputs, targets),) = depth([[list(range(10, 10 + length))]])
-            self.assertEqual((len(inputs), len(targets)), depth_input_and_target_lengths(length, 1, 0.3, 3.0))
 
     def test_depth_noise_tells_nothing_of_the_order_of_sentences(self):
         # T5's mask always has the last token of a document, and a span over the end of a sentence shows neighbours.
@@ -480,7 +394,7 @@ class SentencesTest(parameterized.TestCase):
             moved += straight[0] != shuffled[0]
         self.assertGreater(moved, 150)
 
-    @parameterized.parameters(0.0, 0.2, 0.5, 1.0)
+    @parameterized.parameters(0.2, 1.0)
     def test_examples_are_shuffled_at_the_requested_rate(self, probability):
         batch = [[[token], *([[10]] * 9)] for token in range(100, 4100)]  # hardly ever in order by chance
         shuffled = [shown != true for shown, true in map(orders, depth(batch, shuffling=probability))]
@@ -534,18 +448,6 @@ class DepthPrefixTest(parameterized.TestCase):
         self.assertLen(counts, 6)
         np.testing.assert_allclose(counts / len(orders_of_three), 1 / 6, atol=0.03)
 
-    @parameterized.parameters(0.0, 0.5, 1.0)
-    def test_shuffling_changes_nothing_but_the_order_of_the_input(self, probability):
-        batch = [[[token], *([[10]] * 15)] for token in range(100, 2100)]
-        pairs = zip(self.split(batch, 0.0), self.split(batch, probability), strict=True)
-        moved = []
-        for (straight, target), (shuffled, same) in pairs:
-            self.assertEqual(list(target.items()), list(same.items()))
-            self.assertEqual(straight, shuffled)
-            if len(straight) > 5:
-                moved.append(list(straight) != list(shuffled))
-        self.assertAlmostEqual(np.mean(moved), probability, delta=0.04)
-
 
 class IndependenceTest(parameterized.TestCase):
     def test_what_an_example_gets_does_not_depend_on_its_batch(self):
@@ -557,7 +459,3 @@ class IndependenceTest(parameterized.TestCase):
             self.assertEqual([corrupt([example])[0] for example in batch], together)
             self.assertEqual(corrupt(batch[::-1]), together[::-1])
             self.assertEqual(corrupt(batch[:5]) + corrupt(batch[5:]), together)
-
-
-if __name__ == "__main__":
-    absltest.main()

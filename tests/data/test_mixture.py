@@ -1,4 +1,3 @@
-import tracemalloc
 from collections import Counter, defaultdict
 from itertools import islice
 
@@ -9,16 +8,8 @@ from torch.utils.data import DataLoader
 
 from helpers import CorpusTestCase, tiny_tokenizer
 from hf_depth.data.data_collator import DataCollatorForT5SpanCorruption
-from hf_depth.data.mixture import (
-    DocumentMixture,
-    Mixing,
-    MixtureDataset,
-    MixtureSource,
-    mix_examples,
-    read_sources,
-)
-from hf_depth.data.objectives import DepthObjective, SpanCorruptionObjective
-from hf_depth.data.preprocessing import SpanCorruptionPreprocessor
+from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureDataset, MixtureSource, mix_examples, read_sources
+from hf_depth.data.objectives import DepthObjective
 from hf_depth.data.streams import ExampleStream
 
 WEIGHTS = {"novels": 0.6, "news": 0.3, "letters": 0.1}
@@ -72,21 +63,10 @@ class ShareTest(parameterized.TestCase):
             drawn.append([example["source"] for example in examples])
         self.assertLen(set(map(tuple, drawn)), num_consumers)
 
-    @parameterized.parameters("first_exhausted", "all_exhausted")
-    def test_map_style_sources_are_drawn_in_proportion_to_the_weights(self, stopping_strategy):
-        mixture = mix_examples(
-            {"novels": table(7000), "news": table(4000), "letters": table(1200)},
-            Mixing(WEIGHTS, 1.0, stopping_strategy),
-        )
-        self.assertGreater(len(mixture), 10_000)
-        loader = DataLoader(mixture, 100, shuffle=True, collate_fn=list)
-        self.assert_shares([example for batch in islice(loader, 100) for example in batch])
-
     @parameterized.parameters(
         (1.0, {"a": 8, "b": 2}, [0.8, 0.2]),
         (3.0, {"a": 8, "b": 1}, [2 / 3, 1 / 3]),
         (1e9, {"a": 1000, "b": 1}, [0.5, 0.5]),
-        (0.01, {"a": 1e300, "b": 1e-300}, [1.0, 0.0]),
         (2.0, None, [2 / 3, 1 / 3]),  # by the numbers of examples
     )
     def test_a_temperature_makes_the_shares_more_even(self, temperature, weights, expected):
@@ -116,20 +96,12 @@ class PassTest(parameterized.TestCase):
             for epoch in range(2):
                 self.assertEqual(counts[source, epoch], Counter(range(size)))
 
-    @parameterized.parameters("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")
-    def test_an_epoch_of_map_style_data_is_that_of_datasets(self, stopping_strategy):
-        sources = {"a": table(30), "b": table(7)}
-        mixture = mix_examples(sources, Mixing({"a": 0.6, "b": 0.4}, 1.0, stopping_strategy), seed=3)
-        tagged = [part.add_column("source", [i] * len(part)) for i, part in enumerate(sources.values())]
-        expected = interleave_datasets(tagged, [0.6, 0.4], 3, stopping_strategy=stopping_strategy)
-        self.assertEqual([example["source"] for example in mixture], expected["source"])
-
     @parameterized.product(
         stopping_strategy=["first_exhausted", "all_exhausted", "all_exhausted_without_replacement"],
-        sizes=[(1, 1), (1000, 2000), (1, 2500, 40), (333, 77, 1, 5)],  # `datasets` draws a thousand at once
-        seed=[0, -1, 2**63],
+        sizes=[(1, 1), (1, 2500, 40), (333, 77, 1, 5)],  # `datasets` draws a thousand at once
+        seed=[-1, 2**63],
     )
-    def test_so_it_is_for_any_sizes_and_seeds(self, stopping_strategy, sizes, seed):
+    def test_an_epoch_of_map_style_data_is_that_of_datasets(self, stopping_strategy, sizes, seed):
         names = [f"source_{i}" for i in range(len(sizes))]
         mixing = Mixing(dict(zip(names, (3, 2, 1, 5), strict=False)), 1.0, stopping_strategy)
         mixture = mix_examples(dict(zip(names, map(table, sizes), strict=True)), mixing, seed)
@@ -137,14 +109,6 @@ class PassTest(parameterized.TestCase):
         probabilities = list(mixture.probabilities.values())
         expected = interleave_datasets(parts, probabilities, seed % 2**64, stopping_strategy=stopping_strategy)
         self.assertEqual(mixture._sources.tolist(), expected["source"][:])
-
-    def test_an_epoch_takes_some_bytes_for_each_example(self):
-        sources = {name: table(1).select(np.zeros(300_000, int)) for name in "ab"}
-        tracemalloc.start()
-        mixture = mix_examples(sources, Mixing({"a": 1, "b": 1}))
-        _, most = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        self.assertLess(most / len(mixture), 60)
 
     @parameterized.parameters("all_exhausted", "all_exhausted_without_replacement")
     def test_a_source_that_would_never_be_drawn_is_refused_where_an_epoch_waits_for_it(self, stopping_strategy):
@@ -165,17 +129,6 @@ class PassTest(parameterized.TestCase):
         named = [MixtureSource(name, train_file="x.txt") for name in "ab"]
         with self.assertRaisesRegex(ValueError, "would have about 1e.07 examples"):
             next(DocumentMixture(documents, named, Mixing({"a": 1e7, "b": 1})).texts())
-
-    def test_what_is_drawn_of_each_source_is_told(self):
-        mixture = mix_examples({"a": table(30), "b": table(8)}, Mixing({"a": 1, "b": 3}, 1.0, "first_exhausted"))
-        number = len(mixture) - 8
-        expected = (
-            f"an epoch has {number + 8} examples, {number} of a ({number / 30:.2f} passes), 8 of b (1.00 passes)"
-        )
-        self.assertEqual(mixture.description, expected)
-        stream = mix_examples(streams(), Mixing(WEIGHTS))
-        expected = "endless examples, 60.0% of novels, 30.0% of news, 10.0% of letters"
-        self.assertEqual(stream.description, expected)
 
     @parameterized.parameters("first_exhausted", "all_exhausted", "all_exhausted_without_replacement")
     def test_epochs_of_map_style_data_go_on_in_each_source(self, stopping_strategy):
@@ -219,7 +172,7 @@ class PassTest(parameterized.TestCase):
 
 
 class PositionTest(parameterized.TestCase):
-    @parameterized.parameters(1, 37, 999, 1000, 1001)
+    @parameterized.parameters(1, 37, 1000)
     def test_a_consumer_goes_on_where_it_was(self, number):
         everything = list(islice(mix_examples(streams(), Mixing(WEIGHTS)).consumer_examples([1], 2), number + 60))
         resumed = mix_examples(streams(), Mixing(WEIGHTS))
@@ -229,70 +182,21 @@ class PositionTest(parameterized.TestCase):
         self.assertEqual(examples[:number], [{}] * number)
         self.assertEqual(examples[number:], everything[number:])
 
-    def test_settings_tell_streams_apart_in_which_a_position_is_another_place(self):
-        settings = mix_examples(streams(), Mixing(WEIGHTS), 3).settings
-        self.assertEqual(mix_examples(streams(), Mixing(WEIGHTS), 3).settings, settings)
-        self.assertEqual(mix_examples(streams(), Mixing(WEIGHTS), 4).settings, settings | {"seed": 4})
-        even = mix_examples(streams(), Mixing(dict.fromkeys(WEIGHTS, 1)), 3).settings
-        self.assertEqual(even, settings | {"probabilities": dict.fromkeys(WEIGHTS, 1 / 3)})
-        other = mix_examples(streams() | {"news": stream(7, 4, buffer_size=8)}, Mixing(WEIGHTS), 3).settings
-        changed = settings["sources"] | {"news": settings["sources"]["news"] | {"buffer_size": 8}}
-        self.assertEqual(other, settings | {"sources": changed})
-
-    def test_the_first_examples_are_of_all_sources(self):
-        found = [example["input_ids"].tolist() for example in mix_examples(streams(), Mixing(WEIGHTS)).one_pass()]
-        self.assertLen(found, 18)  # the smallest source has 6
-        firsts = [next(part.one_pass())["input_ids"].tolist() for part in streams().values()]
-        self.assertEqual(found[:3], firsts)
-
-
-class DocumentCountTest(parameterized.TestCase):
-    TEXTS = ("A dog. A cat. " * 30, "", "It rains.", "We stay in. " * 50)
-
-    def test_each_document_is_counted_in_its_first_example(self):
-        tokenizer = tiny_tokenizer(sentence_tokens=True)
-        for objective in (
-            DepthObjective(tokenizer, max_source_length=64),
-            SpanCorruptionObjective(tokenizer, max_source_length=64),
-        ):
-            preprocessor = objective.preprocessor()
-            apart = [preprocessor({"text": [text]})["num_documents"] for text in self.TEXTS]
-            for counts in apart:
-                self.assertEqual(counts, [1] + [0] * (len(counts) - 1))
-            self.assertEqual(preprocessor({"text": list(self.TEXTS)})["num_documents"], sum(apart, []))
-
-    def test_joined_documents_are_counted_where_they_begin(self):
-        tokenizer = tiny_tokenizer()
-        preprocessor = SpanCorruptionPreprocessor(tokenizer, 16, pack_examples=True)
-        counts = preprocessor({"text": ["A dog.", "", "It rains.", "We stay in. " * 20]})["num_documents"]
-        self.assertEqual(sum(counts), 3)
-        starts = np.cumsum(
-            [0, *(len(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in ("A dog.", "It rains."))]
-        )
-        self.assertEqual(np.flatnonzero(counts).tolist(), sorted(set((starts // 16).tolist())))
-
 
 class SourceTest(CorpusTestCase):
     @parameterized.parameters(
         (["name=a,wieght=2,train_file=a.txt"], "'a': unknown key 'wieght'. Did you mean 'weight'?"),
         (["name=a,weight=0,train_file=a.txt"], "'a': `weight` must be above 0, got 0"),
-        (["name=a,weight=nan,train_file=a.txt"], "`weight` must be above 0 and finite, got nan"),
         (["name=a,weight=much,train_file=a.txt"], "`weight` must be a number, got 'much'"),
-        ([{"name": "a", "weight": "much", "train_file": "a.txt"}], "`weight` must be a number, got 'much'"),
-        ([{"name": "a", "weight": True, "train_file": "a.txt"}], "`weight` must be above 0, a number, got True"),
         ([{"name": "a", "train_file": 5}], "'a': `train_file` must be a file or a list of files, got 5"),
         ([{"name": "a", "dataset_name": "b", "dataset_config_name": 3}], "'a': `dataset_config_name` must be text"),
         (["name=a,train_file=a.txt", "name=a,train_file=b.txt"], "several sources 'a'"),
         (["train_file=a.txt"], "a source has no `name`"),
         (["name=a"], "'a': it has neither `dataset_name` nor `train_file`"),
         (["name=a,train_file=a.txt,dataset_name=b"], "'a': give either `dataset_name` or files"),
-        (["name=a,train_file=a.txt,split=train"], "'a': `split` is for `dataset_name`"),
         (["name=a,train_file=a.txt,revision=v2"], "'a': `revision` is for `dataset_name`"),
-        (["name=a/b,train_file=a.txt"], "'a/b' is no name for a source"),
         (["name=with_metadata,train_file=a.txt"], "'with_metadata' is no name for a source"),
-        (["name=my_sentence,train_file=a.txt"], "'my_sentence' is no name for a source"),
         (["name=a,name=b,train_file=a.txt"], "gives 'name' twice"),
-        (["name=a,train_file=x,y.txt"], "'y.txt' in .* is no `key=value`"),
         (['{"name": "a", '], "is not JSON"),
         (["nowhere.yaml"], "'nowhere.yaml' is neither a file that can be read"),
         ([], "has no sources"),
@@ -300,11 +204,6 @@ class SourceTest(CorpusTestCase):
     def test_what_is_wrong_with_a_source_is_told(self, mixture, message):
         with self.assertRaisesRegex(ValueError, f"`dataset_mixture`.*{message}"):
             read_sources(mixture)
-
-    def test_a_key_that_is_given_twice_is_named(self):
-        self.write("mixture.yaml", "- name: a\n  weight: 2\n  weight: 3\n  train_file: x.txt\n")
-        with self.assertRaisesRegex(ValueError, "mixture.yaml is not YAML: 'weight' is given twice"):
-            read_sources(self.path("mixture.yaml"))
 
     def test_all_ways_to_write_a_source_are_equal(self):
         self.write("mixture.yaml", "- name: a\n  weight: 2e0\n  train_file: [x.txt, y.txt]\n")
@@ -320,7 +219,7 @@ class SourceTest(CorpusTestCase):
             (source,) = read_sources(written)
             self.assertEqual((source.name, source.weight, source.files), ("a", 2, {"train_file": ["x.txt", "y.txt"]}))
 
-    @parameterized.parameters("- a\n", "name: a\n", "[\n")
+    @parameterized.parameters("- a\n", "[\n", "- name: a\n  weight: 2\n  weight: 3\n")
     def test_a_file_that_holds_no_sources_is_told(self, content):
         self.write("mixture.yaml", content)
         with self.assertRaisesRegex(ValueError, r"`dataset_mixture`: .*mixture\.yaml"):
@@ -338,20 +237,15 @@ class MixingTest(parameterized.TestCase):
             Mixing(**changes)
 
     @parameterized.parameters(
-        (Mixing(), "give each source of the mixture a `weight`"),
-        (Mixing(WEIGHTS, 1.0, "first_exhausted"), "first_exhausted has no meaning for streams"),
-        (Mixing(WEIGHTS, 1.0, "all_exhausted_without_replacement"), "has no meaning for streams"),
-        (Mixing({"novels": 1}), r"weights for \['novels'\], but the sources are"),
+        (streams(), Mixing(), "give each source of the mixture a `weight`"),
+        (streams(), Mixing(WEIGHTS, 1.0, "first_exhausted"), "first_exhausted has no meaning for streams"),
+        (streams(), Mixing({"novels": 1}), r"weights for \['novels'\], but the sources are"),
+        ({"a": table(3), "b": stream(3)}, Mixing({"a": 1, "b": 1}), "map-style data or streams, not both"),
+        ({"a": table(3), "b": table(3).select([])}, Mixing(), "'b' of the mixture has no examples"),
     )
-    def test_what_has_no_meaning_for_streams_is_refused(self, mixing, message):
+    def test_sources_that_cannot_be_mixed_are_refused(self, sources, mixing, message):
         with self.assertRaisesRegex(ValueError, message):
-            mix_examples(streams(), mixing)
-
-    def test_streams_and_map_style_data_are_not_mixed(self):
-        with self.assertRaisesRegex(ValueError, "map-style data or streams, not both"):
-            mix_examples({"a": table(3), "b": stream(3)}, Mixing({"a": 1, "b": 1}))
-        with self.assertRaisesRegex(ValueError, "'b' of the mixture has no examples"):
-            mix_examples({"a": table(3), "b": table(3).select([])})
+            mix_examples(sources, mixing)
 
 
 class CorpusTest(CorpusTestCase):
@@ -383,36 +277,9 @@ class CorpusTest(CorpusTestCase):
             self.assertEqual(statistics["train"]["examples"], 60 - expected)
             self.assertEqual(data["train"].source_sizes["dogs"], statistics["dogs train"]["examples"])
 
-    def test_texts_come_in_the_shares_of_the_mixture(self):
-        texts = list(self.mixture(streaming=True)["train"].texts())
-        dogs = [text for text in texts if "dog" in text]
-        self.assertAlmostEqual(len(dogs) / len(texts), 0.75, delta=0.1)
-        self.assertLen(set(texts), len(set(dogs)) + len(set(texts) - set(dogs)))
-        self.assertGreaterEqual(len(set(dogs)), 30)
-
     @parameterized.parameters(True, False)
     def test_a_wrong_column_is_told_with_source_and_file(self, streaming):
         del self.sources[1]["text_column"]
         message = r"(?s)`dataset_mixture`, source 'cats': .*b\.jsonl.*no column 'text'"
         with self.assertRaisesRegex(ValueError, message):
             self.mixture(streaming=streaming)
-
-    def test_a_missing_file_is_told_with_its_source(self):
-        self.sources[1]["train_file"] = self.path("c.jsonl")
-        with self.assertRaisesRegex(FileNotFoundError, r"source 'cats': `train_file`: .*c\.jsonl"):
-            self.mixture()
-
-    @parameterized.parameters(
-        ({"train_file": "a.jsonl"}, "either `dataset_mixture` or `train_file`"),
-        ({"dataset_name": "x"}, "either `dataset_mixture` or `dataset_name`"),
-        ({"streaming": True, "mixture_stopping_strategy": "first_exhausted"}, "has no meaning for streams"),
-    )
-    def test_what_contradicts_a_mixture_is_refused(self, changes, message):
-        with self.assertRaisesRegex(ValueError, message):
-            self.mixture(**changes)
-
-    def test_a_part_of_a_split_can_be_a_source(self):
-        source = {"name": "few", "dataset_name": self.folder, "split": "train[:50%]"}
-        self.write("b.jsonl", '{"text": "It rains. We stay."}\n' * 20)
-        corpus = self.load(dataset_mixture=[source], validation_split_percentage=0)
-        self.assertLen(corpus["train"]["few"], 30)

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import DOCUMENTS, SENTENCES, CorpusTestCase, tiny_tokenizer
+from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
 from hf_depth.data.noise_lengths import MAX_UNIT_LENGTH
 from hf_depth.data.pmi import (
     UnitFinder,
@@ -56,26 +56,16 @@ class Pieces:
 class UnitFinderTest(parameterized.TestCase):
     @parameterized.parameters(
         ("a large fortune", ["large fortune"], ["a", "large fortune"]),
-        ("A Large Fortune", ["large fortune"], ["A", "Large Fortune"]),
         ("large fortune", ["Large Fortune"], ["large fortune"]),
         ("at large fortunes", ["large fortune"], ["at", "large", "fortunes"]),
-        ("enlarge fortune", ["large fortune"], ["enlarge", "fortune"]),
         ("large, fortune", ["large fortune"], ["large", ",", "fortune"]),
-        ("(large fortune)", ["large fortune"], ["(", "large fortune", ")"]),
         ("a b c d e", ["a b", "b c d", "d e"], ["a", "b c d", "e"]),
-        ("a a a a a", ["a a"], ["a a", "a a", "a"]),
         ("a b a b c", ["a b", "b c", "a b c"], ["a b", "a b c"]),
-        ("it isn't so", ["isn't so"], ["it", "isn't so"]),
         ("it isn't 'so'", [], ["it", "isn't", "'", "so", "'"]),
         ("the u.s. it", ["u . s . it"], ["the", "u.s. it"]),
-        ("a b c", ["a"], ["a", "b", "c"]),
     )
     def test_units_are_words_and_the_longest_collocations(self, text, ngrams, expected):
         self.assertEqual(units([text], ngrams), [expected])
-
-    def test_no_unit_reaches_into_the_next_text(self):
-        first, second = units(["in a large", "fortune"], ["large fortune"])
-        self.assertEqual((first, second), (["in", "a", "large"], ["fortune"]))
 
     def test_units_do_not_depend_on_the_other_texts(self):
         ngrams = ["a man", "in want of", "mr. bennet", "it is", "my soul", "to know"]
@@ -95,45 +85,23 @@ class UnitFinderTest(parameterized.TestCase):
         parts = np.split(found, np.cumsum(counts)[:-1])
         self.assertEqual([int(part.sum()) for part in parts], lengths.tolist())
 
-    def test_a_long_word_is_several_units(self):
-        ids = np.array(ENCODE(["x" * 200])[0])
-        lengths, _ = UnitFinder(TOKENIZER, [])(ids, np.array([len(ids)]))
-        self.assertEqual(set(lengths[:-1].tolist()), {MAX_UNIT_LENGTH})
-
     @parameterized.named_parameters(
         ("vowel_signs_are_letters", "▁नई ▁दिल्ल ी ▁में", ["नई दिल्ली"], [3, 1]),
-        ("also_without_a_collocation", "▁नई ▁दिल्ल ी ▁में", [], [1, 2, 1]),
         ("composed", "▁phố ▁cổ", [unicodedata.normalize("NFD", "phố cổ")], [2]),
         ("dotted_capital_i", "▁İ stanbul ▁Boğazı ▁x", ["istanbul x", "İstanbul Boğazı"], [3, 1]),
         ("zero_width_non_joiner", "▁می ▁خواهم ▁x", ["می\u200cخواهم"], [2, 1]),
         ("characters_without_spaces", "▁ 人工 智 能 正在 改变", ["人 工 智 能"], [4, 1, 1]),
-        ("no_part_of_a_token", "▁人工 智能 正在", ["工 智", "工 智 能"], [1, 1, 1]),
-        ("katakana", "▁データ を ▁x", ["データを"], [2, 1]),
         ("unspaced_long_text", "▁မြန်မာ " + "ဘာ သာ " * 20, [], [1] * 41),
-        ("beside_other_scripts", "▁iPhone 东 京 abc d", ["iphone 東 京", "东 京"], [1, 2, 2]),
         ("punctuation_behind", "▁September ▁2018, ▁he ▁left", ["september 2018", "2018 he"], [2, 1, 1]),
         ("punctuation_before", "▁September ▁(2018 ▁he ▁left", ["september 2018", "2018 he"], [1, 2, 1]),
-        ("a_space_and_punctuation_before", "▁September ▁ (2018 ▁he", ["september 2018", "2018 he"], [1, 3]),
-        ("punctuation_within", "▁1, 000 ▁people", ["1000 people"], [1, 1, 1]),
-        ("punctuation_after_punctuation", "▁New ▁York. ”", ["new york"], [2, 1]),
         ("apostrophes_are_no_punctuation", "▁l' homme ▁de", ["l'homme de"], [3]),
-        ("apostrophes_at_the_beginning", "▁he 's ▁not", ["he's not"], [3]),
         ("unknown_characters", "▁Espa <unk> ol ▁x", [], [3, 1]),
-        ("bytes", "▁x <0xE0> <0xA4> ▁x", [], [3, 1]),
     )
     def test_units_of_pieces(self, text, ngrams, expected):
         pieces = text.split()
         finder = UnitFinder(Pieces(pieces), ngrams)
         lengths, _ = finder(np.arange(len(pieces)), np.array([len(pieces)]))
         self.assertEqual(lengths.tolist(), expected)
-
-    def test_the_share_of_collocations_is_that_of_their_words(self):
-        encoded = ENCODE(["A large fortune, a man.", "", "a man"])
-        finder = UnitFinder(TOKENIZER, ["a large fortune", "a man"])
-        ids, lengths = np.array(sum(encoded, [])), np.array(list(map(len, encoded)))
-        self.assertEqual(finder.collocation_share(ids, lengths), (7 / 9, 9))
-        self.assertEqual(UnitFinder(TOKENIZER, []).collocation_share(ids, lengths), (0.0, 9))
-        self.assertEqual(finder.collocation_share(ids[:0], lengths[1:2]), (0.0, 0))
 
     def test_a_vocabulary_that_marks_no_spaces_is_refused(self):
         with self.assertRaisesRegex(ValueError, "'pieces' marks no spaces"):
@@ -147,13 +115,6 @@ class VocabularyTest(CorpusTestCase):
         counts, totals = count_ngrams(["a b. c d\ne don't 'f g'"])
         self.assertEqual(set(counts[2]), {("a", "b"), ("c", "d"), ("e", "don't"), ("f", "g")})
         self.assertEqual(totals, {1: 8, 2: 4, 3: 0, 4: 0, 5: 0})
-
-    def test_counts_are_those_of_a_plain_count(self):
-        counts, totals = count_ngrams(DOCUMENTS)
-        words = [word for document in DOCUMENTS for word in split_words(document) if word[0].isalnum()]
-        self.assertEqual({ngram[0]: count for ngram, count in counts[1].items()}, Counter(words))
-        for size, counter in counts.items():
-            self.assertEqual(totals[size], counter.total())
 
     def test_pmi_is_the_least_over_all_ways_to_cut(self):
         counts, totals = count_ngrams(self.TEXTS)
@@ -169,15 +130,6 @@ class VocabularyTest(CorpusTestCase):
                 for cut in cuts
             )
             self.assertAlmostEqual(pmi(ngram, counts, totals), least)
-
-    def test_memory_is_bounded_and_frequent_ngrams_stay(self):
-        rare = [f"w{number} v{number}" for number in range(500)]
-        texts = [text for one in rare for text in (one, "new york")]
-        with self.assertLogs("hf_depth.data.pmi", "WARNING"):
-            counts, totals = count_ngrams(texts, max_counted=50)
-        self.assertEqual(totals[2], 1000)
-        self.assertLessEqual(max(len(counter) for counter in counts.values()), 50)
-        self.assertGreater(counts[2]["new", "york"], 450)
 
     def test_a_count_is_too_low_by_no_more_than_the_number_of_ngrams_over_those_held(self):
         texts = []
@@ -205,23 +157,25 @@ class VocabularyTest(CorpusTestCase):
         (unicodedata.normalize("NFD", "Thành phố"), ["thành", "phố"]),
         ("İstanbul Boğazı", ["i̇stanbul", "boğazı"]),
         ("می\u200cخواهم", ["می", "خواهم"]),
-        ("ශ්\u200dරී ලංකා", ["ශ්\u200dරී", "ලංකා"]),
         ("\ufeffnew\u200e york", ["new", "york"]),
         ("東京、データ", ["東", "京", "、", "デ", "ー", "タ"]),
-        ("ภาษา", ["ภ", "า", "ษ", "า"]),
-        ("서울 시", ["서울", "시"]),
     )
     def test_words_of_any_script(self, text, expected):
         self.assertEqual(split_words(text), expected)
-
-    def test_collocations_of_a_script_with_vowel_signs_are_found(self):
-        text = "भारत की राजधानी नई दिल्ली है। नई दिल्ली में बारिश हुई।"
-        self.assertEqual(build_pmi_vocabulary([text], size=4, min_count=2), ["नई दिल्ली"])
 
     def test_what_the_tool_finds_the_finder_finds(self):
         vocabulary = build_pmi_vocabulary(["He saw New York City. She saw New York City."], size=8, min_count=2)
         self.assertIn("new york city", vocabulary)
         self.assertIn("New York City", units(["So New York City is it."], vocabulary)[0])
+
+    @parameterized.parameters(
+        ({"size": 0}, "must be at least 1, got"),
+        ({"max_counted": -1}, "must be at least 1, got"),
+        ({}, "No n-gram .* 10 times in 3 words"),
+    )
+    def test_no_vocabulary_can_be_built(self, arguments, message):
+        with self.assertRaisesRegex(ValueError, message):
+            build_pmi_vocabulary(["a b c"], **arguments)
 
     @parameterized.parameters(
         ("nowhere.txt", None, "cannot be read: No such file"),
@@ -233,16 +187,3 @@ class VocabularyTest(CorpusTestCase):
             self.write(name, content)
         with self.assertRaisesRegex(ValueError, f"`pmi_vocab_file` .*{name} {message}"):
             read_pmi_vocabulary(self.path(name))
-
-    @parameterized.parameters({"size": 0}, {"min_count": 0}, {"max_counted": -1})
-    def test_numbers_below_one_are_refused(self, **arguments):
-        with self.assertRaisesRegex(ValueError, "must be at least 1, got"):
-            build_pmi_vocabulary(DOCUMENTS, **arguments)
-
-    def test_a_text_without_a_collocation_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "No n-gram .* 10 times in 3 words"):
-            build_pmi_vocabulary(["a b c"])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -1,4 +1,3 @@
-import pickle
 import random
 import textwrap
 from unittest import mock
@@ -61,7 +60,7 @@ class SentenceSplitterTest(parameterized.TestCase):
         self.assertEqual(get_sentence_splitter("lines")(text), expected)
 
     @parameterized.product(
-        text=[("en", " ".join(SENTENCES)), ("de", GERMAN), ("hi", HINDI), ("zh", CHINESE)], width=[44, 50, 60, 72]
+        text=[("en", " ".join(SENTENCES)), ("de", GERMAN), ("hi", HINDI), ("zh", CHINESE)], width=[44, 72]
     )
     def test_lines_that_are_wrapped_at_the_width_of_a_page_end_no_sentence(self, text, width):
         language, text = text
@@ -80,7 +79,6 @@ class SentenceSplitterTest(parameterized.TestCase):
     @parameterized.parameters(
         "Paris\nLondon\nMadrid\nRome",
         "Chapter One\nIt was late when they came to\nthe town by the long river, and\ncold.",
-        "Apples from the garden of our house\nPears and plums of last year\nCherries from the old market",
         "The Annual Report of the Whole Company\nThe Board of Directors and its Members\nThe Balance\n2024",
         "- one thing\n- another thing\n- a third thing, which is a little longer",
         "A Title as Long as the Text Below It Is\nIt goes on here for a while.",
@@ -90,19 +88,6 @@ class SentenceSplitterTest(parameterized.TestCase):
     def test_headings_and_lists_are_not_taken_for_wrapped_lines(self, text):
         sentences = nupunkt.load("default").texts(text, paragraph_breaks=True, line_breaks=True)
         self.assertEqual(get_sentence_splitter("en")(text), sentences)
-
-    def test_a_heading_and_a_list_beside_wrapped_lines_are_found(self):
-        text = "The First Day\n" + textwrap.fill(" ".join(SENTENCES), 60) + "\n- A pear\n- An apple\n\nThe End\nOf It"
-        split = get_sentence_splitter("en")(text)
-        found = [sentence.replace("\n", " ") for sentence in split]
-        self.assertEqual(found, ["The First Day", *SENTENCES, "- A pear", "- An apple", "The End", "Of It"])
-
-    def test_many_blank_lines_take_no_longer_than_other_text(self):
-        wrapped = textwrap.fill(" ".join(SENTENCES), 60)
-        with mock.patch.object(splitting, "iter_blocks", wraps=splitting.iter_blocks) as iter_blocks:
-            split = get_sentence_splitter("en")(f"{wrapped}\n" + "\n" * 20_000 + "The end.")
-        self.assertEqual([sentence.replace("\n", " ") for sentence in split], [*SENTENCES, "The end."])
-        self.assertLess(iter_blocks.call_args[0][0].count("\n"), 50)
 
     @parameterized.parameters(("zh", "。", "“”"), ("ja", "。", "「」"), ("my", "။", "“”"))
     def test_long_lines_without_spaces_are_read_in_parts_with_the_same_sentences(self, language, stop, quotes):
@@ -122,14 +107,6 @@ class SentenceSplitterTest(parameterized.TestCase):
         self.assertLess(max(lengths), 20_000)
         self.assertLess(sum(lengths), 2 * len(text))
 
-    def test_a_sentence_longer_than_any_part_stays_whole(self):
-        text = "日本" * 50_000
-        self.assertEqual(get_sentence_splitter("ja")(f"{text}。{text}。"), [f"{text}。"] * 2)
-
-    def test_a_stray_quotation_mark_spoils_no_more_than_its_paragraph(self):
-        text = '"Eins ist offen. Und so fort.\nZwei kam. Drei ging.\nVier blieb. "Fünf."'
-        self.assertContainsSubset(["Zwei kam.", "Drei ging."], get_sentence_splitter("de")(text))
-
     @given(
         st.text()
         | st.lists(st.sampled_from([*SENTENCES, *SPECIAL_TOKENS, "\n", "\n\n", " ", '"', "1. "])).map("".join)
@@ -140,22 +117,13 @@ class SentenceSplitterTest(parameterized.TestCase):
             self.assertEqual("".join("".join(sentences).split()), "".join(text.split()))
             self.assertEqual(sentences, [sentence.strip() for sentence in sentences if sentence.strip()])
 
-    @parameterized.product(language=sorted(SENTENCEX_LANGUAGES), space=["\u00a0", "\u2028", "\u202f\n", " \u00a0"])
-    def test_a_wide_space_between_a_capital_and_a_full_stop_is_kept(self, language, space):
+    @parameterized.parameters("\u00a0", "\u2028", "\u202f\n", " \u00a0")
+    def test_a_wide_space_between_a_capital_and_a_full_stop_is_kept(self, space):
         text = f"Ab\u00a0cd A{space}. B"
-        sentences = get_sentence_splitter(language)(text)
-        self.assertEqual("".join("".join(sentences).split()), "".join(text.split()))
-        self.assertIn("Ab\u00a0cd", sentences[0])  # as it is in the text
-
-    def test_text_on_which_the_library_fails_is_named(self):
-        class PanicException(BaseException):
-            pass
-
-        with mock.patch("sentencex.segment", side_effect=PanicException("byte index 3")):
-            with self.assertRaisesRegex(ValueError, "cannot split the 'de' text 'Er kam.': byte index 3"):
-                get_sentence_splitter("de")("Er kam.")
-        with mock.patch("sentencex.segment", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            get_sentence_splitter("de")("Er kam.")
+        for language in sorted(SENTENCEX_LANGUAGES):
+            sentences = get_sentence_splitter(language)(text)
+            self.assertEqual("".join("".join(sentences).split()), "".join(text.split()), language)
+            self.assertIn("Ab\u00a0cd", sentences[0], language)  # as it is in the text
 
     @parameterized.parameters("en", "de")
     def test_another_version_of_the_rules_has_another_fingerprint(self, language):
@@ -163,12 +131,6 @@ class SentenceSplitterTest(parameterized.TestCase):
         for rules in ({"_version": lambda library: "0.0"}, {"LINE_RULES_VERSION": 0}):
             with mock.patch.multiple("hf_depth.data.sentences", **rules):
                 self.assertNotEqual(Hasher.hash(get_sentence_splitter(language)), fingerprint)
-
-    def test_splitters_of_one_language_are_one_to_pickle_and_datasets(self):
-        splitter = get_sentence_splitter("de")
-        self.assertEqual(pickle.loads(pickle.dumps(splitter)), splitter)
-        self.assertEqual(Hasher.hash(get_sentence_splitter("de")), Hasher.hash(splitter))
-        self.assertNotEqual(Hasher.hash(get_sentence_splitter("en")), Hasher.hash(splitter))
 
     @parameterized.parameters(
         ("EN", "Did you mean 'en'"), ("pt-br", "Did you mean 'pt'"), ("tlh", "Known languages: am, ")

@@ -1,15 +1,174 @@
-import json
-import shutil
-from dataclasses import replace
+"""Prepared shards: what they hold, how an interrupted preparation goes on, and what does not fit a run."""
 
-from absl.testing import absltest, parameterized
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+from absl.testing import parameterized
+from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth import DepthObjective
+from hf_depth.data import shard_preparation
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
+from hf_depth.data.preprocessing import NoExamplesError, dataset_statistics
 from hf_depth.data.shard_preparation import prepare_shards
-from hf_depth.data.shards import ShardFolder, differences, tokenizer_digest
-from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, documents, values
+from hf_depth.data.shards import ShardFolder
+from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents, values
+
+
+class PrepareShardsTest(ShardsTestCase):
+    @parameterized.parameters(*OBJECTIVES)
+    def test_shards_hold_the_examples_of_the_objective_in_their_order(self, kind):
+        folder = self.prepare(kind)
+        expected = OBJECTIVES[kind]().prepare(documents())
+        found = self.examples(folder)
+        self.assertEqual(values(found), values(expected))
+        self.assertEqual(found.format["type"], "numpy")
+        counts = folder.counts["train"]["text"]
+        statistics = dataset_statistics(expected, TOKENIZER.unk_token_id)
+        self.assertEqual({name: counts[name] for name in statistics}, statistics)
+        if kind != "joined":
+            self.assertGreater(len(list(Path(folder.folder, "train", "text").iterdir())), 4)
+            self.assertEqual([counts["documents"], counts["documents_dropped"]], [40, 4])
+
+    def test_shards_do_not_depend_on_processes(self):
+        self.prepare(name="one")
+        self.prepare(name="two", num_proc=2)
+        self.assertEqual(contents(self.path("two")), contents(self.path("one")))
+
+    def test_sources_have_folders_and_counts_of_their_own(self):
+        corpus = {"train": {"a/b": documents(10), "c": documents(20)}, "validation": {"c": documents(5)}}
+        folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"))
+        self.assertTrue(Path(folder.folder, "train", "a-b", "00000.arrow").is_file())
+        found = {split: {name: of["documents"] for name, of in each.items()} for split, each in folder.counts.items()}
+        self.assertEqual(found, {"train": {"a/b": 10, "c": 20}, "validation": {"c": 5}})
+        examples = folder.sources("train")
+        for name, number in (("a/b", 10), ("c", 20)):
+            self.assertEqual(values(examples[name]), values(OBJECTIVES["depth"]().prepare(documents(number))))
+        with self.assertRaisesRegex(ValueError, "several sources: a/b, c"):
+            folder.load_splits(OBJECTIVES["depth"](), ["train"])
+        with self.assertRaisesRegex(ValueError, "'a/b', 'a:b' would share one folder"):
+            prepare_shards({"train": {"a/b": documents(3), "a:b": documents(3)}}, OBJECTIVES["t5"](), self.path("x"))
+
+    def test_ids_take_two_bytes_and_are_read_as_they_are(self):
+        folder = self.prepare("depth")
+        examples = self.examples(folder).with_format("arrow")[:]
+        kinds = {"input_ids": pa.list_(pa.uint16()), "sentence_lengths": pa.list_(pa.uint16())}
+        for name, kind in (kinds | {"num_cut_tokens": pa.int32()}).items():
+            self.assertEqual(examples.schema.field(name).type, kind)
+        table = pa.table({"input_ids": pa.array([[40_000, 65_535, 7]], pa.list_(shard_preparation.id_type(65_536)))})
+        name = next(iter(folder.manifest["shards"]))
+        with pa.ipc.new_stream(str(folder.folder / name), table.schema) as stream:
+            stream.write_table(table)
+        folder.manifest["shards"] = {name: {"examples": 1}}
+        self.assertEqual(values(self.examples(folder)), [{"input_ids": [40_000, 65_535, 7]}])
+        self.assertEqual(self.examples(folder)[0]["input_ids"].dtype, np.int64)
+
+    def test_a_count_of_tokens_may_be_larger_than_any_id(self):
+        texts = {"text": ["It rained. It snowed."] * 2, "links": ["a b " * 40_000, "a"]}
+        objective = OBJECTIVES["t5"](metadata_columns=["links"], max_metadata_length=16)
+        folder = prepare_shards({"train": Dataset.from_dict(texts)}, objective, self.path("shards"))
+        self.assertGreater(folder.counts["train"]["text"]["metadata_tokens_cut"], 65_535)
+        self.assertGreater(max(self.examples(folder)["num_cut_metadata_tokens"][:]), 65_535)
+
+    def test_documents_without_text_and_streams_are_an_error(self):
+        with self.assertRaisesRegex(NoExamplesError, "No document of train/text holds enough text"):
+            prepare_shards({"train": Dataset.from_dict({"text": ["", None]})}, OBJECTIVES["t5"](), self.path("x"))
+        with self.assertRaisesRegex(ValueError, "made from map-style data, but .* load it without `streaming`"):
+            prepare_shards({"train": documents().to_iterable_dataset()}, OBJECTIVES["depth"](), self.path("y"))
+
+
+def prepare_and_die(folder: str, number_of_shards: int, after_writing: bool):
+    """Kill this process when it has written so many shards, or before it renames the last of them."""
+    replace, calls = os.replace, []
+
+    def counted(source, target):
+        if str(target).endswith(".arrow"):
+            calls.append(target)
+            if len(calls) == number_of_shards + after_writing:
+                os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    with mock.patch.object(os, "replace", counted), mock.patch.object(shard_preparation, "BATCH_SIZE", 3):
+        text = {"source": "tests"}
+        prepare_shards({"train": documents()}, OBJECTIVES["depth"](), folder, shard_size=2000, text=text)
+
+
+class ResumedPreparationTest(ShardsTestCase):
+    @parameterized.parameters((1, False), (3, True))
+    def test_what_was_killed_goes_on_with_the_shards_that_are_missing(self, number, after_writing):
+        arguments = (self.path("killed"), number, after_writing)
+        process = multiprocessing.get_context("fork").Process(target=prepare_and_die, args=arguments)
+        process.start()
+        process.join()
+        self.assertEqual(process.exitcode, -signal.SIGKILL)
+        finished = {p: p.stat().st_mtime_ns for p in Path(self.path("killed"), "train", "text").glob("0*")}
+        self.assertLen(finished, number if after_writing else number - 1)  # half a shard is not seen
+        with self.assertRaisesRegex(ValueError, "is not finished. Prepare it"):
+            ShardFolder.open(self.path("killed"))
+        self.prepare(name="killed")
+        self.assertEqual({p: p.stat().st_mtime_ns for p in finished}, finished)
+        self.prepare(name="whole")
+        self.assertEqual(contents(self.path("killed")), contents(self.path("whole")))
+
+    def test_a_finished_folder_is_left_as_it_is_unless_it_is_to_be_overwritten(self):
+        folder = self.prepare()
+        with mock.patch.object(shard_preparation, "_write_source", side_effect=AssertionError):
+            self.prepare()
+        before = contents(folder.folder)
+        (path, *_) = sorted(Path(folder.folder).glob("train/text/*"))
+        time_before = path.stat().st_mtime_ns
+        self.prepare(overwrite=True)
+        self.assertNotEqual(path.stat().st_mtime_ns, time_before)
+        self.assertEqual(contents(folder.folder), before)
+
+    def test_shards_that_are_missing_or_damaged_are_written_again(self):
+        folder = self.prepare()
+        before = contents(folder.folder)
+        first, second, *_ = sorted(Path(folder.folder).glob("train/text/*"))
+        first.unlink()
+        second.write_bytes(b"?")
+        self.prepare()
+        self.assertEqual(contents(folder.folder), before)
+
+    def test_shards_of_a_text_that_has_changed_are_written_again(self):
+        folder = self.prepare(number=80)
+        Path(folder.folder, "manifest.json").unlink()  # as before the end of a preparation
+        plan = {name: folder.manifest[name] for name in ("versions", "tokenizer", "settings", "shard_size", "text")}
+        Path(folder.folder, "plan.json").write_text(json.dumps(plan))
+        changed = self.prepare(number=39)
+        self.assertEqual(values(self.examples(changed)), values(OBJECTIVES["depth"]().prepare(documents(39))))
+
+    def test_another_preparation_is_refused(self):
+        folder = self.prepare()
+        message = r"holds another preparation, with .*max_source_length 96 \(now 64\).*`overwrite_cache`"
+        with self.assertRaisesRegex(ValueError, message):
+            prepare_shards({"train": documents()}, OBJECTIVES["t5"](), folder.folder, shard_size=2000)
+        self.write("notes.txt", "mine")
+        with self.assertRaisesRegex(ValueError, "is no folder of shards, but holds"):
+            prepare_shards({"train": documents()}, OBJECTIVES["t5"](), self.folder, overwrite=True)
+        self.assertTrue(Path(self.path("notes.txt")).is_file())
+
+    def test_other_weights_are_kept_without_preparing_anew(self):
+        sources = [MixtureSource(name, train_file=f"{name}.txt", weight=1.0) for name in ("a", "ab")]
+        parts = {"a": documents(10), "ab": documents(25)}
+        for weights in ({"a": 1.0, "ab": 2.0}, {"a": 3.0, "ab": 1.0}):
+            corpus = {"train": DocumentMixture(parts, sources, Mixing(weights))}
+            folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
+            self.assertEqual(folder.mixing, Mixing(weights))
+            with mock.patch.object(shard_preparation, "_write_source", side_effect=AssertionError):
+                prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
+        number = {name: len(os.listdir(self.path(f"shards/train/{name}"))) for name in parts}
+        rows = [line.split() for line in folder.table().splitlines()[1:]]
+        self.assertEqual([int(row[-2]) for row in rows], [number["a"], number["ab"]])  # shards
 
 
 class ShardFolderTest(ShardsTestCase):
@@ -44,7 +203,6 @@ class ShardFolderTest(ShardsTestCase):
     @parameterized.parameters(
         ({"mlm_probability": 0.2}, r"mlm_probability 0.3 \(now 0.2\)"),
         ({"max_source_length": 80, "min_sentences": 2}, r"max_source_length 96 \(now 80\), .*min_sentences 1 \(now 2"),
-        ({"sentence_language": "de"}, r"sentence_language en \(now de\)"),
     )
     def test_an_objective_with_other_settings_is_refused(self, changes, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -52,28 +210,14 @@ class ShardFolderTest(ShardsTestCase):
 
     def test_another_kind_of_model_or_tokenizer_is_refused(self):
         folder = self.prepare()
+        # What a collator draws may be another.
+        folder.check(DepthObjective(folder.load_tokenizer(), max_source_length=96, sentence_shuffling_probability=0.9))
         with self.assertRaisesRegex(ValueError, r"model_type depth \(now t5\)"):
             folder.check(OBJECTIVES["t5"]())
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         tokenizer.add_tokens(["Netherfield"])
         with self.assertRaisesRegex(ValueError, "tokenizer [0-9a-f]{12} .now [0-9a-f]{12}."):
             folder.check(DepthObjective(tokenizer, max_source_length=96))
-
-    def test_what_a_collator_draws_may_be_another_and_the_saved_tokenizer_is_the_same(self):
-        folder = self.prepare()
-        folder.check(OBJECTIVES["depth"](sentence_shuffling_probability=0.9))
-        folder.check(DepthObjective(folder.load_tokenizer(), max_source_length=96))
-        self.assertEqual(tokenizer_digest(folder.load_tokenizer()), tokenizer_digest(TOKENIZER))
-
-    def test_splits_are_loaded_as_the_objective_would_prepare_them(self):
-        corpus = {"train": documents(), "validation": documents(7)}
-        folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"))
-        limits = {"train": 5, "validation": None}
-        expected, expected_statistics = OBJECTIVES["depth"]().prepare_splits(corpus, max_samples=limits)
-        data, statistics = folder.load_splits(OBJECTIVES["depth"](), corpus, max_samples=limits)
-        for split in corpus:
-            self.assertEqual(values(data[split]), values(expected[split]))
-        self.assertEqual(statistics, expected_statistics)
 
     def test_a_mixture_from_shards_is_that_from_text(self):
         sources = [
@@ -113,15 +257,3 @@ class ShardFolderTest(ShardsTestCase):
         folder.manifest["settings"]["pmi_units_version"] = 1
         with self.assertRaisesRegex(ValueError, "pmi_units_version 1 .now 2"):
             folder.check(objective)
-        del folder.manifest["settings"]["pmi_units_version"]  # before units had a version
-        with self.assertRaisesRegex(ValueError, "pmi_units_version None"):
-            folder.check(objective)
-
-    def test_differences_are_named_however_deep(self):
-        self.assertEqual(
-            differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "d": 2}}), ["c 2 (now None)", "d None (now 2)"]
-        )
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from hf_depth.data.preprocessing import NoExamplesError
 from hf_depth.data.streams import ExampleStream, StreamCollator
 
-FILES = ([2, 200, 9], [7, 20, 33, 1, 4], [5, 1, 9, 30, 2, 0, 8, 100])
+FILES = ([2, 200, 9], [5, 1, 9, 30, 2, 0, 8, 100])
 
 
 @dataclass
@@ -70,7 +70,7 @@ class PassTest(parameterized.TestCase):
         self.assertEqual(counts[0], expected)
         self.assertEqual(counts[1], expected)
 
-    @parameterized.parameters(1, 7, 64, 10_000)
+    @parameterized.parameters(1, 7, 10_000)
     def test_the_order_is_new_at_each_pass_and_the_same_again(self, buffer_size):
         stream = ExampleStream(documents(20, 44), Numbers(), buffer_size=buffer_size)
         passes = np.array(numbers(islice(stream, 3 * 64))).reshape(3, 64)
@@ -82,16 +82,6 @@ class PassTest(parameterized.TestCase):
         if buffer_size > 1:
             self.assertNotEqual(numbers(islice(other, 64)), passes[0].tolist())
 
-    def test_examples_of_a_long_document_are_spread(self):
-        stream = ExampleStream(documents(50), Numbers(copies=20), buffer_size=1000)
-        batches = np.array(numbers(islice(stream, 1000))).reshape(-1, 10)
-        self.assertGreater(np.mean([len(set(batch)) for batch in batches]), 8)
-
-    def test_no_process_starts_all_passes_with_the_same_documents(self):
-        stream = ExampleStream(documents(8), Numbers())
-        seen = [set(numbers(islice(stream.consumer_examples([0], 4), 2 * epoch, 2 * epoch + 2))) for epoch in range(4)]
-        self.assertEqual(set.union(*seen), set(range(8)))
-
     def test_whole_shards_are_read_by_one_consumer_alone(self):
         stream = ExampleStream(documents(5, 5, 5, 5), Numbers(), whole_shards=True)
         parts = [{number // 5 for number in numbers(islice(stream.consumer_examples([c], 2), 10))} for c in range(2)]
@@ -102,10 +92,8 @@ class PassTest(parameterized.TestCase):
 
     @parameterized.named_parameters(
         ("take", lambda data: data.take(30), range(30)),
-        ("skip", lambda data: data.skip(30), range(30, 60)),
         ("interleave", lambda data: interleave_datasets([data, documents(10)]), None),
         ("filter", lambda data: data.filter(lambda row: int(row["text"]) % 2), range(1, 60, 2)),
-        ("map", lambda data: data.map(lambda row: {"text": row["text"]}), range(60)),
     )
     def test_what_documents_there_are_does_not_depend_on_their_division(self, change, expected):
         data = change(documents(20, 40))
@@ -119,11 +107,9 @@ class PassTest(parameterized.TestCase):
                 read += numbers([example])
         self.assertEqual(sorted(read), sorted(expected))
 
-    def test_documents_that_are_repeated_are_refused(self):
+    def test_documents_that_are_repeated_and_a_buffer_of_nothing_are_refused(self):
         with self.assertRaisesRegex(ValueError, "repeated already"):
             ExampleStream(documents(3).repeat(None), Numbers())
-
-    def test_a_buffer_of_nothing_is_refused(self):
         with self.assertRaisesRegex(ValueError, "`shuffle_buffer_size` must be at least 1, got 0"):
             ExampleStream(documents(3), Numbers(), buffer_size=0)
 
@@ -143,7 +129,7 @@ class PassTest(parameterized.TestCase):
 
 
 class PositionTest(parameterized.TestCase):
-    @parameterized.product(number=(1, 5, 8, 37, 150, 333), copies=(1, 3))
+    @parameterized.product(number=(1, 8, 150, 333), copies=(1, 3))
     def test_a_consumer_goes_on_where_it_was(self, number, copies):
         def stream():
             return ExampleStream(documents(20, 3, 80), Numbers(copies=copies), buffer_size=8)
@@ -157,17 +143,6 @@ class PositionTest(parameterized.TestCase):
         self.assertEqual(numbers(examples[number:]), numbers(everything[number:]))
         for name in ("stream_position", "stream_epoch"):
             self.assertEqual([e[name] for e in examples[number:]], [e[name] for e in everything[number:]])
-
-    def test_what_was_read_is_not_tokenized_again(self):
-        stream = ExampleStream(documents(1000, 1000), Numbers(), buffer_size=8)
-        examples = stream.consumer_examples([0], 1)
-        position = next(islice(examples, 1800, None))["stream_position"][1:]
-        tokenized = []
-        stream.preprocessor = lambda batch: tokenized.extend(batch["text"]) or Numbers()(batch)
-        stream.preprocessor.input_columns = ("text",)
-        stream.starts = {0: position}
-        next(islice(stream.consumer_examples([0], 1), position[0], None))
-        self.assertLessEqual(len(tokenized), 200)
 
     @parameterized.parameters(
         {"seed": 1}, {"buffer_size": 4}, {"min_sentences": 2}, {"whole_shards": True}, {"num_shards": 1}

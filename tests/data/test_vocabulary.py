@@ -1,9 +1,6 @@
 import functools
-import os
 import re
-import tempfile
 import unicodedata
-from unittest import mock
 
 import sentencepiece
 from absl.testing import parameterized
@@ -12,7 +9,6 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, T5Tokenizer
 
 from helpers import SENTENCES, CorpusTestCase
-from hf_depth.data import vocabulary
 from hf_depth.data.python_reference import python_reference_documents
 from hf_depth.data.tokenization import TextEncoder, sentinel_token_ids
 from hf_depth.data.vocabulary import train_tokenizer
@@ -56,22 +52,6 @@ class TrainTokenizerTest(CorpusTestCase):
         for text, decoded in zip(texts, model.decode(ids), strict=True):
             self.assertEqual(decoded, unicodedata.normalize("NFKC", " ".join(text.split())))
 
-    def test_a_tokenizer_that_is_not_saved_is_the_same_and_can_be_saved_later(self):
-        tokenizer = train_tokenizer(SENTENCES, 300)
-        expected = self.train(SENTENCES, 300)
-        self.assertEqual(tokenizer.backend_tokenizer.to_str(), expected.backend_tokenizer.to_str())
-        tokenizer.save_pretrained(self.path("later"))
-        saved = AutoTokenizer.from_pretrained(self.path("later"))
-        self.assertEqual(saved.backend_tokenizer.to_str(), expected.backend_tokenizer.to_str())
-
-    def test_a_single_string_is_no_list_of_documents(self):
-        with self.assertRaisesRegex(ValueError, r"`texts` must be several documents.*`\[text\]`"):
-            train_tokenizer("Some text.", 300)
-
-    def test_a_new_tokenizer_replaces_an_older_one(self):
-        self.train()
-        self.assertLen(self.train(vocab_size=800), 800)
-
     @given(st.text("aZ9 <>_/[]{}!?.,;:'\"\\%&*()@#$^+=|~`-"))
     def test_printable_ascii_is_always_known(self, text):
         tokenizer = small_tokenizer()
@@ -79,30 +59,12 @@ class TrainTokenizerTest(CorpusTestCase):
         self.assertNotIn(tokenizer.unk_token_id, ids)
         self.assertEqual(tokenizer.decode(ids), " ".join(text.split()))
 
-    def test_special_tokens_in_the_text_are_not_learned(self):
-        special = ["<extra_id_0>", "<sent_3>", "<eosen>", "</s>", "<pad>", "<unk>"]
-        tokenizer = self.train([*SENTENCES, *special * 1000], 300)
-        self.assertEqual(tokenizer.get_vocab(), self.train(SENTENCES, 300).get_vocab())
-
-    def test_training_is_quiet(self):
-        with tempfile.TemporaryFile() as log:
-            stdout, stderr = os.dup(1), os.dup(2)
-            try:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-                self.train(SENTENCES, 300)
-            finally:
-                os.dup2(stdout, 1)
-                os.dup2(stderr, 2)
-            log.seek(0)
-            self.assertEqual(log.read(), b"")
-
     @parameterized.parameters(
         (SENTENCES, 10_000, "`vocab_size`=10000 cannot be trained on this text: it gives at most \\d+ ids. Lower"),
         (SENTENCES, 150, "`vocab_size`=150 .* its characters alone need \\d+ ids. Raise `vocab_size`"),
         (SENTENCES, 100, "`vocab_size` must be larger than its 100 sentinels, got 100"),
-        ([], 1000, "There is no text to train a vocabulary on"),
-        (["", None], 1000, "There is no text to train a vocabulary on"),
+        ([""], 1000, "There is no text to train a vocabulary on"),
+        ("Some text.", 300, r"`texts` must be several documents.*`\[text\]`"),
     )
     def test_a_vocabulary_that_does_not_fit_the_text_is_refused_with_the_number_that_does(self, texts, size, message):
         with self.assertRaisesRegex(ValueError, message):
@@ -113,8 +75,3 @@ class TrainTokenizerTest(CorpusTestCase):
             self.train(SENTENCES, 10_000)
         most = int(re.search("at most (\\d+)", str(refused.exception))[1])
         self.assertLen(self.train(SENTENCES, 10_000, allow_fewer=True), most)
-
-    def test_a_long_text_is_sampled_evenly(self):
-        with mock.patch.object(vocabulary, "MAX_TRAINING_SIZE", 1000):
-            lines = list(vocabulary._training_lines(f"text {i:03}" for i in range(512)))
-        self.assertEqual(lines, [f"text {i:03}" for i in range(0, 512, 8)])

@@ -16,7 +16,7 @@ from hf_depth import (
     TaskTrainingArguments,
     load_model,
 )
-from hf_depth.arguments.model_args import FineTuningModelArguments, ModelArguments
+from hf_depth.arguments.model_args import ModelArguments
 from hf_depth.models.adapters import add_lora, is_adapter
 from tiny_families import FAMILIES
 from tiny_tasks import rte_rows
@@ -40,7 +40,7 @@ class AdapterTest(TrainingTestCase):
         return folder, tokenizer
 
     @needs_peft
-    @parameterized.parameters("depth", "t5", "bart", "t5gemma")
+    @parameterized.parameters("depth", "t5gemma")
     def test_an_adapter_is_trained_saved_and_predicts(self, kind):
         base, tokenizer = self.saved(kind)
         arguments = ModelArguments("depth" if kind == "depth" else "t5", base, use_peft=True, lora_r=4)
@@ -93,20 +93,6 @@ class AdapterTest(TrainingTestCase):
             with mock.patch("transformers.utils.is_bitsandbytes_available", return_value=False):
                 with self.assertRaisesRegex(ValueError, f"`{name}` needs the package bitsandbytes"):
                     arguments.load_model(tokenizer)
-
-    @parameterized.parameters("load_in_4bit", "load_in_8bit")
-    def test_bits_reach_from_pretrained(self, name):
-        base, tokenizer = self.saved("t5")
-        arguments = FineTuningModelArguments("t5", base, **{name: True})
-        with mock.patch("transformers.utils.is_bitsandbytes_available", return_value=True):
-            config = arguments.quantization_config()
-        self.assertTrue(getattr(config, name))
-        with mock.patch(
-            "hf_depth.T5ForConditionalGeneration.from_pretrained", side_effect=NotImplementedError
-        ) as loading:
-            with self.assertRaises(NotImplementedError):
-                load_model(base, tokenizer, quantization_config=config)
-        self.assertIs(loading.call_args.kwargs["quantization_config"], config)
 
     @parameterized.parameters(
         ({"lora_r": 8}, "`lora_r` is of an adapter: it needs `--use_peft`"),

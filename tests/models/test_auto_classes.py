@@ -1,8 +1,6 @@
 """A saved DEPTH model loads through the Auto classes, where hf_depth is installed and where it cannot be imported."""
 
-import importlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +30,6 @@ class Blocker:
 sys.meta_path.insert(0, Blocker())
 
 import os
-import pickle
 
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -41,8 +38,6 @@ text, folder, *tokenizers = sys.argv[1:]
 config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
-torch.manual_seed(0)
-scratch = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=True)
 batch = torch.load("batch.pt")
 trained = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True).train()
 trained.activation_checkpointing_enable()
@@ -52,16 +47,14 @@ optimizer.step()
 trained.save_pretrained("again")
 tokenizer.save_pretrained("again")
 again = AutoModelForSeq2SeqLM.from_pretrained("again", trust_remote_code=True)
-assert type(model) is type(scratch) is type(trained)
+assert type(model) is type(trained)
 with torch.no_grad():
     found = {
         "logits": model(**batch).logits,
-        "logits_pickled": pickle.loads(pickle.dumps(model))(**batch).logits,
         "logits_again": again(**batch).logits,
         "generated": model.generate(batch["input_ids"], attention_mask=batch["attention_mask"], max_new_tokens=10),
         "files": sorted(name for name in os.listdir("again") if name.endswith(".py")),
         "beams": model.generate(batch["input_ids"], max_new_tokens=10, num_beams=3),
-        "scratch": scratch.state_dict(),
         "ids": tokenizer("<sent_2> Call me Ishmael. <eosen>").input_ids,
         "tokenizers": [
             (type(t).__name__, t(text).input_ids, t.all_special_tokens, t.get_vocab())
@@ -98,9 +91,7 @@ def saved_model(folder, family="t5"):
 class AutoClassTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(TemporaryDirectory()))
 
     @parameterized.parameters("t5", "bart")
     def test_a_saved_model_loads_where_the_package_cannot_be_imported(self, family):
@@ -130,7 +121,6 @@ class AutoClassTest(parameterized.TestCase):
         with torch.no_grad():
             logits = model(**batch).logits
         torch.testing.assert_close(found["logits"], logits)
-        torch.testing.assert_close(found["logits_pickled"], logits)
         self.assertEqual(found["files"], FILES)
         inputs = {"inputs": batch["input_ids"], "attention_mask": batch["attention_mask"], "max_new_tokens": 10}
         self.assertEqual(found["generated"].tolist(), model.generate(**inputs).tolist())
@@ -151,11 +141,6 @@ class AutoClassTest(parameterized.TestCase):
             torch.testing.assert_close(again(**batch).logits, found["logits_again"])
         torch.testing.assert_close(found["logits_again"], trained, rtol=1e-4, atol=1e-5)
         self.assertGreater((trained - logits).abs().max().item(), 1e-3)
-        # A model from scratch starts there as it does here.
-        torch.manual_seed(0)
-        scratch = type(model)(AutoConfig.from_pretrained(self.folder / "model")).state_dict()
-        for name, value in scratch.items():
-            self.assertTrue(torch.equal(found["scratch"][name], value), name)
 
     def test_a_saved_model_loads_as_ours_where_the_package_is_imported(self):
         model, _, batch = saved_model(self.folder)
@@ -172,31 +157,6 @@ class AutoClassTest(parameterized.TestCase):
         self.assertEqual(len(tokenizer), loaded.config.vocab_size)
         with torch.no_grad():
             torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=0)
-
-    def test_a_copy_of_the_files_beside_the_package_trains_alike(self):
-        _, _, batch = saved_model(self.folder)
-        (self.folder / "hub_copy").mkdir()
-        for name in FILES:
-            shutil.copy(self.folder / name, self.folder / "hub_copy")
-        with mock.patch.object(sys, "path", [*sys.path, str(self.folder)]):
-            copy = importlib.import_module("hub_copy.modeling_depth").DepthForConditionalGeneration
-        self.addCleanup(lambda: [sys.modules.pop(name) for name in [*sys.modules] if name.startswith("hub_copy")])
-        self.assertIsNone(copy.head_loss)  # only the class of the package has the loss without all logits
-        self.assertIsNotNone(DepthForConditionalGeneration.head_loss)
-        losses, gradients = [], []
-        for kind in (DepthForConditionalGeneration, copy):
-            model = kind.from_pretrained(self.folder).train()
-            loss = model(**batch).loss
-            loss.backward()
-            losses.append(loss)
-            gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-        torch.testing.assert_close(*losses)
-        torch.testing.assert_close(*gradients)
-
-    def test_the_auto_classes_know_the_configuration(self):
-        config = AutoConfig.for_model("depth", **{**SIZE, "vocab_size": 32128})
-        self.assertIs(type(config), DepthConfig)
-        self.assertIs(type(AutoModelForSeq2SeqLM.from_config(config)), DepthForConditionalGeneration)
 
     def test_the_encoder_loads_by_itself(self):
         model, _, batch = saved_model(self.folder)

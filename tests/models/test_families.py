@@ -1,6 +1,5 @@
 """DEPTH over the encoder-decoders of transformers other than T5: the laws that hold for each of them."""
 
-import unittest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,10 +12,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_L
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments, load_model
 from hf_depth.data.tokenization import check_sentence_tokens, sentence_fields
-from hf_depth.models.configuration_depth import DEPTH_CONFIGS, FAMILIES
+from hf_depth.models.configuration_depth import FAMILIES
 from hf_depth.models.modeling_depth import DepthMixin
-from hf_depth.training.optimizers import muon_groups
-from tiny_models import DEPTH_FAMILIES, family_fields, tiny_depth
+from tiny_models import family_fields, tiny_depth
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 IDS = torch.tensor([[46, 40, 5, 6, 7, 43, 8, 9, 10, 41, 11, 1], [46, 42, 15, 16, 17, 44, 20, 21, 1, 0, 0, 0]])
@@ -125,21 +123,6 @@ class FamilyTest(parameterized.TestCase):
                 if "k_proj.bias" not in name:  # which a softmax does not see
                     self.assertGreater(parameter.grad.abs().max(), 0, name)
 
-    @parameterized.parameters(*FAMILIES)
-    def test_it_overfits_eight_examples(self, family):
-        model = tiny_depth(family).train()
-        generator = torch.Generator().manual_seed(0)
-        source = torch.randint(3, 40, (8, 10), generator=generator)
-        source[:, 0], source[:, 1], source[:, 5] = 46, 41, 40
-        labels = torch.cat([source[:, 5:], source[:, 1:5]], dim=1)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for _ in range(80):
-            optimizer.zero_grad()
-            loss = model(input_ids=source, labels=labels).loss
-            loss.backward()
-            optimizer.step()
-        self.assertLess(loss, 0.5)
-
     @parameterized.parameters(*EACH)
     def test_generation_is_a_loop_by_hand(self, family, implementation):
         model = tiny_depth(family, implementation)
@@ -191,22 +174,6 @@ class FamilyTest(parameterized.TestCase):
             torch.testing.assert_close(again.eval()(**BATCH).logits, model(**BATCH).logits, rtol=0, atol=0)
 
     @parameterized.parameters(*FAMILIES)
-    def test_a_plain_checkpoint_is_read(self, family):
-        model = tiny_depth(family)
-        config = plain_config(family, model)
-        plain = STOCK[type(config)](config)
-        ids = {"first_sentence_token_id": 40, "num_sentence_tokens": 6, "eosen_token_id": 46}
-        with TemporaryDirectory() as folder:
-            plain.save_pretrained(folder)
-            loaded, info = type(model).from_pretrained(folder, **ids, output_loading_info=True)
-            others = DEPTH_CONFIGS["t5"] if family == "bart" else DEPTH_CONFIGS["bart"]
-            with self.assertRaisesRegex(ValueError, f"that of a '{family}'; a '{others.model_type}' model can be"):
-                others.from_pretrained(folder)
-        self.assertEmpty([*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]])
-        torch.testing.assert_close(loaded.state_dict(), plain.state_dict(), rtol=0, atol=0)
-        self.assertEqual(set(DEPTH_FAMILIES), set(FAMILIES))
-
-    @parameterized.parameters(*FAMILIES)
     def test_load_model_makes_depth_of_a_plain_checkpoint_with_the_ids_and_rows_of_the_tokenizer(self, family):
         plain = plain_model(family, 512)
         with TemporaryDirectory() as folder:
@@ -235,30 +202,19 @@ class FamilyTest(parameterized.TestCase):
         self.assertGreater(model.get_encoder()(ids).sentence_mask.sum(), 1)
         self.assertTrue(model(input_ids=ids, labels=ids).loss.isfinite())
 
-    @parameterized.parameters(*FAMILIES)
-    def test_muon_finds_the_matrices_of_its_layers(self, family):
-        model = tiny_depth(family)
-        groups = muon_groups(model, [], 0.0)
-        found = {id(parameter) for group in groups if group["use_muon"] for parameter in group["params"]}
-        names = {name for name, parameter in model.named_parameters() if id(parameter) in found}
-        self.assertLen(
-            [name for name in names if "q_proj" in name and "vision" not in name], 4 if family == "t5gemma2" else 6
-        )
-        self.assertFalse([name for name in names if "embed" in name or "norm" in name or "lm_head" in name])
-
-    @parameterized.parameters("bart", "t5gemma")
-    def test_the_trainer_trains_it(self, family):
+    def test_the_trainer_trains_it(self):
+        family = "t5gemma"
         objective = DepthObjective(TOKENIZER, max_source_length=48, max_target_length=60, min_sentences=2)
         texts = [" ".join(SENTENCES[start : start + 4]) for start in range(8)]
         data = objective.prepare(Dataset.from_dict({"text": texts}))
         model = load_model(plain_model(family, 512).config, TOKENIZER, model_type="depth")
         with TemporaryDirectory() as folder:
             args = DepthTrainingArguments(
-                output_dir=folder, max_steps=20, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+                output_dir=folder, max_steps=8, per_device_train_batch_size=2, gradient_accumulation_steps=2,
                 learning_rate=1e-2,
                 optim="adamw_torch",
                 warmup_steps=0, logging_steps=1, predict_with_generate=True, sentence_loss_coefficient=0.5,
-                eval_strategy="steps", eval_steps=20, generation_max_length=8, report_to=[], use_cpu=True,
+                eval_strategy="steps", eval_steps=8, generation_max_length=8, report_to=[], use_cpu=True,
             )  # fmt: skip
             trainer = DepthTrainer(
                 model=model,
@@ -269,7 +225,7 @@ class FamilyTest(parameterized.TestCase):
                 processing_class=TOKENIZER,
             )
             trainer.train()
-            again = AutoModelForSeq2SeqLM.from_pretrained(Path(folder, "checkpoint-20"))
+            again = AutoModelForSeq2SeqLM.from_pretrained(Path(folder, "checkpoint-8"))
         losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
         self.assertLess(losses[-1], losses[0])
         self.assertTrue(
@@ -291,7 +247,3 @@ class FamilyTest(parameterized.TestCase):
             with TemporaryDirectory() as folder:
                 tiny_depth("bart").save_pretrained(folder)
                 load_model(folder, TOKENIZER)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,5 +1,6 @@
 """Laws of `load_model`: the model fits the tokenizer, is what the checkpoint was, or is refused with a reason."""
 
+import functools
 import json
 import unittest
 from importlib.util import find_spec
@@ -11,28 +12,13 @@ import transformers
 from absl.testing import parameterized
 from safetensors.torch import load_file, save_file
 from torch import distributed
-from transformers import (
-    AttentionInterface,
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    ByT5Tokenizer,
-    MT5Config,
-    T5Config,
-    UMT5Config,
-)
+from transformers import AutoModelForSeq2SeqLM, ByT5Tokenizer, MT5Config, T5Config, UMT5Config
 from transformers.integrations import HfDeepSpeedConfig
 
 from helpers import run_in_two_processes, tiny_mt5_tokenizer, tiny_tokenizer
 from hf_depth import DepthConfig, DepthForConditionalGeneration, T5ForConditionalGeneration, add_sentence_tokens
 from hf_depth.data.tokenization import check_sentence_tokens, load_tokenizer
-from hf_depth.models.loading import (
-    ATTENTION_IMPLEMENTATIONS,
-    BIAS_FIELD,
-    checkpoint_model_type,
-    config_values,
-    load_config,
-    load_model,
-)
+from hf_depth.models.loading import ATTENTION_IMPLEMENTATIONS, BIAS_FIELD, config_values, load_config, load_model
 from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
 from tiny_models import SIZE, V1_0, V1_1, random_batch
 
@@ -80,9 +66,7 @@ def edit_config(folder, **changes):
 class LoadingTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(TemporaryDirectory())
 
     def saved(self, family="t5", tokenizer=PLAIN, **changes):
         """A checkpoint as transformers saves it; returns the model."""
@@ -178,107 +162,81 @@ class FamilyTest(LoadingTestCase):
                 torch.testing.assert_close(logits(stock, batch), logits(model, batch))
         torch.testing.assert_close(logits(twin, batch), logits(model, batch), rtol=0, atol=0)
 
-    @parameterized.parameters(*FAMILIES)
-    def test_the_depth_class_itself_reads_the_checkpoint_when_it_has_rows_enough(self, family):
-        original = self.saved(family, vocab_size=640)
-        ids = {"first_sentence_token_id": 500, "num_sentence_tokens": 20, "eosen_token_id": 520}
-        model = DepthForConditionalGeneration.from_pretrained(self.folder, **ids).eval()
-        batch = random_batch(3)
-        torch.testing.assert_close(logits(model, batch), logits(original, batch), rtol=1e-5, atol=1e-5)
 
-    def test_the_kind_of_a_checkpoint_is_depth_or_t5(self):
-        for family in FAMILIES:
-            self.saved(family)
-            self.assertEqual(checkpoint_model_type(self.folder), "t5")
-            self.assertIsInstance(load_model(self.folder, PLAIN), T5ForConditionalGeneration)
-        load_model(self.folder, TOKENIZER, model_type="depth").save_pretrained(self.folder)
-        self.assertEqual(checkpoint_model_type(self.folder), "depth")
+def without_config(folder):
+    Path(folder, "config.json").unlink()
 
-    @parameterized.parameters("half", "nothing", "missing")
-    def test_weights_that_cannot_be_read_are_named(self, damage):
+
+def with_broken_weights(folder):
+    path = Path(folder, "model.safetensors")
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def with_nan(folder):
+    weights = load_file(Path(folder, "model.safetensors"))
+    weights["shared.weight"][3, 2] = float("nan")
+    save_file(weights, Path(folder, "model.safetensors"), metadata={"format": "pt"})
+
+
+def as_adapter(folder):
+    Path(folder, "config.json").rename(Path(folder, "adapter_config.json"))
+
+
+def with_checkpoints(folder):
+    without_config(folder)
+    for name in ("checkpoint-9", "checkpoint-10"):
+        Path(folder, name).mkdir()
+
+
+class RefusalTest(LoadingTestCase):
+    @parameterized.parameters(
+        (with_broken_weights, "The weights of .* cannot be read: .*fetch them again"),
+        (with_nan, "shared.weight of .* is not finite"),
+        (without_config, "is no T5 and no DEPTH model, .*config.json"),
+        (with_checkpoints, "is no T5 and no DEPTH model, .*Its last checkpoint is .*-10.$"),
+        (as_adapter, "is a PEFT adapter"),
+        (functools.partial(edit_config, model_type="unknown"), "is no T5 and no DEPTH model, by its config.json"),
+        (functools.partial(edit_config, vocab_size=49), r"mismatched: .*shared\.weight"),
+    )
+    def test_a_folder_that_holds_no_model_is_named(self, damage, message):
         self.saved()
-        path = Path(self.folder, "model.safetensors")
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) // 2] if damage == "half" else b"")
-        if damage == "missing":
-            path.unlink()
-        with self.assertRaisesRegex(ValueError, f"The weights of {self.folder} cannot be read: .*fetch them again"):
+        damage(self.folder)
+        with self.assertRaisesRegex(ValueError, message):
             load_model(self.folder, PLAIN)
 
-    def test_weights_that_are_not_finite_are_named(self):
-        model = self.saved()
-        with torch.no_grad():
-            model.shared.weight[3, 2] = float("nan")
-        model.save_pretrained(self.folder)
-        with self.assertRaisesRegex(ValueError, f"shared.weight of {self.folder} is not finite"):
-            load_model(self.folder, PLAIN)
-
-    @parameterized.parameters(("model_type", "unknown"), ("auto_map", {"AutoConfig": "code.Config"}))
-    def test_a_configuration_of_another_kind_is_named_and_its_code_not_offered(self, name, value):
+    def test_a_tokenizer_that_cannot_be_read_is_named(self):
         self.saved()
-        path = Path(self.folder, "config.json")
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "unknown", name: value}))
-        with self.assertRaisesRegex(ValueError, f"{self.folder} is no T5 and no DEPTH model, by its config.json"):
-            load_model(self.folder, PLAIN)
-
-    @parameterized.parameters("nothing", "{", "[]")
-    def test_a_tokenizer_that_cannot_be_read_is_named(self, content):
-        if content != "nothing":
-            self.saved()
-            Path(self.folder, "tokenizer.json").write_text(content)
+        Path(self.folder, "tokenizer.json").write_text("{")
         with self.assertRaisesRegex(ValueError, f"The tokenizer '{self.folder}' cannot be read: .*`tokenizer_name`"):
             load_tokenizer(self.folder)
 
-    def test_a_peft_adapter_is_named_with_the_way_to_load_it(self):
-        self.saved()
-        Path(self.folder, "config.json").rename(Path(self.folder, "adapter_config.json"))
-        with self.assertRaisesRegex(ValueError, f"{self.folder} is a PEFT adapter"):
-            load_model(self.folder, PLAIN)
-        message = rf"{self.folder} is a PEFT adapter.*`load_model`.*from_pretrained\(model, '{self.folder}'\)"
+    @parameterized.parameters(
+        ("Bert", None, "'bert', which is no encoder-decoder. Name a checkpoint that `AutoModelForSeq2SeqLM`"),
+        ("Marian", "depth", "kind 'marian'; .* takes a mask for each pair .*Give `model_type=\"t5\"`"),
+        ("SwitchTransformers", "depth", "kind 'switch_transformers'; .*routing of Switch.*Give `model_type=\"t5\"`"),
+    )
+    def test_another_architecture_is_refused_by_name(self, name, model_type, message):
         with self.assertRaisesRegex(ValueError, message):
-            checkpoint_model_type(self.folder)
-
-    def test_a_model_in_a_subfolder_that_is_none_of_ours_is_not_taken_for_a_missing_one(self):
-        Path(self.folder, "part").mkdir()
-        Path(self.folder, "part", "config.json").write_text('{"layers": 1}')
-        with self.assertRaisesRegex(ValueError, "is no T5 and no DEPTH model, by its config.json"):
-            load_config(self.folder, subfolder="part")
+            load_model(getattr(transformers, f"{name}Config")(), TOKENIZER, model_type=model_type)
 
     @parameterized.parameters(
-        ([], "config.json.*"), (["checkpoint-9", "checkpoint-10"], "Its last checkpoint is .*-10.$")
+        (T5ForConditionalGeneration, "UMT5"),
+        (UMT5ForConditionalGeneration, "T5"),
+        (T5ForConditionalGeneration, "Bart"),
+        (T5ForConditionalGeneration, "Depth"),
     )
-    def test_a_folder_without_a_model_is_named_with_its_last_checkpoint(self, checkpoints, advice):
-        for name in checkpoints:
-            Path(self.folder, name).mkdir()
-        with self.assertRaisesRegex(ValueError, f"^{self.folder} is no T5 and no DEPTH model, .*{advice}"):
-            load_model(self.folder, PLAIN)
-
-    @parameterized.product(name=("Pix2Struct", "Bert"), model_type=("depth", "t5", None))
-    def test_another_architecture_is_refused_by_name(self, name, model_type):
-        config = getattr(transformers, f"{name}Config")()
-        message = f"{config.model_type!r}, which is no encoder-decoder. Name a checkpoint that `AutoModelForSeq2SeqLM`"
-        with self.assertRaisesRegex(ValueError, f"The configuration is .* {message}"):
-            load_model(config, TOKENIZER, model_type=model_type)
+    def test_a_t5_or_umt5_class_refuses_the_files_of_every_other_kind(self, model_class, kind):
+        config = DepthConfig() if kind == "Depth" else getattr(transformers, f"{kind}Config")()
         config.save_pretrained(self.folder)
-        with self.assertRaisesRegex(ValueError, f"{self.folder} is .* {message}"):
-            load_model(self.folder, TOKENIZER, model_type=model_type)
-        with self.assertRaisesRegex(ValueError, f"is that of a {config.model_type!r}; a 'depth' model can be made of"):
-            DepthForConditionalGeneration.from_pretrained(self.folder)
-
-    @parameterized.parameters("LongT5", "SwitchTransformers", "ProphetNet", "Marian")
-    def test_a_family_that_cannot_be_depth_is_refused_with_the_reason_and_what_goes(self, name):
-        config = getattr(transformers, f"{name}Config")()
-        message = (
-            f'kind {config.model_type!r}; .* takes a mask for each pair .*routing of Switch.* Give `model_type="t5"`'
-        )
-        with self.assertRaisesRegex(ValueError, message):
-            load_model(config, TOKENIZER, model_type="depth")
+        save_file({}, Path(self.folder, "model.safetensors"), metadata={"format": "pt"})
+        with self.assertRaisesRegex(ValueError, f"of a {config.model_type!r}: `hf_depth.load_model"):
+            model_class.from_pretrained(self.folder)
 
 
 class WeightsTest(LoadingTestCase):
     BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
-    @parameterized.product(model_type=("depth", "t5"), kind=("missing", "unexpected", "mismatched"))
+    @parameterized.parameters(("depth", "missing"), ("t5", "unexpected"), ("depth", "mismatched"))
     def test_a_checkpoint_with_other_weights_does_not_load(self, model_type, kind):
         self.saved()
 
@@ -309,31 +267,6 @@ class WeightsTest(LoadingTestCase):
         model = load_model(self.folder, PLAIN if model_type == "t5" else TOKENIZER, model_type=model_type)
         torch.testing.assert_close(model.lm_head.weight[: len(head)], head, rtol=0, atol=0)
 
-    def test_an_encoder_alone_does_not_load(self):
-        self.saved()
-
-        def edit(weights):
-            for name in [name for name in weights if name.startswith("decoder")]:
-                del weights[name]
-
-        self.edit_weights(edit)
-        with self.assertRaisesRegex(ValueError, r"missing: decoder\.block\.0.* and \d+ more\)"):
-            load_model(self.folder, PLAIN)
-
-    def test_embeddings_of_another_size_than_the_configuration_says_do_not_load(self):
-        self.saved()
-        edit_config(self.folder, vocab_size=49)
-        with self.assertRaisesRegex(ValueError, r"mismatched: .*shared\.weight"):
-            load_model(self.folder, PLAIN)
-
-    @parameterized.parameters("depth", "t5")
-    def test_a_head_that_transformers_left_out_is_the_embedding(self, model_type):
-        original = self.saved("flan-t5")
-        self.assertNotIn("lm_head.weight", load_file(Path(self.folder, "model.safetensors")))
-        model = load_model(self.folder, TOKENIZER, model_type=model_type)
-        self.assertIs(model.lm_head.weight, model.shared.weight)
-        torch.testing.assert_close(model.lm_head.weight[:50], original.shared.weight, rtol=0, atol=0)
-
     @parameterized.product(model_type=("depth", "t5"), shape=(V1_0, V1_1))
     def test_missing_rows_are_added_to_embedding_and_head_and_no_row_is_lost(self, model_type, shape):
         original = T5ForConditionalGeneration(T5Config(**SIZE, **shape))
@@ -354,42 +287,11 @@ class WeightsTest(LoadingTestCase):
             model.save_pretrained(again)
             torch.testing.assert_close(load_model(again, TOKENIZER)(**random_batch(4)).loss, loss)
 
-    @parameterized.parameters("depth", "t5")
-    def test_rows_beyond_the_tokenizer_stay(self, model_type):
-        original = self.saved(vocab_size=777)
-        model = load_model(self.folder, TOKENIZER, model_type=model_type)
-        self.assertEqual(model.config.vocab_size, 777)
-        torch.testing.assert_close(model.shared.weight, original.shared.weight, rtol=0, atol=0)
-
 
 class FromPretrainedTest(LoadingTestCase):
     """`from_pretrained` of the classes themselves."""
 
     IDS = {"first_sentence_token_id": 20, "eosen_token_id": 40}  # within the rows of a tiny T5
-
-    @parameterized.product(
-        model=((T5ForConditionalGeneration, "UMT5"), (UMT5ForConditionalGeneration, "T5")),
-        kind=("the other", "MT5", "LongT5", "SwitchTransformers", "Bart", "Depth"),
-    )
-    def test_a_t5_or_umt5_class_refuses_the_files_of_every_other_kind(self, model, kind):
-        model_class, other = model
-        kind = other if kind == "the other" else kind
-        config = DepthConfig() if kind == "Depth" else getattr(transformers, f"{kind}Config")()
-        config.save_pretrained(self.folder)
-        save_file({}, Path(self.folder, "model.safetensors"), metadata={"format": "pt"})
-        message = f"of a {config.model_type!r}: `hf_depth.load_model"
-        for options in ({}, {"config": config}):
-            with self.assertRaisesRegex(ValueError, message):
-                model_class.from_pretrained(self.folder, **options)
-
-    def test_the_depth_class_refuses_a_configuration_without_sentence_tokens(self):
-        with self.assertRaisesRegex(ValueError, "class of 'depth' models, but the configuration is that of a 't5'"):
-            DepthForConditionalGeneration(T5Config(**SIZE))
-
-    def test_a_depth_configuration_made_of_another_file_is_a_depth_configuration(self):
-        for family in FAMILIES:
-            FAMILIES[family][1](**SIZE).save_pretrained(self.folder)
-            self.assertEqual(DepthConfig.from_pretrained(self.folder).model_type, "depth")
 
     @parameterized.parameters(DepthForConditionalGeneration, T5ForConditionalGeneration)
     def test_sharded_and_dispatched_files_and_resized_embeddings_load(self, model_class):
@@ -432,10 +334,6 @@ class SentenceTokensTest(LoadingTestCase):
         self.assertEqual(getattr(load_model(self.model.config, other).config, name), found)
         self.assertIs(type(load_model(self.folder, other, model_type="t5")), T5ForConditionalGeneration)
 
-    def test_the_tokenizer_beside_a_depth_checkpoint_fits_it(self):
-        twin = load_model(self.folder, load_tokenizer(self.folder))
-        self.assertTrue(torch.equal(twin.shared.weight, self.model.shared.weight))
-
 
 class ConfigurationTest(LoadingTestCase):
     def test_a_model_from_scratch_is_a_small_t5_v1_1_of_the_tokenizer(self):
@@ -446,14 +344,7 @@ class ConfigurationTest(LoadingTestCase):
         self.assertEqual(model.config.num_decoder_layers, 1)
         check_sentence_tokens(model, TOKENIZER)
 
-    @parameterized.parameters("depth", "t5")
-    def test_a_model_is_float32_whatever_its_configuration_says(self, model_type):
-        config = T5Config(**SIZE, dtype="bfloat16")
-        model = load_model(config, TOKENIZER, model_type=model_type)
-        self.assertEqual({parameter.dtype for parameter in model.parameters()}, {torch.float32})
-        self.assertEqual(config.dtype, torch.bfloat16)
-
-    @parameterized.product(family=("t5", "flan-t5", "mt5", "umt5"), model_type=("depth", "t5"))
+    @parameterized.parameters(("t5", "depth"), ("flan-t5", "t5"), ("umt5", "depth"), ("umt5", "t5"))
     def test_a_configuration_gets_the_ids_and_the_rows_of_the_tokenizer_and_keeps_the_rest(self, family, model_type):
         _, config_class, shape = FAMILIES[family]
         config = config_class(**{**SIZE, **shape, "layer_norm_epsilon": 0.125})
@@ -470,22 +361,6 @@ class ConfigurationTest(LoadingTestCase):
         biases = [name for name, _ in model.named_parameters() if "relative_attention_bias" in name]
         self.assertLen(biases, 4 if family == "umt5" else 2)
 
-    def test_a_configuration_says_what_kind_of_model_it_is_of(self):
-        depth = DepthConfig(**{**SIZE, "vocab_size": 32128}, hierarchical_cross_mask=False)
-        model = load_model(depth, TOKENIZER)
-        self.assertIs(type(model), DepthForConditionalGeneration)
-        self.assertFalse(model.config.hierarchical_cross_mask)
-        self.assertEqual(model.config.vocab_size, 32128)
-        self.assertIs(type(load_model(depth, PLAIN, model_type="t5")), T5ForConditionalGeneration)
-        self.assertIs(type(load_model(T5Config(**SIZE), PLAIN)), T5ForConditionalGeneration)
-
-    def test_gradient_checkpointing_of_a_checkpoint_is_kept(self):
-        self.saved()
-        edit_config(self.folder, gradient_checkpointing=True)
-        for model_type in ("depth", "t5"):
-            model = load_model(self.folder, TOKENIZER, model_type=model_type)
-            self.assertTrue(model.is_activation_checkpointing)
-
     def test_a_vocabulary_that_was_asked_for_must_hold_the_tokenizer(self):
         for source in (None, T5Config(**SIZE)):
             with self.assertRaisesRegex(
@@ -497,8 +372,7 @@ class ConfigurationTest(LoadingTestCase):
     @parameterized.parameters(
         ({"drop_out_rate": 0.1}, "Unknown argument `drop_out_rate` .* Did you mean 'dropout_rate'"),
         ({"first_sentence_token_id": 7}, "`first_sentence_token_id` is 7, but the tokenizer has 500"),
-        ({"num_sentence_tokens": 7}, "`num_sentence_tokens` is 7, but the tokenizer has 20"),
-        ({"pad_token_id": 7}, "`pad_token_id` is 7, but the tokenizer has 0"),
+        ({"attn_implementation": "flex_attention"}, "flex_attention"),
         ({"eos_token_id": 7}, "`eos_token_id` is 7, but the tokenizer has 1"),
         ({"dtype": torch.bfloat16}, "Unknown argument `dtype` of `load_model`"),
         ({"model_type": "t6"}, "Unknown `model_type` 't6'. The kinds are: 'depth', 't5'"),
@@ -507,15 +381,7 @@ class ConfigurationTest(LoadingTestCase):
         with self.assertRaisesRegex(ValueError, message):
             load_model(None, TOKENIZER, **{**TINY, **changes})
 
-    def test_a_size_goes_by_the_names_of_other_models_too(self):
-        names = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4}
-        config = load_model(None, TOKENIZER, **TINY | {"d_model": 8} | names).config
-        self.assertEqual((config.d_model, config.num_layers, config.num_heads), (24, 1, 4))
-
-    @parameterized.parameters(
-        ("num_layers", 1), ("d_model", 8), ("vocab_size", 64), ("tie_word_embeddings", False),
-        ("relative_attention_bias_in_every_layer", True),
-    )  # fmt: skip
+    @parameterized.parameters(("num_layers", 1), ("tie_word_embeddings", False))
     def test_the_size_of_a_checkpoint_cannot_be_changed(self, name, value):
         self.saved()
         with self.assertRaisesRegex(ValueError, f"`{name}` is {value}, but the checkpoint has"):
@@ -523,18 +389,7 @@ class ConfigurationTest(LoadingTestCase):
         kept = json.loads(Path(self.folder, "config.json").read_text()).get(name, False)
         self.assertEqual(load_model(self.folder, PLAIN, **{name: kept}, dropout_rate=0.5).config.dropout_rate, 0.5)
 
-    def test_a_depth_model_needs_a_tokenizer_with_sentence_tokens(self):
-        self.saved()
-        for source in (None, self.folder):
-            with self.assertRaisesRegex(ValueError, r"no token `<sent_0>`: call `add_sentence_tokens\(tokenizer\)`"):
-                load_model(source, PLAIN, model_type="depth")
-
-    def test_the_default_ids_in_another_vocabulary_name_the_way_out(self):
-        self.saved()
-        with self.assertRaisesRegex(ValueError, r"fit `vocab_size`=50. `load_model\(.*tokenizer, model_type="):
-            DepthForConditionalGeneration.from_pretrained(self.folder)
-
-    @parameterized.parameters(*FAMILIES)
+    @parameterized.parameters("t5", "mt5")
     def test_no_words_of_another_vocabulary_are_sentence_tokens(self, family):
         config = FAMILIES[family][1](**{**SIZE, "vocab_size": 32_384})
         config.save_pretrained(self.folder)
@@ -544,10 +399,6 @@ class ConfigurationTest(LoadingTestCase):
                 DepthConfig.from_pretrained(self.folder, **given)
         DepthConfig.from_pretrained(self.folder, **ids).save_pretrained(self.folder)
         self.assertEqual(DepthConfig.from_pretrained(self.folder).first_sentence_token_id, 32_300)
-
-    def test_the_configuration_of_transformers_is_read_as_it_is(self):
-        self.saved("flan-t5")
-        self.assertEqual(load_config(self.folder).to_dict(), AutoConfig.from_pretrained(self.folder).to_dict())
 
 
 WIDE = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, BIAS_FIELD: True}
@@ -593,24 +444,12 @@ class ZeRO3Test(LoadingTestCase):
 
 
 class AttentionTest(parameterized.TestCase):
-    @parameterized.parameters({}, {"dropout_rate": 0.1})
-    def test_a_model_gets_sdpa_unless_another_implementation_is_asked_for(self, **changes):
-        model = load_model(None, TOKENIZER, **TINY | changes)
+    def test_a_model_gets_sdpa_unless_another_implementation_is_asked_for(self):
+        model = load_model(None, TOKENIZER, **TINY)
         self.assertEqual({part.config._attn_implementation for part in (model, model.decoder)}, {"sdpa"})
         for name in ATTENTION_IMPLEMENTATIONS[1:]:
-            model = load_model(None, TOKENIZER, attn_implementation=name, **TINY | changes)
+            model = load_model(None, TOKENIZER, attn_implementation=name, **TINY)
             self.assertEqual(model.decoder.config._attn_implementation, name)
-
-    def test_a_name_that_is_registered_with_transformers_is_taken_as_it_is(self):
-        with self.assertRaisesRegex(ValueError, "sdpa_of_a_test"):
-            load_model(None, TOKENIZER, attn_implementation="sdpa_of_a_test", **TINY)
-        AttentionInterface.register("sdpa_of_a_test", AttentionInterface()["sdpa"])
-        model = load_model(None, TOKENIZER, attn_implementation="sdpa_of_a_test", **TINY)
-        self.assertEqual(model.config._attn_implementation, "sdpa_of_a_test")
-
-    def test_flex_attention_of_transformers_which_reads_the_bias_wrongly_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "flex_attention"):
-            load_model(None, TOKENIZER, attn_implementation="flex_attention", **TINY)
 
     def test_a_saved_model_does_not_say_which_it_had(self):
         model = load_model(None, TOKENIZER, attn_implementation="depth_flex", **TINY)

@@ -3,7 +3,6 @@
 import torch
 from absl.testing import parameterized
 
-from hf_depth.models.modeling_depth import is_sentence_token
 from tiny_models import (
     EOSEN,
     MODELS,
@@ -141,7 +140,7 @@ class PackedRowTest(parameterized.TestCase):
     def test_masks_equal_a_slow_oracle(self, attn_implementation, switched_off):
         switches = {} if switched_off is None else {switched_off: False}
         model = tiny_model(attn_implementation=attn_implementation, **switches)
-        for seed in range(4):
+        for seed in range(8):
             batch = packed_batch(random_examples(seed))
             batch["decoder_input_ids"] = batch.pop("labels").clamp(min=0)
             with torch.no_grad(), captured_masks(model) as masks:
@@ -149,9 +148,9 @@ class PackedRowTest(parameterized.TestCase):
             for kind, expected in packed_oracle(model.config, batch).items():
                 torch.testing.assert_close(dense_mask(masks[kind][0], kind, *expected.shape), expected, msg=kind)
 
-    @parameterized.product(kind=list(MODELS), attn_implementation=IMPLEMENTATIONS)
-    def test_another_text_in_one_example_leaves_all_others_unchanged(self, kind, attn_implementation):
-        model = model_of(kind, attn_implementation)
+    @parameterized.product(kind=("depth", "umt5"))
+    def test_another_text_in_one_example_leaves_all_others_unchanged(self, kind):
+        model = model_of(kind)
         examples = random_examples(1)
         expected = model(**packed_batch(examples)).logits
         for changed in range(len(examples)):
@@ -163,57 +162,21 @@ class PackedRowTest(parameterized.TestCase):
             for i, row, place in places(examples, 1):
                 self.assertEqual(torch.equal(found[row, place], expected[row, place]), i != changed, (i, changed))
 
-    @parameterized.parameters("depth", "t5")
-    def test_examples_go_by_any_numbers(self, kind):
-        model, batch = model_of(kind), packed_batch(random_examples(3))
-        expected = model(**batch).logits
-        for name in ("encoder_segment_ids", "decoder_segment_ids"):
-            batch[name] = batch[name] * 1000 - 7 * (batch[name] > 0)
-        torch.testing.assert_close(model(**batch).logits, expected)
-
-    def test_relative_positions_count_within_an_example(self):
-        # The same example three times in a row has the same logits three times.
-        model = tiny_model()
-        example = random_examples(2)[0]
-        logits = model(**packed_batch([example] * 3, rows=((0, 1, 2),))).logits
-        first, second, third = logits[0].split(len(example[1]))
-        torch.testing.assert_close(second, first, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(third, first, rtol=1e-5, atol=1e-6)
-
     def test_each_example_of_a_row_begins_with_the_start_token(self):
         model = tiny_model()
         labels = torch.tensor([[5, 6, 7, 8, 9, -100]])
         segments = torch.tensor([[1, 1, 2, 2, 2, 0]])
         self.assertEqual(model.prepare_decoder_input_ids_from_labels(labels, segments).tolist(), [[0, 5, 0, 7, 8, 0]])
 
-    def test_encoder_outputs_and_embeddings_are_as_good_as_ids(self):
-        model, batch = tiny_model(), packed_batch(random_examples(4))
-        expected = model(**batch).logits
-        segments = {"segment_ids": batch["encoder_segment_ids"]}
-        states = model.encoder(batch["input_ids"], batch["attention_mask"], **segments)
-        rest = {name: value for name, value in batch.items() if name != "input_ids"}
-        torch.testing.assert_close(model(**rest, encoder_outputs=states).logits, expected)
-        embedded = {"inputs_embeds": model.shared(batch["input_ids"])}
-        sentence_mask = is_sentence_token(batch["input_ids"], model.config)
-        torch.testing.assert_close(model(**rest, **embedded, sentence_mask=sentence_mask).logits, expected)
-
-    def test_padding_ids_need_no_attention_mask(self):
-        model, batch = tiny_model(), packed_batch(random_examples(5))
-        expected = model(**batch).loss
-        del batch["attention_mask"]
-        torch.testing.assert_close(model(**batch).loss, expected)
-
-    @parameterized.parameters(*MODELS)
-    def test_gradient_checkpointing_gives_the_same_gradients(self, kind):
-        model, batch = model_of(kind).train(), packed_batch(random_examples(6))
+    def test_gradient_checkpointing_gives_the_same_gradients(self):
+        model, batch = model_of("depth").train(), packed_batch(random_examples(6))
         expected = gradients(model, batch)
         model.activation_checkpointing_enable()
         torch.testing.assert_close(gradients(model, batch), expected)
 
-    @parameterized.parameters(("depth", "eager"), ("t5", "sdpa"))
-    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self, kind, attn_implementation):
+    def test_a_compiled_training_step_is_one_graph_and_changes_nothing(self):
         torch.compiler.reset()
-        model = model_of(kind, attn_implementation, num_layers=1).train()  # each layer is traced
+        model = model_of("depth", num_layers=1).train()  # each layer is traced
         batch = packed_batch(random_examples(7))
         expected = gradients(model, batch)
         model.compile(fullgraph=True, backend="aot_eager", dynamic=False)

@@ -1,7 +1,6 @@
 """Configurations and weights survive saving, loading, resizing and the way through other classes and releases."""
 
 import json
-import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,9 +25,7 @@ SENTENCE_IDS = {"first_sentence_token_id": 40, "num_sentence_tokens": 6, "eosen_
 class CheckpointTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(TemporaryDirectory()))
 
     def load(self, model_class, folder=None):
         """Loads what may be a T5 checkpoint, which knows nothing of sentence tokens, without a complaint."""
@@ -54,11 +51,8 @@ class CheckpointTestCase(parameterized.TestCase):
 class ConfigTest(CheckpointTestCase):
     @parameterized.parameters(
         ({},),
-        ({"tie_word_embeddings": True},),
-        ({"tie_word_embeddings": False},),
-        ({"hierarchical_encoder_mask": False},),
-        ({"hierarchical_decoder_mask": False},),
-        ({"hierarchical_cross_mask": False},),
+        ({"tie_word_embeddings": True, "hierarchical_encoder_mask": False},),
+        ({"hierarchical_decoder_mask": False, "hierarchical_cross_mask": False},),
         ({"first_sentence_token_id": 30, "num_sentence_tokens": 3, "eosen_token_id": 34},),
         ({"decoder_start_token_id": 2, "pad_token_id": 3},),
         ({"num_decoder_layers": 1, "feed_forward_proj": "relu", "dropout_rate": 0.25},),
@@ -78,29 +72,15 @@ class ConfigTest(CheckpointTestCase):
         tied = False not in flags.values()
         self.assertEqual((config.tie_word_embeddings, config.scale_decoder_outputs), (tied, tied))
 
-    def test_defaults_fit_the_vocabulary_of_t5(self):
-        config = DepthConfig()
-        self.assertEqual((config.first_sentence_token_id, config.eosen_token_id), (32100, 32120))
-        self.assertEqual((config.num_sentence_tokens, config.vocab_size), (20, 32128))
-        self.assertEqual(config.decoder_start_token_id, config.pad_token_id)
-        self.assertEqual(config.model_type, "depth")
-
     @parameterized.parameters(
         {"first_sentence_token_id": VOCAB_SIZE - 5, "eosen_token_id": 4},
         {"first_sentence_token_id": 40, "eosen_token_id": VOCAB_SIZE},
         {"first_sentence_token_id": -1},
-        {"vocab_size": 45},
         {"eosen_token_id": 45},  # of a sentence token
-        {"first_sentence_token_id": 41},
     )
     def test_ids_that_have_no_rows_of_their_own_are_refused(self, **changes):
         with self.assertRaisesRegex(ValueError, "must differ and fit `vocab_size`=.*add_sentence_tokens"):
             DepthForConditionalGeneration(tiny_config(**changes))
-
-    @parameterized.parameters(0, -1)
-    def test_there_are_sentence_tokens(self, number):
-        with self.assertRaisesRegex(ValueError, "`num_sentence_tokens` must be at least 1, got -?[01]:"):
-            DepthForConditionalGeneration(tiny_config(num_sentence_tokens=number))
 
 
 class FullSizeTest(CheckpointTestCase):
@@ -113,15 +93,6 @@ class FullSizeTest(CheckpointTestCase):
         self.assertIs(model.encoder.embed_tokens.weight, model.shared.weight)
         self.assertIs(model.decoder.embed_tokens.weight, model.shared.weight)
         self.assertIsNot(model.lm_head.weight, model.shared.weight)
-
-    @parameterized.named_parameters(*BOTH_CLASSES)
-    def test_the_first_loss_is_near_that_of_a_guess(self, model_class, config_class):
-        config = config_class(d_model=64, d_kv=16, d_ff=96, num_heads=4, decoder_start_token_id=0, **V1_1)
-        torch.manual_seed(0)
-        model = model_class(config)
-        ids = torch.randint(3, 32121, (4, 32))
-        loss = model(input_ids=ids, labels=ids.flip(1)).loss.item()
-        self.assertAlmostEqual(loss, math.log(32128), delta=1.0)
 
 
 class HeadTest(CheckpointTestCase):
@@ -147,7 +118,7 @@ class HeadTest(CheckpointTestCase):
         return model
 
     @parameterized.product(
-        origin=("transformers 5", "transformers 4", "transformers 4, pickled"),
+        origin=("transformers 5", "transformers 4, pickled"),
         model_class=(DepthForConditionalGeneration, T5ForConditionalGeneration),
     )
     def test_a_distinct_head_survives_loading_training_saving_and_loading(self, origin, model_class):
@@ -227,57 +198,6 @@ class HeadTest(CheckpointTestCase):
         batch = {name: value.clamp(max=29) for name, value in random_batch(0).items() if name == "input_ids"}
         batch["labels"] = batch["input_ids"]
         self.assert_equal_models(model_class.from_pretrained(self.folder).eval(), model, batch)
-
-    @parameterized.parameters(V1_0, V1_1)
-    def test_our_t5_reloads_in_the_stock_class(self, **shape):
-        model = tiny_model(tiny_t5_config(**shape), model_class=T5ForConditionalGeneration)
-        model.save_pretrained(self.folder)
-        self.assertEqual(json.loads((self.folder / "config.json").read_text())["architectures"], [StockT5.__name__])
-        stock = StockT5.from_pretrained(self.folder).eval()
-        self.assert_equal_models(model, stock)
-
-    @parameterized.parameters(V1_0, V1_1)
-    def test_a_depth_model_knows_t5_and_t5_knows_its_weights(self, **shape):
-        depth = tiny_model(**shape)
-        t5 = tiny_model(tiny_t5_config(**shape), seed=1, model_class=T5ForConditionalGeneration)
-        t5.load_state_dict(depth.state_dict())
-        self.assert_equal_models(depth, t5)
-        t5.save_pretrained(self.folder)
-        self.assert_equal_models(self.load(DepthForConditionalGeneration), depth, random_batch(1))
-
-    @parameterized.product(
-        stock_head=("tied", "missing"), model_class=(DepthForConditionalGeneration, T5ForConditionalGeneration)
-    )
-    def test_weights_missing_from_a_checkpoint_start_as_in_t5(self, stock_head, model_class):
-        size = {"d_model": 64, "d_kv": 32, "d_ff": 96}
-        stock = tiny_model(tiny_t5_config(**size, **(V1_0 if stock_head == "tied" else V1_1)), model_class=StockT5)
-        stock.save_pretrained(self.folder)
-        state = load_file(self.folder / "model.safetensors")
-        missing = {name for name in state if "decoder" in name}
-        save_file(
-            {name: value for name, value in state.items() if name not in missing},
-            self.folder / "model.safetensors",
-            metadata={"format": "pt"},
-        )
-        ids = SENTENCE_IDS if model_class is DepthForConditionalGeneration else {}
-        model, info = model_class.from_pretrained(self.folder, output_loading_info=True, **ids)
-        self.assertEqual(set(info["missing_keys"]), missing)
-        for name, parameter in stock.state_dict().items():
-            if name not in missing:
-                self.assertTrue(torch.equal(model.state_dict()[name], parameter), name)
-            elif "relative" not in name:
-                std = parameter.std().item()
-                self.assertAlmostEqual(model.state_dict()[name].std().item(), std, delta=0.1 * std, msg=name)
-
-    @parameterized.named_parameters(*BOTH_CLASSES)
-    def test_bfloat16_checkpoints_load_in_bfloat16(self, model_class, _):
-        self.save_v1_1("transformers 4")
-        model = self.load(model_class).to(torch.bfloat16)
-        model.save_pretrained(self.folder / "half")
-        half = model_class.from_pretrained(self.folder / "half", dtype=torch.bfloat16)
-        for name, parameter in half.named_parameters():
-            self.assertEqual(parameter.dtype, torch.bfloat16, name)
-            self.assertTrue(torch.equal(parameter, model.get_parameter(name)), name)
 
 
 class EarlierReleaseTest(CheckpointTestCase):

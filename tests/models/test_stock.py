@@ -17,7 +17,6 @@ from hf_depth import (
     TaskTrainingArguments,
     add_mode_tokens,
     load_model,
-    load_tokenizer,
 )
 from hf_depth.data.tokenization import TextEncoder, add_sentinels, sentinel_token_ids
 from hf_depth.evaluation.label_scoring import score_labels
@@ -76,32 +75,7 @@ class FamilyTest(TrainingTestCase):
         metrics = trainer.evaluate()
         self.assertTrue(0 < metrics["eval_loss"] < 20)
 
-    @parameterized.parameters(*FAMILIES)
-    def test_eight_examples_are_learned_and_come_back_from_a_file(self, name):
-        model, tokenizer = family(name)
-        objective = SpanCorruptionObjective(tokenizer, max_source_length=24)
-        batch = objective.collator()(list(objective.prepare(TEXTS.select([0]), max_samples=8)))
-        trainer = self.pretraining(model, objective)
-        optimizer = torch.optim.AdamW(model.train().parameters(), lr=2e-2)
-        losses = []
-        for _ in range(60):
-            optimizer.zero_grad()
-            loss = trainer.compute_loss(model, dict(batch))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        self.assertLess(losses[-1], losses[0] / 3)
-        trainer.save_model()
-        tokenizer.save_pretrained(self.folder)
-        loaded = load_model(self.folder, load_tokenizer(self.folder))
-        self.assertIs(type(loaded), type(model))
-        prompt = {key: batch[key] for key in ("input_ids", "attention_mask")}
-        settings = {"max_new_tokens": 8, "do_sample": False}
-        expected = model.eval().generate(**prompt, **settings)
-        self.assertTrue(torch.equal(loaded.generate(**prompt, **settings), expected))
-        self.assertTrue((expected[:, 0] == decoder_inputs(model, batch["labels"])[:, 0]).all())
-
-    @parameterized.parameters(*FAMILIES)
+    @parameterized.parameters("byt5", "longt5", "switch", "t5gemma2", "bart", "pegasus")
     def test_fine_tuning_and_predictions(self, name):
         model, tokenizer = family(name)
         rows = dict.fromkeys(("train", "validation"), rte_rows(8))
@@ -109,7 +83,7 @@ class FamilyTest(TrainingTestCase):
         trainer = TaskTrainer(
             model=model,
             args=TaskTrainingArguments(
-                self.folder, **QUIET | FAST, max_steps=60, logging_steps=60, prediction_mode="score_labels"
+                self.folder, **QUIET | FAST, max_steps=40, logging_steps=40, prediction_mode="score_labels"
             ),
             train_dataset=splits.train_dataset(),
             eval_dataset=splits.eval_dataset(),
@@ -155,7 +129,7 @@ class FamilyTest(TrainingTestCase):
         expected = logits.gather(2, labels.clamp(min=0)[..., None])[..., 0].masked_fill(labels == -100, 0).sum(1)
         torch.testing.assert_close(scores[0], expected)
 
-    @parameterized.parameters("longt5", "switch", "t5gemma", "t5gemma2", "bart", "pegasus")
+    @parameterized.parameters("switch", "t5gemma", "t5gemma2", "bart")
     def test_a_checkpoint_gets_rows_for_new_tokens(self, name):
         model, tokenizer = family(name)
         model.save_pretrained(self.folder)
@@ -204,11 +178,6 @@ class RefusalTest(parameterized.TestCase):
             DepthTrainer(
                 model=model, args=DepthTrainingArguments("unused", **QUIET), data_collator=objective.collator()
             )
-
-    def test_depth_of_a_family_without_it(self):
-        config, tokenizer = FAMILIES["longt5"]
-        with self.assertRaisesRegex(ValueError, "no DEPTH model of the kind 'longt5'. Give `model_type=\"t5\"`"):
-            load_model(config(), tokenizer(), model_type="depth")
 
     @parameterized.parameters("eos_token", "pad_token")
     def test_a_tokenizer_without_an_end_or_padding(self, name):

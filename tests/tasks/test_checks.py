@@ -14,44 +14,29 @@ class FieldsTest(RegistryTestCase):
     @parameterized.parameters(
         ({"metric_name": "f1"}, "field `metric_name`: there is no such field. Did you mean 'metric_names'"),
         ({"labels": [True, False]}, "field `labels`: class 0 must be text, got True. YAML reads yes"),
-        ({"labels": {1: "a", 2: "b"}}, "field `labels`: .* numbered 0, 1, 2, …, got 1, 2"),
         ({"labels": {"sad": 0}}, "field `labels`: must map class numbers to texts"),
         ({"labels": ["sad", "sad"]}, "field `labels`: several classes have the text 'sad'"),
-        ({"labels": ["sad", " "]}, "field `labels`: class 1 must be text"),
         ({"labels": ["sad"]}, "field `labels`: there must be two classes"),
         ({"labels": ["-1", "1"]}, "field `labels`: '-1' marks an unlabeled example"),
-        ({"labels": ["-1.0", "1.0"]}, "field `labels`: '-1.0' marks an unlabeled example"),
         ({"prefix": ["a", "b"]}, "field `prefix`: there must be one for each of the 1 text columns"),
         ({"prefix": "Review: {review} Tone:"}, "field `prefix`: '{review}' would stay in the prompt as it is"),
-        ({"text_column_name": []}, "field `text_column_name`: must name one or several"),
         ({"label_column_name": "review"}, "field `label_column_name`: must name another column"),
         ({"metric_names": ["acuracy"]}, "field `metric_names`: there is no metric 'acuracy'. Did you mean 'accuracy'"),
         ({"metric_names": ["pearson"]}, "field `metric_names`: 'pearson' does not suit predictions that are a class"),
-        ({"metric_names": ["rougeL"]}, "field `metric_names`: 'rougeL' does not suit predictions that are a class"),
-        ({"metric_names": ["f1"], "metric_to_optimize": "accuracy"}, "`metric_to_optimize`: 'accuracy' is not one of"),
+        (
+            {"metric_names": ["f1"], "metric_to_optimize": "accuracy"},
+            "`metric_to_optimize`: 'accuracy' is not one",
+        ),
         ({"label_step": 0.5}, "field `labels`: with a `label_step`, they must be numbers"),
         ({"label_step": 0.5, "labels": ["0", "1"]}, "field `label_step`: the labels must be numbers in steps of 0.5"),
-        ({"max_source_length": "512"}, "field `max_source_length`: must be of type `int`, got '512'"),
-        ({"max_target_length": 0}, "field `max_target_length`: must be at least 1"),
-        ({"greater_is_better": "yes"}, "field `greater_is_better`: must be of type `bool`"),
         ({"train_split": ""}, "field `train_on`: a task without `train_split` needs another"),
         ({"validation_splits": ["test"]}, "field `train_split`: the splits must have different names"),
         ({"submission_names": ["a.tsv", "b.tsv"]}, "field `submission_names`: there must be one for each test split"),
-        ({"submission_labels": "ids"}, "field `submission_labels`: got 'ids'. Did you mean 'id'"),
         ({"column_aliases": {"stars": "lable"}}, "field `column_aliases`: .* 'lable'.* Did you mean 'label'"),
         ({"name": "my task"}, "field `name`: must be letters"),
-        ({"metric_names": [["f1"]]}, "field `metric_names`: must hold texts, but holds .'f1'."),
-        ({"metric_to_optimize": ["f1"]}, "field `metric_to_optimize`: must be of type `str`, got .'f1'."),
-        ({"column_aliases": {"stars": ["label"]}}, "field `column_aliases`: must map names to names"),
         ({"submission_rows": ["many"]}, "field `submission_rows`: must be numbers of rows .* holds 'many'"),
-        ({"submission_rows": [-3]}, "field `submission_rows`: must be numbers of rows .* holds -3"),
-        ({"submission_rows": [True]}, "field `submission_rows`: must be numbers of rows .* holds True"),
-        ({"validation_splits": [""]}, "field `validation_splits`: must hold names"),
-        ({"test_splits": ["test", ""]}, "field `test_splits`: must hold names"),
-        ({"submission_names": [""]}, "field `submission_names`: must hold names"),
         ({"probe_features": "diference"}, "field `probe_features`: got 'diference'. Did you mean 'difference'"),
         ({"probe_hidden_units": -1}, "field `probe_hidden_units`: must be at least 0, got -1"),
-        ({"probe_hidden_units": True}, "field `probe_hidden_units`: must be of type `int`, got True"),
         ({"probe_features": "product"}, "field `probe_features`: 'product' is for 2 text columns, but there are 1"),
     )
     def test_a_wrong_field_is_an_error_that_names_it(self, values, message):
@@ -66,7 +51,7 @@ class FieldsTest(RegistryTestCase):
         with self.assertRaisesRegex(ValueError, f"field `{name}`: must"):
             replace(get_task("glue/rte"), **{name: 0.5})
 
-    @parameterized.parameters("text_column_name", "prefix", "name")
+    @parameterized.parameters("prefix", "name")
     def test_a_missing_field_is_an_error_that_names_it(self, field):
         entry = {"name": "tone", "benchmark": "mine"} | ENTRY
         del entry[field]

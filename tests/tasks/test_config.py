@@ -1,11 +1,11 @@
 import json
 import tempfile
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from absl.testing import parameterized
 
-from hf_depth import TaskConfig, TaskSpec, get_task
+from hf_depth import TaskConfig, get_task
 from hf_depth.tasks.config import FORMAT_VERSION, TASK_CONFIG_FILE, find_task_config, merge_task_configs, prompt_format
 from tiny_tasks import QUESTIONS
 
@@ -15,17 +15,10 @@ TASKS = ("glue/rte", "glue/stsb", "disco_eval/SParxiv", "natural_instructions/na
 class TaskConfigTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def write(self, content: str):
         Path(self.folder, TASK_CONFIG_FILE).write_text(content)
-
-    def test_a_model_that_was_trained_with_braces_in_its_prompt_keeps_them(self):
-        spec = replace(get_task("rte"), prefix=("rte {sentence1}", "sentence2:"))
-        config = TaskConfig.from_dict(json.loads(json.dumps(TaskConfig((spec,), sentence_tokens=False).to_dict())))
-        self.assertEqual(config.tasks, (spec,))
 
     @parameterized.parameters(*TASKS)
     def test_a_saved_configuration_is_read_as_it_was(self, name):
@@ -43,16 +36,6 @@ class TaskConfigTest(parameterized.TestCase):
         self.assertEqual(TaskConfig.from_pretrained(self.folder), config)
         self.assertEqual(TaskConfig.from_pretrained(self.folder).tasks[0].labels, task.labels)
 
-    def test_the_file_has_every_field_of_each_task(self):
-        TaskConfig((QUESTIONS, get_task("glue/stsb")), False).save_pretrained(self.folder)
-        content = json.loads(Path(self.folder, TASK_CONFIG_FILE).read_text())
-        self.assertEqual(list(content["tasks"]), ["tests/questions", "glue/stsb"])
-        for entry in content["tasks"].values():
-            self.assertEqual(list(entry), [item.name for item in fields(TaskSpec)])
-        self.assertEqual(content["prompts"]["tests/questions"], "answer the question: {question}")
-        self.assertEqual(content["input_format"], "{prompt}</s>")
-        self.assertEqual(content["format_version"], FORMAT_VERSION)
-
     def test_the_file_names_no_folder_of_this_machine(self):
         data = Path(self.folder, "secret", "texts")
         data.mkdir(parents=True)
@@ -66,10 +49,6 @@ class TaskConfigTest(parameterized.TestCase):
         texts = {column: f"Text {number}." for number, column in enumerate(task.text_column_name)}
         self.assertEqual(prompt_format(task).format(**texts), task.prompt(texts))
 
-    def test_braces_in_a_prefix_are_text(self):
-        task = TaskSpec("tests", "braces", "a", "{a} {}")
-        self.assertEqual(prompt_format(task).format(a="b"), task.prompt({"a": "b"}))
-
     def test_a_task_is_found_by_its_names(self):
         rte, questions = get_task("glue/rte"), QUESTIONS
         config = TaskConfig((rte, questions), True)
@@ -80,30 +59,20 @@ class TaskConfigTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "no task 'glue/rta'. Did you mean 'glue/rte'"):
             config.task("glue/rta")
 
-    def test_tasks_of_different_names_are_needed(self):
-        for tasks in ((), (QUESTIONS, QUESTIONS)):
-            with self.assertRaisesRegex(ValueError, "one or several different tasks"):
-                TaskConfig(tasks, True)
-        with self.assertRaisesRegex(ValueError, "`prediction_mode` must be one of"):
-            TaskConfig((QUESTIONS,), True, prediction_mode="guess")
-
     def test_a_folder_without_the_file_is_named(self):
         self.assertIsNone(find_task_config(self.folder))
         Path(self.folder, "config.json").touch()
         with self.assertRaisesRegex(ValueError, f"{self.folder} has no task_config.json.*Name its task by `task`"):
             TaskConfig.from_pretrained(self.folder)
 
-    @parameterized.parameters("a/nowhere/at/all", "nowhere/at_all")
-    def test_a_name_that_is_no_model_is_refused(self, name):
+    def test_a_name_that_is_no_model_is_refused(self):
+        name = "nowhere/at_all"
         with self.assertRaisesRegex(OSError, f"There is no folder '{name}', and it cannot be loaded from the Hub"):
             TaskConfig.from_pretrained(name, local_files_only=True)
 
     @parameterized.parameters(
         ("{", "Expecting"),
-        ("[]", "no `format_version`"),
-        ("{}", "no `format_version`"),
         (json.dumps({"format_version": FORMAT_VERSION + 1}), "its format is 2.* upgrade"),
-        (json.dumps({"format_version": 1}), "a field is missing or wrong: 'tasks'"),
         (json.dumps({"format_version": 1, "tasks": []}), "a field is missing or wrong"),
         (json.dumps({"format_version": 1, "tasks": {"a/b": {"name": "b"}}}), "a field is missing or wrong.*benchmark"),
     )

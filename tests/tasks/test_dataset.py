@@ -7,7 +7,7 @@ from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth import DataCollatorForTasks, TaskDataset
-from hf_depth.tasks.dataset import TokenCounts, count_tokens, name_datasets
+from hf_depth.tasks.dataset import name_datasets
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -74,12 +74,3 @@ class TaskDatasetTest(parameterized.TestCase):
         self.assertIs(name_datasets([one]), one)
         self.assertEqual(list(name_datasets([one, other])), ["a", "b"])
         self.assertEqual(list(name_datasets([one, other, questions])), ["rte_a", "rte_b", "questions"])
-
-    def test_tokens_are_counted_whatever_the_format_of_the_examples(self):
-        ids = [[9, 9, 1], [1], [4, 1], [], [9, 1]] * 7
-        data = Dataset.from_dict({"input_ids": ids, "labels": [[12, -100], []] + [[3]] * 33})
-        for examples in (data, data.with_format("numpy"), data.select(range(34, -1, -1)), list(data)):
-            self.assertEqual(count_tokens(examples, 9), TokenCounts(with_text=21, with_token=14, greatest_id=12))
-        self.assertEqual(count_tokens(data.select([]), 9), TokenCounts(0, 0, -1))
-        many = Dataset.from_dict({"input_ids": [[4, 1]] * 500 + [[9, 1]] * 500})
-        self.assertEqual(count_tokens(many, 9), TokenCounts(with_text=100, with_token=50, greatest_id=9))

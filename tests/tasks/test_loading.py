@@ -8,22 +8,13 @@ from datasets import Dataset
 from hf_depth.tasks.loaders.discourse import DiscourseOptions
 from hf_depth.tasks.loaders.natural_instructions import NaturalInstructionsOptions
 from hf_depth.tasks.loading import LOADERS, Loader, build_options, load_task
-from hf_depth.tasks.registry import DATASET_VALS, as_task, get_task, task_names
+from hf_depth.tasks.registry import as_task, get_task
 from hf_depth.tasks.sources import TaskFiles
 from hf_depth.tasks.splits import TaskSplits
 from tiny_tasks import RTE_EXAMPLES, TaskFilesTestCase, as_jsonl
 
 
 class LoadTaskTest(TaskFilesTestCase):
-    def test_an_unknown_loader_is_answered_by_near_ones(self):
-        task = as_task({"text_column_name": "a", "prefix": "", "labels": ["x", "y"], "loader": "tables"}, "mine", "t")
-        self.assert_refused("field `loader`: there is no loader 'tables'. Did you mean 'table'", task)
-
-    def test_every_task_has_a_loader(self):
-        for benchmark in DATASET_VALS:
-            for name in task_names(benchmark):
-                self.assertIn(get_task(name, benchmark).loader, LOADERS)
-
     def test_names_and_tasks_files_and_keyword_arguments_load_the_same(self):
         path, cache_dir = self.write("a.jsonl", as_jsonl(RTE_EXAMPLES)), str(self.folder / "cache")
         for task in ("rte", "glue/rte", get_task("rte")):
@@ -33,10 +24,6 @@ class LoadTaskTest(TaskFilesTestCase):
                 {"files": TaskFiles(train_file="nowhere.jsonl", cache_dir=cache_dir), "train_file": path},
             ):
                 self.assertEqual(load_task(task, **arguments)["train"].to_list(), RTE_EXAMPLES)
-
-    def test_a_misspelt_argument_is_named(self):
-        with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'option'"):
-            load_task("rte", option={})
 
 
 ROWS = Dataset.from_dict({"a": ["A"], "label": [0], "idx": [0]})
@@ -53,15 +40,11 @@ class OwnLoaderTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ({"dev": ROWS}, ValueError, "^`LOADERS.'own'..load.….`: the task 'mine/t' has no split 'dev'. The splits"),
-        ({"train": ROWS, "tset": ROWS}, ValueError, "no split 'tset'. Did you mean 'test'"),
         ({"train": ROWS.to_list()}, TypeError, "^`LOADERS.'own'..load.…..'train'.` must be a .*Dataset`, got list"),
         (ROWS, TypeError, "^`LOADERS.'own'..load.….` must map the names of splits to data sets, got Dataset"),
     )
     def test_a_loader_returns_data_sets_by_the_names_of_the_splits(self, loaded, error, message):
         self.refuses(Loader(lambda *args, **kwargs: loaded), error, message)
-
-    def test_a_loader_is_more_than_its_function(self):
-        self.refuses(len, TypeError, "`LOADERS.'own'.` must be a `Loader`, got builtin_.*: write `Loader.load.`")
 
 
 class OptionsTest(parameterized.TestCase):
@@ -70,11 +53,6 @@ class OptionsTest(parameterized.TestCase):
             "sentence_ordering",
             "text_colum",
             "no option `text_colum` of the loader 'discourse'. Did you mean 'text_column'",
-        ),
-        (
-            "natural_instructions",
-            "num_pos_example",
-            "no option `num_pos_example` of .* Did you mean 'num_pos_examples'",
         ),
         ("rte", "text_column", "no option `text_column` of the loader 'table'. The options are: none"),
     )
@@ -88,7 +66,5 @@ class OptionsTest(parameterized.TestCase):
         self.assertEqual(build_options(task, options), options)
         self.assertEqual(build_options(task, {"max_examples_per_document": 3}), options)
         self.assertEqual(build_options(task), DiscourseOptions())
-
-    def test_options_of_another_loader_are_named(self):
         with self.assertRaisesRegex(ValueError, "no option `add_task_definition` of the loader 'discourse'"):
-            build_options(get_task("sentence_ordering"), NaturalInstructionsOptions())
+            build_options(task, NaturalInstructionsOptions())

@@ -28,21 +28,11 @@ class ColumnsTest(TaskFilesTestCase):
         ):
             self.assertEqual(read_new_examples(examples, RTE), TEXTS)
 
-    def test_a_transform_is_applied(self):
-        dataset = Dataset.from_dict({"line": ["it rains", "it snows"]})
-        transformed = dataset.with_transform(lambda batch: {"review": [f"{line}." for line in batch["line"]]})
-        self.assertEqual(read_new_examples(transformed, TONE), {"review": ["it rains.", "it snows."]})
-
-    @parameterized.product(ending=tuple(WRITERS), is_packed=(False, True))
-    def test_files_of_unlabeled_examples_are_read(self, ending, is_packed):
-        path = self.write(f"new.{ending}" + ".gz" * is_packed, WRITERS[ending](UNLABELED))
+    @parameterized.parameters(("jsonl", True), ("tsv", False))
+    def test_files_are_read_and_labels_left_out(self, ending, is_packed):
+        rows = [row | {"label": "no label of the task"} for row in UNLABELED]
+        path = self.write(f"new.{ending}" + ".gz" * is_packed, WRITERS[ending](rows))
         self.assertEqual(read_new_examples(path, RTE, cache_dir=str(self.folder / "cache")), TEXTS)
-
-    def test_labels_and_other_columns_are_left_out(self):
-        rows = [row | {"label": "no label of the task", "source": 3} for row in UNLABELED]
-        for examples in (rows, Dataset.from_list(rows), self.write("new.jsonl", WRITERS["jsonl"](rows))):
-            found = read_new_examples(examples, RTE, cache_dir=str(self.folder / "cache"))
-            self.assertEqual(found, TEXTS)
 
     @parameterized.parameters(list, Dataset.from_list)
     def test_columns_may_have_the_names_of_aliases(self, kind):
@@ -50,57 +40,24 @@ class ColumnsTest(TaskFilesTestCase):
         both = kind([{"text": "Bad.", "review": "Good."}])
         self.assertEqual(read_new_examples(both, TONE), {"review": ["Good."]})
 
-    def test_the_end_of_a_text_is_kept_where_the_task_says_so_only(self):
-        rows = [{"prompt": "Repeat. Call me.", "review": "Call me.", "instance": "Call me."}]
-        for examples in (rows, Dataset.from_list(rows)):
-            self.assertEqual(read_new_examples(examples, TONE), {"review": ["Call me."]})
-            found = read_new_examples(examples, get_task("natural_instructions"))
-            self.assertEqual(found, {"prompt": ["Repeat. Call me."], "instance": ["Call me."]})
-
-    @parameterized.parameters(list, Dataset.from_list)
-    def test_a_list_of_texts_is_joined(self, kind):
-        self.assertEqual(read_new_examples(kind([{"review": ["Good.", "Fine."]}]), TONE), {"review": ["Good. Fine."]})
-
-    @parameterized.parameters(list, tuple, iter)
+    @parameterized.parameters(list, iter)
     def test_texts_are_examples_of_a_task_with_one_column(self, kind):
         self.assertEqual(read_new_examples(kind(["Good.", "Bad."]), TONE), {"review": ["Good.", "Bad."]})
         self.assertEqual(
             read_new_examples(kind(["Repeat."]), get_task("natural_instructions")), {"prompt": ["Repeat."]}
         )
 
-    def test_nothing_gives_nothing(self):
-        for examples in ([], iter(()), Dataset.from_dict({"review": []}), Dataset.from_dict({})):
-            self.assertEqual(read_new_examples(examples, TONE), {"review": []})
-
-    def test_empty_texts_are_reported(self):
-        with self.assertLogs("hf_depth.tasks.new_examples", "WARNING") as logs:
-            found = read_new_examples([{"review": "Good."}, {"review": ""}, {"review": " "}], TONE)
-        self.assertEqual(found["review"], ["Good.", "", " "])
-        self.assertIn("2 texts in the column 'review' are empty, the first in Example 1.", logs.output[0])
-
     @parameterized.parameters(
         ([{"review": "a"}, {"film": "b"}], "Example 1 has no column 'review'. The columns are: 'film'"),
         ([{"review": "a"}, {"review": None}], "Example 1: the column 'review' must hold text, but holds None"),
-        ([{"review": 1984}], "Example 0: the column 'review' must hold text, but holds 1984"),
-        ([{"review": ["a", 1]}], "the column 'review' must hold text"),
         ([1984], "Example 0 must be a text or a dictionary with the columns 'review', got 1984"),
         ({"review": "a"}, r"got dict. For one example, write `predictor\(\[example\]\)`"),
         ({"a", "b"}, "`examples` must be a list of examples, .*got set. A set has no order"),
         (None, "`examples` must be a list of examples, a Dataset, a DataFrame or a file, got NoneType"),
-        (b"a", "got bytes"),
-        (1984, "got int"),
     )
     def test_what_is_no_example_is_named(self, examples, message):
         with self.assertRaisesRegex(ValueError, message):
             read_new_examples(examples, TONE)
-
-    def test_errors_list_all_columns(self):
-        rows = [{"sentence1": "a", "second": "b"}]
-        for examples in (rows, Dataset.from_list(rows)):
-            with self.assertRaisesRegex(ValueError, "no column 'sentence2'. The columns are: 'sentence1', 'second'"):
-                read_new_examples(examples, RTE)
-            with self.assertRaisesRegex(ValueError, "no column 'prompt'. The columns are: 'sentence1', 'second'"):
-                read_new_examples(examples, get_task("natural_instructions"))
 
     def test_errors_in_a_file_name_it_and_its_row(self):
         path = self.write("{new}.jsonl", '{"review": "a"}\n{"review": null}\n')
@@ -132,21 +89,6 @@ class LoadersTest(TaskFilesTestCase):
         self.assertEqual(read_new_examples(self.write("old.txt", labeled), task, cache_dir=cache), expected)
         with self.assertRaisesRegex(ValueError, "line 1: expected a label and"):
             read_new_examples(self.write("bad.txt", "One text.\n"), task, cache_dir=cache)
-
-    @parameterized.parameters("disco_eval/BSOarxiv", "discourse/sentence_ordering")
-    def test_sentences_are_given_as_columns(self, name):
-        task = get_task(name)
-        rows = [dict(zip(task.text_column_name, texts, strict=True)) for texts in (["A.", "B."], ["C.", "D."])]
-        expected = dict(zip(task.text_column_name, (["A.", "C."], ["B.", "D."]), strict=True))
-        self.assertEqual(read_new_examples(rows, task), expected)
-        path = self.write("new.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        self.assertEqual(read_new_examples(path, task, cache_dir=str(self.folder / "cache")), expected)
-
-    def test_disco_eval_knows_the_columns_of_its_copies(self):
-        task = get_task("disco_eval/BSOarxiv")
-        for kind in (list, Dataset.from_list):
-            found = read_new_examples(kind([{"first_sentence": "A.", "second_sentence": "B."}]), task)
-            self.assertEqual(list(found.values()), [["A."], ["B."]])
 
     def test_natural_instructions_get_their_prompt(self):
         write_natural_instructions(self.folder / "ni", ["Call me Ishmael."])

@@ -1,15 +1,12 @@
-import tempfile
 from unittest import mock
 
-import torch
-from absl.testing import absltest, parameterized
-from datasets import Dataset
+from absl.testing import parameterized
 from datasets.fingerprint import Hasher
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskPreprocessor, TaskSpec
 from hf_depth.data.tokenization import TextEncoder
-from hf_depth.tasks.preprocessing import encode_labels, task_statistics
+from hf_depth.tasks.preprocessing import task_statistics
 from hf_depth.tasks.registry import DATASET_VALS, get_task
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows
 
@@ -75,16 +72,7 @@ class InputTest(parameterized.TestCase):
         layout = TOKENIZER.convert_tokens_to_ids(["<eosen>", "<sent_0>", "<eosen>", "<sent_1>", "<eosen>"])
         self.assertEqual(found, [*layout, EOS] if sentence_tokens else [EOS])
 
-    def test_more_sentences_than_sentence_tokens_share_the_last(self):
-        encoded = encode(
-            rte_row(" ".join(SENTENCES[9:] * 4), SENTENCES[3]), sentence_tokens=True, max_source_length=5000
-        )
-        self.assertEqual(encoded["num_cut_tokens"], 0)
-        text = TOKENIZER.decode(encoded["input_ids"])
-        self.assertEqual(text.count("<sent_19>"), 1)
-        self.assertIn("sentence2:", text.split("<sent_19>")[1])
-
-    @parameterized.parameters(*((length, tokens) for length in (16, 40, 70, 160, 400) for tokens in (False, True)))
+    @parameterized.product(length=(16, 70, 400), sentence_tokens=(False, True))
     def test_what_is_too_long_is_cut_to_the_length_and_counted(self, length, sentence_tokens):
         row = rte_row(" ".join(SENTENCES[9:] * 3), SENTENCES[3])
         whole = encode(row, sentence_tokens=sentence_tokens, max_source_length=5000)
@@ -99,7 +87,7 @@ class InputTest(parameterized.TestCase):
             self.assertRegex(text, f"sentence2: {SENTENCES[3]}(<eosen>)?</s>")
             self.assertIn("rte sentence1:", text)
 
-    @parameterized.product(length=(20, 60, 100), sentence_tokens=(False, True))
+    @parameterized.product(length=(20, 60), sentence_tokens=(False, True))
     def test_an_instance_survives_what_stands_before_it(self, length, sentence_tokens):
         instance = "Now complete this. Input: Call me. Output:"
         row = {"question": " ".join(SENTENCES[:4]) + "\n" + instance, "instance": instance, "answers": ["x"]}
@@ -111,19 +99,6 @@ class InputTest(parameterized.TestCase):
         else:
             self.assertEqual(text[-len(ids_of(instance)) :], ids_of(instance))
         self.assertGreater(encoded["num_cut_tokens"], 0)
-
-    def test_a_column_called_instance_means_nothing_if_the_text_does_not_end_with_it(self):
-        row = rte_row(SENTENCES[3], SENTENCES[9])
-        self.assertEqual(encode(row | {"instance": "elsewhere"}), encode(row))
-
-    def test_the_length_of_a_text_is_what_it_takes_in_an_input(self):
-        for sentence_tokens in (False, True):
-            preprocessor = TaskPreprocessor(TOKENIZER, QUESTIONS, sentence_tokens=sentence_tokens)
-            text = " ".join(SENTENCES[3:6])
-            row = {"question": text, "answers": ["x"]}
-            spec = TaskSpec("tests", "bare", "question", "", label_column_name="answers")
-            encoded = encode(row, spec, sentence_tokens=sentence_tokens)
-            self.assertEqual(preprocessor.length(text), len(encoded["input_ids"]) - (2 if sentence_tokens else 1))
 
 
 class TargetTest(parameterized.TestCase):
@@ -137,9 +112,6 @@ class TargetTest(parameterized.TestCase):
         labels = TaskPreprocessor(TOKENIZER, spec, max_target_length=64)(batch)["labels"]
         read = [spec.parse(TOKENIZER.decode(ids, skip_special_tokens=True)) for ids in labels]
         self.assertEqual(read, list(spec.labels))
-
-    def test_the_target_of_an_unlabeled_example_is_empty(self):
-        self.assertEqual(encode(rte_row("a", "b", label=-1))["labels"], [])
 
     def test_one_of_several_references_is_chosen_by_seed_and_example(self):
         row = {"question": "Who?", "answers": ["Ishmael", "Cato", "Bingley"]}
@@ -168,34 +140,6 @@ class TargetTest(parameterized.TestCase):
             TaskPreprocessor(TOKENIZER, spec, **options)
 
 
-class EncodedLabelsTest(parameterized.TestCase):
-    def test_labels_end_in_the_end_token_and_are_padded_behind(self):
-        tokenizer = tiny_tokenizer()
-        labels = ["entailment", "no", "First sentence"]
-        encoded = encode_labels(tokenizer, labels)
-        self.assertEqual(encoded.dtype, torch.int64)
-        for ids, label in zip(encoded, labels, strict=True):
-            real = ids[ids != -100]
-            self.assertEqual(ids[: len(real)].tolist(), real.tolist())
-            self.assertEqual((tokenizer.decode(real[:-1]), int(real[-1])), (label, tokenizer.eos_token_id))
-
-    def test_a_special_token_in_a_label_is_text(self):
-        tokenizer = tiny_tokenizer(sentence_tokens=True)
-        encoded = encode_labels(tokenizer, ["<sent_0>", "</s> <extra_id_0>"])
-        special = [i for i in tokenizer.all_special_ids if i != tokenizer.eos_token_id]
-        self.assertFalse(torch.isin(encoded, torch.tensor(special)).any())
-        self.assertEqual((encoded == tokenizer.eos_token_id).sum(dim=1).tolist(), [1, 1])
-
-    @parameterized.named_parameters(
-        ("unknown", ["yes", "да"], "cannot write the label 'да'"),
-        ("empty", ["yes", ""], "cannot write the label ''"),
-        ("same", ["yes", "no", "yes "], "'yes' and 'yes ' have the same ids"),
-    )
-    def test_labels_that_cannot_be_told_apart_are_named(self, labels, message):
-        with self.assertRaisesRegex(ValueError, message):
-            encode_labels(tiny_tokenizer(), labels)
-
-
 class DatasetTest(parameterized.TestCase):
     def test_equal_preprocessors_have_one_fingerprint(self):
         preprocessors = [
@@ -208,18 +152,6 @@ class DatasetTest(parameterized.TestCase):
             changed = TaskPreprocessor(tiny_tokenizer(True), get_task("rte"), sentence_tokens=True)
         self.assertNotEqual(Hasher.hash(changed), Hasher.hash(preprocessors[0]))
 
-    def test_prepared_examples_are_found_in_the_cache_again(self):
-        with tempfile.TemporaryDirectory() as folder:
-            rte_rows(8).to_json(f"{folder}/rows.jsonl")
-            prepared_rows = []
-            for _ in range(2):  # as in two runs: everything is read and made anew
-                rows = Dataset.from_json(f"{folder}/rows.jsonl", cache_dir=f"{folder}/cache")
-                prepared_rows.append(prepared(rows, "depth"))
-            self.assertNotEmpty(prepared_rows[0].cache_files)
-            self.assertEqual(prepared_rows[0].cache_files, prepared_rows[1].cache_files)
-            other = prepared(rows, "t5")
-            self.assertNotEqual(other.cache_files, prepared_rows[0].cache_files)
-
     def test_statistics_count_what_was_cut(self):
         rows = rte_rows(8)
         whole = task_statistics(prepared(rows, "t5"), TOKENIZER.unk_token_id)
@@ -227,7 +159,3 @@ class DatasetTest(parameterized.TestCase):
         self.assertEqual((whole["examples"], whole["cut_examples"], whole["tokens_cut"]), (8, 0, 0))
         self.assertEqual(cut["tokens_cut"], whole["tokens"] - cut["tokens"])
         self.assertEqual((cut["cut_examples"], cut["tokens"], cut["unknown_tokens"]), (8, 160, 0))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -9,13 +9,12 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from helpers import tiny_tokenizer
 from hf_depth import TaskDataset
 from hf_depth.evaluation.scoring import compute_task_metrics
-from hf_depth.tasks import rows as rows_module
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import as_task, get_task
 from hf_depth.tasks.rows import check_rows
 from hf_depth.tasks.rows import logger as rows_logger
-from hf_depth.tasks.spec import UNLABELED, TaskSpec
+from hf_depth.tasks.spec import TaskSpec
 from tiny_tasks import (
     ENTRY,
     RTE,
@@ -39,8 +38,8 @@ class ExamplesTest(TaskFilesTestCase):
         path = self.write("a.tsv", as_tsv(rows))
         self.assertEqual([row["label"] for row in self.load("rte", train_file=path)["train"]], [0, 1, 0])
 
-    @parameterized.product(
-        texts=[("1", "2", "3"), ("1", "0"), ("2", "0", "1")], extension=["jsonl", "csv"], numbers=[False, True]
+    @parameterized.parameters(
+        (("1", "2", "3"), "jsonl", True), (("1", "0"), "csv", False), (("2", "0", "1"), "csv", True)
     )
     def test_labels_that_are_numbers_stay_those_of_the_data_up_to_the_score(self, texts, extension, numbers):
         task = as_task({"text_column_name": "review", "prefix": "stars:", "labels": texts}, "mine", "stars")
@@ -55,11 +54,6 @@ class ExamplesTest(TaskFilesTestCase):
         self.assertEqual(compute_task_metrics(task, loaded, list(texts))["accuracy"], 1.0)
         self.assertEqual(compute_task_metrics(task, loaded, list(texts[1:] + texts[:1]))["accuracy"], 0.0)
 
-    def test_a_number_to_predict_stays_as_it_is(self):
-        rows = [{"sentence1": "A.", "sentence2": "B.", "score": score} for score in (3.8, 0.25)]
-        (loaded,) = self.load("stsb", validation_file=self.write("a.csv", as_csv(rows))).values()
-        self.assertEqual([row["label"] for row in loaded], [3.8, 0.25])
-
     def test_each_example_has_its_number_or_else_its_place(self):
         numbered = self.load("rte", train_file=self.write("a.jsonl", as_jsonl(RTE_EXAMPLES)))["train"]
         self.assertEqual([row["idx"] for row in numbered], [7, 3, 5])
@@ -68,26 +62,12 @@ class ExamplesTest(TaskFilesTestCase):
             path = self.write(f"{len(other)}{other.get('idx')}.jsonl", as_jsonl(rows))
             self.assertEqual([row["idx"] for row in self.load("rte", train_file=path)["train"]], [0, 1, 2])
 
-    @parameterized.product(extension=["jsonl", "csv", "tsv", "parquet"], sign=[1, -1])
+    @parameterized.parameters(("jsonl", 1), ("csv", -1), ("tsv", 1))
     def test_the_number_of_an_example_may_be_large(self, extension, sign):
         numbers = [sign * (2**60 + number) for number in (1, 2, 3)]
         rows = [row | {"idx": number} for row, number in zip(RTE_EXAMPLES, numbers, strict=True)]
         path = self.write(f"a.{extension}", WRITERS[extension](rows))
         self.assertEqual([row["idx"] for row in self.load("rte", train_file=path)["train"]], numbers)
-
-    def test_rows_of_another_version_are_not_found_again(self):
-        cache_dir = str(self.folder / "cache")
-        path = self.write("a.jsonl", as_jsonl(RTE_EXAMPLES))
-        fingerprints = []
-        for version in (1, 1, 2):
-            with mock.patch.object(rows_module, "ROWS_VERSION", version):
-                fingerprints.append(load_task("rte", train_file=path, cache_dir=cache_dir)["train"]._fingerprint)
-        self.assertEqual(fingerprints[0], fingerprints[1])
-        self.assertNotEqual(fingerprints[0], fingerprints[2])
-
-    def test_only_the_columns_of_the_task_are_left(self):
-        path = self.write("a.jsonl", as_jsonl([row | {"genre": "news"} for row in RTE_EXAMPLES]))
-        self.assertEqual(self.load("rte", train_file=path)["train"], RTE_EXAMPLES)
 
     def test_a_column_of_the_right_name_comes_before_another_name_for_it(self):
         path = self.write(
@@ -113,7 +93,7 @@ class ExamplesTest(TaskFilesTestCase):
         loaded = self.load(FREE_FORM, train_file=self.write("b.csv", as_csv(rows)))["train"]
         self.assertEqual(loaded[0]["answers"], ["a"])
 
-    @parameterized.parameters((None,), ("",), (" ",), (-1,), ([],))
+    @parameterized.parameters((None,), (-1,), ([],))
     def test_a_free_form_test_may_be_unlabeled_and_then_has_no_reference(self, label):
         path = self.write("a.jsonl", as_jsonl([{"question": "One?", "answers": label}]))
         self.assertEqual(self.load(FREE_FORM, test_file=path)["test"][0]["answers"], [])
@@ -125,38 +105,27 @@ class BadExamplesTest(TaskFilesTestCase):
         path = self.write(f"bad.{extension}", WRITERS[extension](rows))
         self.assert_refused(f"bad.{extension}.*{message}", task, train_file=path)
 
-    @parameterized.parameters("jsonl", "csv", "tsv")
-    def test_a_label_outside_the_set_names_file_row_and_value(self, extension):
-        rows = [*RTE_EXAMPLES, RTE_EXAMPLES[0] | {"label": 2, "idx": 9}]
-        self.assert_rows_refused("row 3 .*'label' holds .?2.?, which is none of its labels: 0", rows, extension)
-
-    def test_a_label_that_differs_in_case_is_answered_by_that_of_the_task(self):
-        rows = [RTE_EXAMPLES[0] | {"label": "Not_Entailment"}]
-        self.assert_rows_refused("holds 'Not_Entailment', .* Did you mean 'not_entailment'", rows)
-
-    def test_a_missing_column_names_those_that_there_are(self):
-        rows = [{"sentence_1": "A.", "sentence2": "B.", "label": 1}]
-        self.assert_rows_refused("needs a column 'sentence1'. Did you mean 'sentence_1' or 'sentence2'", rows)
-        with self.assertRaisesRegex(ValueError, "needs a column 'sentence1'. The columns are: none"):
-            check_rows(Dataset.from_dict({}), get_task("rte"), "split 'train'")
-
-    @parameterized.parameters(("csv", ";"), ("csv", "\t"), ("tsv", ","), ("tsv", ";"))
+    @parameterized.parameters(("csv", ";"), ("tsv", ","))
     def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self, extension, separator):
         path = self.write(f"bad.{extension}", separator.join(["sentence1", "sentence2", "label"]) + "\nA.\n")
         message = "needs a column 'sentence1'. Its only column is 'sentence1.*label': separate .* by tabs in a .tsv"
         self.assert_refused(message, "rte", train_file=path)
 
-    @parameterized.parameters("", "  \n", None)
-    def test_an_empty_text_names_file_row_and_column(self, text):
-        rows = [RTE_EXAMPLES[0], RTE_EXAMPLES[1] | {"sentence2": text}]
-        self.assert_rows_refused("row 1 .*: the column 'sentence2' is empty", rows)
+    @parameterized.parameters(
+        ({"label": 2}, "'label' holds 2, which is none of its labels: 0"),
+        ({"label": "Not_Entailment"}, "holds 'Not_Entailment', .* Did you mean 'not_entailment'"),
+        ({"sentence2": " \n"}, "the column 'sentence2' is empty"),
+        ({"sentence2": None}, "the column 'sentence2' is empty"),
+        ({"sentence1": 5}, "'sentence1' must hold text, but holds 5"),
+    )
+    def test_a_wrong_value_is_named_with_file_and_row(self, values, message):
+        self.assert_rows_refused(f"row 0 .*{message}", [RTE_EXAMPLES[0] | values])
 
-    def test_text_that_is_no_text_names_file_row_and_column(self):
-        self.assert_rows_refused(
-            "row 0 .*'sentence1' must hold text, but holds 5", [RTE_EXAMPLES[0] | {"sentence1": 5}]
-        )
+    def test_a_missing_column_names_those_that_there_are(self):
+        rows = [{"sentence_1": "A.", "sentence2": "B.", "label": 1}]
+        self.assert_rows_refused("needs a column 'sentence1'. Did you mean 'sentence_1' or 'sentence2'", rows)
 
-    @parameterized.parameters((5,), (2.5,), ({"text": ["a"]},), ([None],), ([["x"]],), (["a", " "],), (True,))
+    @parameterized.parameters((5,), ({"text": ["a"]},), ([None],), (["a", " "],))
     def test_a_reference_that_is_no_text_names_file_row_and_column(self, answers):
         rows = [{"question": "One?", "answers": answers}]
         self.assert_rows_refused("row 0 .*: the column 'answers' must hold a text or a list", rows, task=FREE_FORM)
@@ -178,8 +147,6 @@ class ClassLabelTest(TaskFilesTestCase):
 
     @parameterized.parameters(
         (["not_entailment", "entailment"], [1, 0, 1]),
-        ([" not_entailment ", "entailment"], [1, 0, 1]),
-        (["entailment", "not_entailment"], [0, 1, 0]),
         (["1", "0"], [1, 0, 1]),
         (["0", "1"], [0, 1, 0]),
     )
@@ -202,15 +169,7 @@ class ClassLabelTest(TaskFilesTestCase):
         with mock.patch("hf_depth.tasks.sources.load_dataset", return_value=hub):
             self.assertEqual([row["label"] for row in self.load("rte")["validation"]], [0, 1])
 
-    def test_names_of_which_some_are_labels_of_the_task_are_refused(self):
-        message = (
-            "here: the column 'label' is a ClassLabel with the names 'entailment', 'no', of which 'no' are no labels "
-            "of the task 'rte'. These are: 'entailment', 'not_entailment'"
-        )
-        with self.assertRaisesRegex(ValueError, message):
-            self.checked(["entailment", "no"], [0, 0])
-
-    @parameterized.parameters((["LABEL_0", "LABEL_1"],), (["neg", "pos"],), (["1", "2"],))
+    @parameterized.parameters((["LABEL_0", "LABEL_1"],), (["1", "2"],))
     def test_other_names_keep_their_numbers_with_a_warning_that_names_both(self, names):
         with self.assertLogs(rows_logger, "WARNING") as logs:
             self.assertEqual(self.checked(names, [0, 1]), [0, 1])
@@ -260,16 +219,7 @@ class ClassLabelTest(TaskFilesTestCase):
 
 
 class ReadLabelTest(parameterized.TestCase):
-    @parameterized.parameters(-1, None, "", "-1", -1.0)
-    def test_what_stands_for_no_label_is_unlabeled(self, label):
-        self.assertEqual(get_task("rte").read_label(label), UNLABELED)
-
-    @parameterized.parameters(2, "yes", 0.5, -2, "2")
-    def test_a_label_outside_the_set_is_an_error_that_names_task_column_and_value(self, label):
-        with self.assertRaisesRegex(ValueError, f"'rte'.*'label' holds {label!r}, .*0 \\(entailment\\), 1"):
-            get_task("rte").read_label(label)
-
-    @parameterized.parameters("Favor", "favor ", "Nonsense", float("nan"), 0.5)
+    @parameterized.parameters("Favor", float("nan"), 0.5)
     def test_a_class_called_none_takes_no_other_label(self, label):
         task = as_task(ENTRY | {"labels": ["None", "For", "Against"]}, "mine", "stance")
         self.assertEqual([task.read_label(text) for text in ("None", "For", "Against", "1", 2.0)], [0, 1, 2, 1, 2])
@@ -281,13 +231,6 @@ class ReadLabelTest(parameterized.TestCase):
         task = as_task(ENTRY | {"labels": texts}, "mine", "truth")
         self.assertEqual([texts[task.read_label(value)].lower() for value in (True, False)], ["true", "false"])
         self.assertEqual([texts[task.read_label(text)].lower() for text in ("TRUE", "False")], ["true", "false"])
-
-    @parameterized.parameters((["yes", "no"],), (["0", "1"],))
-    def test_a_truth_value_is_no_number_of_a_class(self, texts):
-        task = as_task(ENTRY | {"labels": texts}, "mine", "truth")
-        for read in (task.read_label, lambda label: task.label_id({"label": label})):
-            with self.assertRaisesRegex(ValueError, "'label' holds True, which is none of its labels"):
-                read(True)
 
     def test_where_the_texts_are_numbers_a_number_in_the_data_is_a_text(self):
         task = as_task(ENTRY | {"labels": ["1", "2", "3"]}, "mine", "stars")

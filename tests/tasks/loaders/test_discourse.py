@@ -6,11 +6,10 @@ import tempfile
 from collections import Counter, defaultdict
 from unittest import mock
 
-import numpy as np
 from absl.testing import parameterized
 from datasets import Dataset
 
-from helpers import call_in_another_process, tiny_tokenizer
+from helpers import tiny_tokenizer
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.tasks.loaders import discourse as discourse_tasks
@@ -20,7 +19,6 @@ from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.sources import TaskFiles
 from hf_depth.tasks.spec import TaskSpec
-from tiny_tasks import TaskFilesTestCase
 
 KINDS = list(DISCOURSE_TASKS)
 
@@ -47,9 +45,7 @@ class DiscourseTestCase(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def write(self, name: str, texts: list[str], column: str = "text") -> str:
         path = os.path.join(self.folder, name)
@@ -107,27 +103,12 @@ class DefinitionTest(DiscourseTestCase):
         self.assertSameElements(positions, [1, 2, 3, 4])
         self.assertLess(max(positions.values()) / sum(positions.values()), 0.4)
 
-    def test_each_incoherent_text_has_a_coherent_twin(self):
-        rows = self.load("discourse_coherence")["train"]
-        for coherent, incoherent in zip(list(rows)[::2], list(rows)[1::2], strict=True):
-            self.assertEqual((coherent["label"], incoherent["label"]), (1, 0))
-            differences = [a != b for a, b in zip(texts_of(coherent), texts_of(incoherent), strict=True)]
-            self.assertEqual(sum(differences), 1)
-
     def test_a_foreign_sentence_comes_from_the_same_place_of_its_window(self):
         # Else the first sentence of a document, which is never at an inner place of a window, would show itself.
         texts = [document(index, num_sentences=6) for index in range(40)]
         for row in self.load("discourse_coherence", texts)["train"]:
             numbers = [int(text.removesuffix(".").split()[-1]) for text in texts_of(row)]
             self.assertEqual(numbers, list(range(6)))
-
-    @parameterized.parameters(*KINDS)
-    def test_rows_have_the_columns_of_the_registered_task(self, kind):
-        task = get_task(kind)
-        row = default_splits(kind)["train"][0]
-        self.assertEqual(list(row), [*task.text_column_name, "label", "document"])
-        self.assertLen(task.input_texts(row), DISCOURSE_TASKS[kind].num_sentences)
-        self.assertEqual(task.targets(row), [task.labels[row["label"]]])
 
 
 class SplitsTest(DiscourseTestCase):
@@ -148,24 +129,7 @@ class SplitsTest(DiscourseTestCase):
             sentences = [{text for row in splits[name] for text in texts_of(row)} for name in (one, other)]
             self.assertNoCommonElements(*sentences)
 
-    @parameterized.parameters({}, {"test_split_percentage": 20})
-    def test_a_tenth_of_the_documents_is_for_validation_and_by_default_a_twentieth_for_the_test(self, **options):
-        texts = [document(index, num_sentences=3) for index in range(600)]
-        splits = self.load("sentence_ordering", texts, **options)
-        numbers = {name: len(set(rows["document"])) for name, rows in splits.items()}
-        self.assertEqual(sum(numbers.values()), 600)
-        self.assertBetween(numbers["validation"], 40, 80)
-        expected = 6 * options.get("test_split_percentage", 5)
-        self.assertBetween(numbers["test"], expected - 15, expected + 15)
-
-    @parameterized.parameters(0, 90)
-    def test_a_share_for_the_test_that_leaves_nothing_is_refused(self, percentage):
-        with self.assertRaisesRegex(
-            ValueError, f"`test_split_percentage` must lie between 0 and 90, got {percentage}"
-        ):
-            DiscourseOptions(test_split_percentage=percentage)
-
-    @parameterized.product(streaming=[False, True], split_seed=[42, 7], number=[12, 200])
+    @parameterized.parameters((False, 42, 12), (True, 7, 60))
     def test_documents_to_test_on_are_never_pre_trained_on(self, streaming, split_seed, number):
         texts = [document(index) for index in range(number)]
         one, other = self.write("one.jsonl", texts[: number // 3]), self.write("other.jsonl.gz", texts[number // 3 :])
@@ -201,13 +165,6 @@ class SplitsTest(DiscourseTestCase):
         number = len(set(splits["train"]["document"]))
         self.assertIn(f"left out: {number} sentences of several documents.", " ".join(logs.output))
 
-    def test_each_split_has_its_file(self):
-        splits = self.load_files("discourse_coherence", ("train", "validation", "test"), number=4)
-        for number, rows in enumerate(splits.values()):
-            indices = {int(text.split()[2]) // 100 for row in rows for text in texts_of(row)}
-            self.assertEqual(indices, {number})
-        self.assertEqual(list(splits), ["train", "validation", "test"])
-
     @parameterized.parameters(
         (("train", "validation"), {"train": 10, "validation": 10}),
         (("train", "test"), {"train": 9, "validation": 1, "test": 10}),
@@ -217,11 +174,6 @@ class SplitsTest(DiscourseTestCase):
     def test_only_what_training_needs_is_set_apart(self, given, expected):
         splits = self.load_files("sentence_position", given, number=10)
         self.assertEqual({name: len(set(rows["document"])) for name, rows in splits.items()}, expected)
-
-    def test_it_is_what_the_registry_loads(self):
-        splits = load_task(get_task("sentence_position"))
-        for name, rows in default_splits("sentence_position").items():
-            self.assertEqual(splits[name].to_list(), rows.to_list())
 
 
 class RandomnessTest(DiscourseTestCase):
@@ -246,9 +198,9 @@ class RandomnessTest(DiscourseTestCase):
         for name, rows in by_document[0].items():
             self.assertEqual(rows, by_document[1][name])
 
-    @parameterized.product(kind=KINDS, limit=[1, 3, 20, None])
+    @parameterized.parameters(*((kind, 3) for kind in KINDS), (KINDS[0], None))
     def test_a_document_gives_a_limited_number_of_examples(self, kind, limit):
-        texts = [document(index, 40) for index in range(60)]
+        texts = [document(index, 40) for index in range(45)]
         splits = self.load(kind, texts, max_examples_per_document=limit, test_split_percentage=20)
         all_examples = (40 - DISCOURSE_TASKS[kind].num_sentences + 1) * DISCOURSE_TASKS[kind].num_examples
         for rows in splits.values():
@@ -257,17 +209,6 @@ class RandomnessTest(DiscourseTestCase):
             self.assertEqual(set(Counter(rows["document"]).values()), {whole})
             labels = Counter(zip(rows["document"], rows["label"], strict=True))
             self.assertEqual(set(labels.values()), {whole // num_labels})  # in each document
-
-    def test_the_limit_is_on_unless_it_is_turned_off(self):
-        rows = self.load("sentence_position", [document(index, 40) for index in range(20)])["train"]
-        self.assertEqual(set(Counter(rows["document"]).values()), {20})
-
-    def test_a_limit_chooses_windows_from_all_over_the_document(self):
-        rows = self.load(
-            "sentence_ordering", [document(index, 40) for index in range(40)], max_examples_per_document=4
-        )
-        starts = [int(row["sentence_1"].removesuffix(".").split()[-1]) for row in rows["train"] if row["label"]]
-        self.assertBetween(np.mean(starts), 14, 24)
 
 
 class CacheTest(DiscourseTestCase):
@@ -279,7 +220,7 @@ class CacheTest(DiscourseTestCase):
         splits = load_task(get_task(kind), train_file=file, cache_dir=cache, options=options)
         return {split: prepare_task(rows, preprocessor) for split, rows in splits.items()}
 
-    @parameterized.product(kind=["sentence_ordering", "discourse_coherence"], source=["file", "default"])
+    @parameterized.parameters(("sentence_ordering", "default"), ("discourse_coherence", "file"))
     def test_rows_and_what_was_made_of_them_are_found_again(self, kind, source):
         self.write("train.jsonl", [document(index) for index in range(30)])
         options = {"max_examples_per_document": 1}
@@ -293,144 +234,67 @@ class CacheTest(DiscourseTestCase):
             self.assertNotEmpty(rows.cache_files)
             self.assertEqual(again[split].cache_files, rows.cache_files)
 
-    def test_another_process_finds_the_rows(self):
-        splits = default_splits("sentence_ordering")
-        written = [os.stat(file["filename"]).st_mtime_ns for file in splits["train"].cache_files]
-        found = call_in_another_process(load, get_task("sentence_ordering"), TaskFiles(), DiscourseOptions())
-        for split, rows in splits.items():
-            self.assertNotEmpty(rows.cache_files)
-            self.assertEqual(found[split].cache_files, rows.cache_files)
-            self.assertEqual(found[split]._fingerprint, rows._fingerprint)
-        self.assertEqual([os.stat(file["filename"]).st_mtime_ns for file in found["train"].cache_files], written)
-
-    def test_changed_documents_options_and_seeds_are_read_anew(self):
-        before = self.load("sentence_ordering", max_examples_per_document=2)["train"].to_list()
-        more = self.load("sentence_ordering", max_examples_per_document=4)["train"]
-        self.assertLen(more, 2 * len(before))
-        fewer = self.load("sentence_ordering", [document(index) for index in range(20)], max_examples_per_document=2)
-        self.assertLen(fewer["train"], 2 * len(set(fewer["train"]["document"])))
-
 
 class FilterTest(DiscourseTestCase):
     @parameterized.parameters(
         ("It is never empty.", True),
-        ('"Do not you want to know?" he said.', True),
         ("He said, “I have no objection to hearing it.”", True),
-        ("There is nothing surprising in this (or so it seems)!", True),
-        ("Das ist ein ganz gewöhnlicher Satz.", True),
         ("これは日本語で書かれた文です。", True),
         ("यह हिन्दी में एक वाक्य है।", True),
         ("هل هذه جملة باللغة العربية؟", True),
         ("Yes.", False),
         ("The Data Model and its Uses", False),
         ("The following names are known:", False),
-        ("• apples, pears and oranges,", False),
         ("for (i = 0; i < n; i++) { x[i] += f(*y, **z); } // e.", False),
         ("1 2 3 4 5 6 7 8 9 10 11 12 values.", False),
         ("...", False),
-        ('"', False),
-        ("", False),
         ("word " * 300 + "end.", False),
     )
     def test_what_is_a_sentence(self, text, expected):
         self.assertEqual(is_sentence(text), expected)
 
-    def test_what_a_heading_parts_are_no_neighbours(self):
-        texts = [f"{document(2 * index, 2)}\n\nA new chapter\n\n{document(2 * index + 1, 2)}" for index in range(20)]
-        splits = self.load("sentence_ordering", texts)
-        for rows in splits.values():
-            for row in rows:
-                self.assertLen({text.split()[2] for text in texts_of(row)}, 1)
-        self.assertEqual(sum(map(len, splits.values())), 20 * 2 * 2)
-
-    def test_a_window_never_holds_a_sentence_twice(self):
-        again = "This very sentence of document {} comes again and again. "
-        texts = [f"{sentence(i, 0)} {2 * again.format(i)}{sentence(i, 1)}" for i in range(20)]
-        for rows in self.load("sentence_ordering", texts).values():
-            for row in rows:
-                self.assertLen(set(texts_of(row)), 2)
-
-    def test_no_line_break_shows_where_a_sentence_stood(self):
-        texts = [document(index).replace(" this", "\nthis") for index in range(20)]
-        for rows in self.load("sentence_position", texts).values():
-            for row in rows:
-                self.assertNotIn("\n", "".join(texts_of(row)))
-
-    def test_what_is_left_out_is_counted(self):
-        texts = [f"{document(index)}\n\nA heading\n\n" for index in range(20)]
-        with self.assertLogs(discourse_tasks.logger, "INFO") as logs:
-            self.load("sentence_position", [*texts, texts[0], "Too short."])
-        message = " ".join(logs.output)
-        self.assertRegex(message, "examples of 1[5-9] documents, out of 1[5-9]")
-        self.assertIn("are no sentences; left out: 1 repeated documents", message)
-
-    @parameterized.parameters(
-        ("de", "Das ist der Satz Nummer {} von Dokument {}."), ("zh", "这是文档{}里面的第{}个句子啊。")
-    )
-    def test_other_languages_have_their_own_rules(self, language, pattern):
-        texts = ["".join(pattern.format(i, j) + " " * (language == "de") for j in range(6)) for i in range(20)]
-        rows = self.load("sentence_position", texts, sentence_language=language, max_examples_per_document=None)
+    def test_other_languages_have_their_own_rules(self):
+        texts = ["".join(f"这是文档{i}里面的第{j}个句子啊。" for j in range(6)) for i in range(20)]
+        rows = self.load("sentence_position", texts, sentence_language="zh", max_examples_per_document=None)
         self.assertEqual(sum(map(len, rows.values())), 20 * 2 * 5)
 
 
 class ErrorTest(DiscourseTestCase):
-    @parameterized.parameters(*KINDS)
-    def test_too_little_text_is_named_with_what_is_needed(self, kind):
-        number = DISCOURSE_TASKS[kind].num_sentences
-        with self.assertRaisesRegex(
-            ValueError, f"'{kind}', test split: 0 examples of 0 .* needs {number} sentences in a row"
-        ):
-            self.load(kind, [document(index, 1) for index in range(20)])
-
-    @parameterized.parameters(1, 2)
-    def test_too_few_documents_are_named(self, number):
-        with self.assertRaisesRegex(ValueError, "There are too few documents .* Add documents"):
-            self.load("sentence_position", [document(index) for index in range(number)])
-
-    def test_coherence_needs_another_document(self):
-        with self.assertRaisesRegex(
-            ValueError, "'discourse_coherence', test split: .* needs a sentence of another document"
-        ):
-            self.load("discourse_coherence", [document(index) for index in range(5)])
-
     @parameterized.parameters(
-        ({"max_examples_per_document": 0}, "`max_examples_per_document` must be at least 1, .*, got 0"),
-        ({"sentence_language": "xx"}, "no sentence rules for the language 'xx'"),
-        ({"text_column": "body"}, "`train_file` .*no column 'body'. The columns are: 'text'"),
-    )
-    def test_wrong_options_are_named(self, options, message):
-        with self.assertRaisesRegex(ValueError, message):
-            self.load("sentence_position", **options)
-
-    @parameterized.parameters(
+        ("sentence_position", 20, 1, {}, "'sentence_position', test split: 0 examples .* needs 5 sentences in a row"),
+        ("sentence_position", 2, 9, {}, "There are too few documents .* Add documents"),
         (
-            "sentence_positions",
+            "discourse_coherence",
             5,
-            "'mine': `config_name` 'sentence_positions' .* is no discourse task. There are: 'sentence_position' with",
+            9,
+            {},
+            "'discourse_coherence', test split: .* a sentence of another document",
         ),
         (
             "sentence_position",
-            2,
-            "'mine': `config_name` 'sentence_position' with 2 columns and 2 labels is no discourse task",
+            30,
+            9,
+            {"max_examples_per_document": 0},
+            "`max_examples_per_document` must be",
         ),
         (
             "sentence_position",
-            5,
-            "'mine': .* with 5 columns and 2 labels is no .* 'sentence_position' with 5 columns and 5 labels",
+            30,
+            9,
+            {"test_split_percentage": 90},
+            "`test_split_percentage` must lie between",
+        ),
+        (
+            "sentence_position",
+            30,
+            9,
+            {"text_column": "body"},
+            "`train_file` .*no column 'body'. The columns are",
         ),
     )
-    def test_a_task_of_the_user_must_name_one_of_the_three(self, kind, number, message):
-        spec = TaskSpec(
-            benchmark="discourse",
-            name="mine",
-            text_column_name=tuple(f"sentence_{i + 1}" for i in range(number)),
-            prefix=("",) * number,
-            labels={0: "no", 1: "yes"},
-            loader="discourse",
-            config_name=kind,
-        )
+    def test_what_gives_no_examples_is_named(self, kind, number, num_sentences, options, message):
         with self.assertRaisesRegex(ValueError, message):
-            load(spec, TaskFiles(), DiscourseOptions())
+            self.load(kind, [document(index, num_sentences) for index in range(number)], **options)
 
     def test_other_labels_columns_and_names_are_the_users(self):
         spec = TaskSpec(
@@ -448,21 +312,3 @@ class ErrorTest(DiscourseTestCase):
         row = load(spec, TaskFiles(train_file=file, cache_dir=self.folder), options)["train"][0]
         self.assertEqual(list(row), ["left", "right", "order", "document"])
         self.assertEqual(spec.targets(row), ["kept"])
-
-
-class FolderTest(TaskFilesTestCase):
-    DOCUMENTS = "\n\n".join(
-        " ".join(f"Sentence number {i} of the document about {topic} stands here." for i in range(8))
-        for topic in map(chr, range(ord("A"), ord("Z") + 1))
-    )
-
-    @parameterized.parameters("sentence_position", "sentence_ordering", "discourse_coherence")
-    def test_a_discourse_task_is_made_of_the_files_of_a_folder(self, name):
-        self.write("train.txt", self.DOCUMENTS)
-        named = self.load(name, train_file=str(self.folder / "data" / "train.txt"))
-        self.assertEqual(self.load_folder(name), named)
-        self.assertEqual(list(named), ["train", "validation", "test"])
-        task = get_task(name)
-        for row in named["train"]:
-            self.assertLen(task.input_texts(row), len(task.text_column_name))
-            self.assertLen(task.targets(row), 1)

@@ -17,9 +17,7 @@ from hf_depth.tasks.loaders.natural_instructions import (
     instance_text,
     load,
     prompt,
-    read_task,
 )
-from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.sources import TaskFiles
@@ -64,21 +62,7 @@ class PromptTest(parameterized.TestCase):
     def test_each_kind_of_prompt_is_that_of_tk_instruct(self, choices, expected):
         self.assertEqual(prompt(CAPITALS, "Chad", **choices), expected)
 
-    def test_by_default_definition_and_two_positive_examples_are_shown(self):
-        self.assertEqual(prompt(CAPITALS, "Chad"), DEFINITION + POSITIVE + END)
-
-    @parameterized.parameters(
-        ({"add_task_name": True, "num_pos_examples": 0}, f"task1_capitals. {DEFINITION}{END}"),
-        ({"add_task_definition": False, "num_pos_examples": 0}, END),
-        (
-            {"num_pos_examples": 0, "num_neg_examples": 1, "add_explanation": True},
-            f"{DEFINITION} Negative Example 1 -\nInput: Italy.\n Output: Milan.\n Explanation: That is Rome.\n\n{END}",
-        ),
-    )
-    def test_other_choices_combine(self, choices, expected):
-        self.assertEqual(prompt(CAPITALS, "Chad", **choices), expected)
-
-    @parameterized.parameters("Chad", " Chad\n", "Chad.")
+    @parameterized.parameters(" Chad\n", "Chad.")
     def test_white_space_and_a_missing_full_stop_are_put_right(self, text):
         self.assertEqual(instance_text(text), END)
 
@@ -100,9 +84,7 @@ class NaturalInstructionsTestCase(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         for part in ("tasks", "splits/default"):
             os.makedirs(self.folder / part)
         self.names = {"train": ["task1_a", "task2_b", "task3_c"], "test": ["task4_d", "task5_e"]}
@@ -165,12 +147,6 @@ class SplitsTest(NaturalInstructionsTestCase):
         self.assertNoCommonElements(splits["train"]["instance"], splits["validation"]["instance"])
         self.assertIn(["same"], splits["validation"]["references"][:])
 
-    def test_a_small_task_is_mostly_trained_on(self):
-        self.write_task("task1_a", num_instances=6)
-        splits = self.load()
-        counts = [Counter(splits[split]["task"])["task1_a"] for split in ("train", "validation")]
-        self.assertEqual(counts, [5, 1])
-
     def test_the_seed_chooses_instances_and_the_same_seed_the_same(self):
         ids = [
             {split: rows["id"][:] for split, rows in self.load(seed, max_num_instances_per_task=10).items()}
@@ -187,12 +163,6 @@ class SplitsTest(NaturalInstructionsTestCase):
         self.write_list("train", ["task2_b"])
         after = self.load(max_num_instances_per_task=10)["train"]
         self.assertEqual(after.to_list(), before.filter(lambda row: row["task"] == "task2_b").to_list())
-
-    def test_it_is_what_the_registry_loads(self):
-        task, cache_dir = get_task("natural_instructions"), str(self.folder / "other cache")
-        splits = load_task(task, dataset_dir=self.folder, cache_dir=cache_dir)
-        for split, rows in self.load().items():
-            self.assertEqual(splits[split].to_list(), rows.to_list())
 
 
 class CacheTest(NaturalInstructionsTestCase):
@@ -213,21 +183,8 @@ class CacheTest(NaturalInstructionsTestCase):
             self.assertNotEmpty(rows.cache_files)
             self.assertEqual(again[split].cache_files, rows.cache_files)
 
-    def test_a_changed_task_and_changed_options_are_read_anew(self):
-        self.load()
-        self.write_task("task4_d", num_instances=7)
-        self.assertEqual(Counter(self.load()["test"]["task"])["task4_d"], 7)
-        self.assertNotIn("Positive", self.load(num_pos_examples=0)["test"][0]["prompt"])
-
 
 class OptionsTest(NaturalInstructionsTestCase):
-    def test_the_options_reach_the_prompt(self):
-        row = self.load(add_task_definition=False, num_pos_examples=1, num_neg_examples=1, add_task_name=True)["test"][
-            0
-        ]
-        one_of_each = {"add_task_definition": False, "num_pos_examples": 1, "num_neg_examples": 1}
-        self.assertEqual(row["prompt"], "task4_d. " + prompt(CAPITALS, "Country 0 of task4_d", **one_of_each))
-
     def test_tk_instruct_mixes_five_kinds_of_prompt_in_training_only(self):
         splits = self.load(tk_instruct=True)
         kinds = Counter()
@@ -241,7 +198,7 @@ class OptionsTest(NaturalInstructionsTestCase):
         for split in ("validation", "test"):
             self.assertEqual(splits[split].to_list(), self.load()[split].to_list())
 
-    @parameterized.product(sentence_tokens=[False, True], max_source_length=[400, 200, 130, 64])
+    @parameterized.product(sentence_tokens=[False, True], max_source_length=[200, 64])
     def test_the_instance_survives_whatever_the_length(self, sentence_tokens, max_source_length):
         task, tokenizer = get_task("natural_instructions"), tiny_tokenizer(sentence_tokens)
         preprocessor = TaskPreprocessor(tokenizer, task, sentence_tokens, max_source_length)
@@ -256,31 +213,14 @@ class OptionsTest(NaturalInstructionsTestCase):
         if max_source_length >= 130:
             self.assertEqual(prepared["num_cut_tokens"], [0, 0, 0])
 
-    def test_prompts_that_were_shortened_and_instances_that_do_not_fit_are_counted(self):
-        self.write_task("task4_d", Instances=[{"id": "long", "input": "a long road " * 200, "output": ["x"]}])
-        with self.assertLogs(natural_instructions.logger, "INFO") as logs:
-            rows = self.load(length=lambda text: len(text.split()), max_source_length=30)["test"]
-        self.assertIn("test split: 51 instances of 2 tasks; 51 of them with fewer examples", " ".join(logs.output))
-        self.assertIn("test split: 1 of 51 instances do not fit into `max_source_length`", " ".join(logs.output))
-        self.assertTrue(rows[0]["prompt"].endswith(instance_text("a long road " * 200)))
-
-    def test_all_references_are_kept(self):
-        self.write_task("task4_d", Instances=[{"id": "i", "input": "x", "output": [f"answer {i}" for i in range(9)]}])
-        self.assertLen(self.load()["test"][0]["references"], 9)
-
 
 class ErrorTest(NaturalInstructionsTestCase):
     @parameterized.parameters(
         ({"Definition": None}, "task4_d.json: the field 'Definition' must be a list that is not empty, got None"),
-        ({"Categories": []}, "task4_d.json: the field 'Categories' must be a list that is not empty, got"),
         ({"Instances": {}}, "task4_d.json: the field 'Instances' must be a list that is not empty, got {}"),
         (
             {"Instances": [{"id": "x", "input": 3, "output": ["y"]}]},
             "'Instances'\\[0\\] must have a text 'input', got",
-        ),
-        (
-            {"Instances": [{"id": "x", "input": "a", "output": []}]},
-            "'Instances'\\[0\\] must have an 'output' .* got \\[\\]",
         ),
         ({"Instances": [{"id": "x", "input": "a"}]}, "'Instances'\\[0\\] must have an 'output' .* got None"),
         ({"Positive Examples": [{"input": "a"}]}, "'Positive Examples'\\[0\\] must have a text 'output'"),
@@ -290,25 +230,7 @@ class ErrorTest(NaturalInstructionsTestCase):
         with self.assertRaisesRegex(ValueError, message):
             self.load()
 
-    @parameterized.parameters(b"{", b"\xff", b"[]")
-    def test_a_file_that_is_no_task_is_named(self, content):
-        (self.folder / "tasks/task4_d.json").write_bytes(content)
-        with self.assertRaisesRegex(ValueError, "task4_d.json cannot be read as a task: "):
-            read_task(self.folder / "tasks/task4_d.json")
-
-    def test_listed_tasks_that_are_not_there_are_named(self):
-        self.write_list("train", ["task1_a", "task2_bb"])
-        with self.assertRaisesRegex(
-            ValueError, "lacks 1 of the 2 tasks in splits/default/train_tasks.txt: 'task2_bb'. Add"
-        ):
-            self.load()
-
-    def test_a_task_in_both_lists_is_refused(self):
-        self.write_list("test", ["task4_d", "task1_a"])
-        with self.assertRaisesRegex(ValueError, "both lists name 'task1_a'"):
-            self.load()
-
-    @parameterized.parameters("splits/default/test_tasks.txt", "tasks", "splits/default")
+    @parameterized.parameters("splits/default/test_tasks.txt", "tasks")
     def test_parts_of_the_copy_that_are_missing_are_named(self, part):
         (self.folder / part).rename(self.folder / "elsewhere")
         with self.assertRaisesRegex(ValueError, f"`dataset_dir`: there is no file .*{part}|{part} lacks"):
@@ -322,8 +244,3 @@ class ErrorTest(NaturalInstructionsTestCase):
     def test_other_sources_are_refused_with_the_remedy(self, arguments, message):
         with self.assertRaisesRegex(ValueError, message):
             load(get_task("natural_instructions"), TaskFiles(**arguments), NaturalInstructionsOptions())
-
-    @parameterized.parameters(("num_pos_examples", -1, 0), ("max_num_instances_per_task", 0, 1))
-    def test_wrong_options_are_named(self, name, value, least):
-        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least {least}, got {value}"):
-            self.load(**{name: value})

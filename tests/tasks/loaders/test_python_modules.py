@@ -3,13 +3,7 @@ from absl.testing import parameterized
 from helpers import CorpusTestCase
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.sentences import get_sentence_splitter
-from hf_depth.tasks.loaders.python_modules import (
-    MAX_CHARACTERS,
-    MIN_CHARACTERS,
-    PythonModulesOptions,
-    load,
-    passages,
-)
+from hf_depth.tasks.loaders.python_modules import MAX_CHARACTERS, MIN_CHARACTERS, PythonModulesOptions, load, passages
 from hf_depth.tasks.registry import get_task
 from hf_depth.tasks.sources import TaskFiles
 
@@ -50,11 +44,6 @@ class PythonModulesTest(CorpusTestCase):
         splits = load(get_task("python/module_of_passage"), files, PythonModulesOptions())
         self.assertEqual([row["label"] for row in splits["test"]], [1])
 
-    @parameterized.parameters(0, 90)
-    def test_a_percentage_without_data_on_both_sides_is_refused(self, percentage):
-        with self.assertRaisesRegex(ValueError, "`test_split_percentage` must lie between 0 and 90"):
-            PythonModulesOptions(test_split_percentage=percentage)
-
 
 class PassagesTest(parameterized.TestCase):
     @parameterized.parameters((1, []), (2, [2]), (3, [3]), (7, [3, 3]), (8, [3, 3, 2]))
@@ -63,8 +52,3 @@ class PassagesTest(parameterized.TestCase):
         found = list(passages(" ".join(sentences)))
         self.assertEqual([text.count("The ") for text in found], expected)
         self.assertEqual(" ".join(found), " ".join(sentences[: sum(expected)]))
-
-    def test_a_sentence_without_room_is_left_out(self):
-        pair = " ".join([SENTENCE.format("red")] * 2)
-        long = " ".join(["word"] * 80).capitalize() + "."
-        self.assertEqual(list(passages(f"{pair} {long} {pair}")), [pair, pair])

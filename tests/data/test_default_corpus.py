@@ -1,18 +1,14 @@
+"""The documentation of Python as a corpus."""
+
 import textwrap
 from pathlib import Path
-from unittest import mock
 
-import numpy as np
 from absl.testing import parameterized
 
 from helpers import CorpusTestCase
 from hf_depth.data.corpus import load_corpus
-from hf_depth.data.python_docstrings import (
-    MIN_DOCSTRING_SENTENCES,
-    PACKAGES,
-    find_packages,
-    python_docstring_documents,
-)
+from hf_depth.data.python_docstrings import MIN_DOCSTRING_SENTENCES, python_docstring_documents
+from hf_depth.data.python_reference import MIN_DOCUMENT_SENTENCES, python_reference_documents
 from hf_depth.data.sentences import get_sentence_splitter
 
 PROSE = "The {} file is opened. Then its first line is read. It is compared with the others. At last it is closed."
@@ -31,22 +27,11 @@ class PythonDocstringsTest(CorpusTestCase):
         (document,) = self.read(package__module=code)
         self.assertEqual(document, {"text": PROSE.format("red"), "title": "package.module.A.f", "source": "package"})
 
-    def test_docstrings_follow_each_other_as_in_the_file_also_below_statements(self):
-        texts = [PROSE.format(color) for color in ("red", "green", "blue")]
-        code = (
-            f'"""{texts[0]}"""\nif True:\n    def f():\n        """{texts[1]}"""\n\nclass B:\n    """{texts[2]}"""\n'
-        )
-        self.assertEqual([document["text"] for document in self.read(module=code)], texts)
-
     def test_each_docstring_of_two_sentences_is_a_document_and_repeated_paragraphs_are_taken_once(self):
         docstrings = ["The red file is opened. It is read at once.", "Only one sentence is here."]
         functions = [f'def f{i}():\n    """{text}"""\n' for i, text in enumerate(2 * docstrings)]
         documents = self.read(module="".join(functions))
         self.assertEqual([document["text"] for document in documents], docstrings[:1])
-
-    def test_code_is_no_prose(self):
-        code = f'"""\n{PROSE.format("red")}\n\n>>> f(1) is never more than it was.\n2\n\nx = [f(i) for i in y].\n"""\n'
-        self.assertEqual([document["text"] for document in self.read(module=code)], [PROSE.format("red")])
 
     def test_headings_and_terms_of_numpydoc_are_no_prose(self):
         docstring = "It sorts an array. It takes some time.\n\nParameters\n----------\na : array\n    This is what is "
@@ -60,16 +45,6 @@ class PythonDocstringsTest(CorpusTestCase):
         self.assertEqual({document["source"] for document in documents}, {"numpy"})
         self.assertEqual(documents[0]["title"], "numpy.module.sort")
 
-    def test_required_packages_are_found_with_their_versions_and_not_imported(self):
-        packages = find_packages()
-        version, folder = packages["numpy"]
-        self.assertEqual((version, folder), (np.__version__, str(Path(np.__file__).parent)))
-        with mock.patch.dict(PACKAGES, no_such_package="no-such-package", json="json"):
-            self.assertEqual(find_packages(), packages)
-
-    def test_nothing_is_executed(self):
-        self.assertLen(self.read(module=f'"""{PROSE.format("red")}"""\nraise SystemExit("executed")\n'), 1)
-
     @parameterized.parameters("test__module", "package__tests__module", "site-packages__module", "_sysconfigdata_x")
     def test_what_is_not_in_every_python_is_skipped(self, name):
         self.assertEmpty(self.read(**{name: f'"""{PROSE.format("red")}"""'}))
@@ -78,11 +53,6 @@ class PythonDocstringsTest(CorpusTestCase):
         with self.assertLogs("hf_depth.data.python_docstrings", "WARNING") as logs:
             self.assertLen(self.read(bad="def f(:", good=f'"""{PROSE.format("red")}"""'), 1)
         self.assertIn("bad.py is left out", logs.output[0])
-
-    def test_a_python_without_source_files_has_no_docstrings_which_is_logged(self):
-        with self.assertLogs("hf_depth.data.python_docstrings", "WARNING") as logs:
-            self.assertEmpty(python_docstring_documents(self.path("python311.zip")))
-        self.assertIn("no source files", logs.output[0])
 
 
 class DefaultCorpusTest(parameterized.TestCase):
@@ -101,3 +71,19 @@ class DefaultCorpusTest(parameterized.TestCase):
         # Where a paragraph ends with what is an abbreviation too ("code.", "call."), nupunkt sees no end.
         num_short = sum(number < MIN_DOCSTRING_SENTENCES for number in numbers)
         self.assertLess(num_short, 0.01 * len(docstrings))
+
+
+class PythonReferenceTest(parameterized.TestCase):
+    def test_documents_are_prose_of_several_sentences(self):
+        documents = python_reference_documents()
+        sentences = [get_sentence_splitter()(document["text"]) for document in documents]
+        self.assertBetween(len(documents), 150, 300)
+        self.assertGreaterEqual(min(map(len, sentences)), MIN_DOCUMENT_SENTENCES - 1)
+        self.assertGreaterEqual(sum(map(len, sentences)), 1500)
+        for document in documents:
+            self.assertNotRegex(document["text"], '"|>>>|::=|[*=~-]{4}|  | \\[\\d+\\]|^\\s*[*•]|Changed in version')
+            self.assertRegex(document["title"], '^[^"`]+$')
+
+    def test_no_paragraph_stands_in_two_documents(self):
+        paragraphs = [line for document in python_reference_documents() for line in document["text"].splitlines()]
+        self.assertLen(set(paragraphs), len(paragraphs))
