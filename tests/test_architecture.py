@@ -151,13 +151,16 @@ CALLED = ("__init__", "__call__")
 
 
 def functions(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """The functions of a module, and the methods of its classes, that users call: public ones and constructors."""
+    """
+    The functions of a module, and the methods of its classes, that users call: public ones and constructors. Events of
+    callbacks (`on_…`) are called by `Trainer`, whose own have no annotations.
+    """
 
     def visit(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
         for node in body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 yield from visit(node.body, f"{prefix}{node.name}.")
-            elif isinstance(node, ast.FunctionDef) and (node.name in CALLED or not node.name.startswith("_")):
+            elif isinstance(node, ast.FunctionDef) and (node.name in CALLED or not node.name.startswith(("_", "on_"))):
                 yield prefix + node.name, node
 
     return visit(ast.parse(path.read_text(encoding="utf-8")).body, "")

@@ -96,15 +96,6 @@ class BenchmarksTest(parameterized.TestCase):
             model(input_ids=ids, labels=labels, use_cache=False, skip_logits=False).loss.backward()
         self.assertEqual(counter.get_total_flops(), 2 * run_cost.training_flops(config, 24, 10))
 
-    def test_a_rate_is_measured(self):
-        run_cost = load_script("benchmarks/run_cost.py")
-        args = mock.Mock(num_threads=1, batch_size=2, source_length=8, target_length=4)
-        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
-        with mock.patch.dict(run_cost.SIZES, tiny=(32, 48, 2, 2)), mock.patch.object(run_cost, "MEASURED_SECONDS", 0):
-            rate, name = run_cost.measure(run_cost.depth_config("tiny"), args)
-        self.assertGreater(rate, 0)
-        self.assertNotEmpty(name)
-
     def run_here(self, path, flags):
         """What a benchmark prints; a process of its own would take six seconds for its imports."""
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
@@ -124,33 +115,6 @@ class BenchmarksTest(parameterized.TestCase):
         result = subprocess.run(command, env=process_environment(), capture_output=True, text=True, timeout=900)
         self.assertEqual(result.returncode, 0, result.stderr[-3000:])
         return result.stdout
-
-
-class AttentionCheckTest(parameterized.TestCase):
-    def test_what_is_wrong_or_fails_is_told_and_counted(self):
-        script = load_script("benchmarks/attention_check.py")
-        with contextlib.redirect_stdout(io.StringIO()) as output:
-            report = script.Report()
-            report.check("first", lambda: (True, "all of it"))
-            report.check("second", lambda: (False, "half of it"))
-            report.check("third", lambda: 1 // 0)
-            wrong = {name: tensor * 1.01 for name, tensor in self.results(script).items()}
-            report.check("fourth", lambda: self.compare(script, wrong))
-            report.check("fifth", lambda: self.compare(script, self.results(script)))
-        verdicts = [line.split()[2] for line in output.getvalue().splitlines()]
-        self.assertEqual(verdicts, ["right", "WRONG", "WRONG", "WRONG", "right"])
-        self.assertIn("ZeroDivisionError", output.getvalue())
-        self.assertEqual(report.failures, 3)
-
-    def results(self, script):
-        device = torch.device("cpu")
-        return script.results_of_steps(
-            script.make_model("t5", "eager", device), script.make_batch("t5", False, device), "fp32"
-        )
-
-    def compare(self, script, right):
-        device = torch.device("cpu")
-        return script.compare_steps("t5", "sdpa", "fp32", script.make_batch("t5", False, device), right, device)
 
 
 class SpeedrunTest(parameterized.TestCase):
@@ -248,21 +212,6 @@ class TransferTest(parameterized.TestCase):
                 again = self.script.execute(args, self.root)
             self.assertEqual(again, done)
 
-    def test_no_group_of_documents_is_in_two_splits(self):
-        args = self.arguments()
-        self.script.data.write_corpus("prose", self.root / "corpus", args.prose)
-        groups = {
-            split: {row["group"] for row in self.script.data.read_rows(self.root / "corpus" / f"{split}.jsonl")}
-            for split in self.script.data.SPLITS
-        }
-        self.assertLen(set().union(*groups.values()), 20)
-        self.assertEqual(sum(map(len, groups.values())), 20)
-
-    def test_the_ranker_learns_which_words_come_first(self):
-        pairs = [[f"First the {word} opens.", f"Then the {word} closes."] for word in "abcdefgh"]
-        order = self.script.ranker(pairs)
-        self.assertEqual(order([pairs[0], pairs[1][::-1]]), [[0, 1], [1, 0]])
-
 
 class TrainStepTest(parameterized.TestCase):
     def setUp(self):
@@ -282,40 +231,11 @@ class TrainStepTest(parameterized.TestCase):
         vars(side).update({"first_loss": 5.0, "peak_bytes": 8, **fields})
         return side
 
-    def test_a_step_of_t5_base_has_the_flops_of_its_matrix_products(self):
-        args = self.arguments("--size", "base", "--batch_size", "128")
-        self.assertAlmostEqual(self.script.step_flops(args) / 1e12, 54.5, delta=0.05)
-
-    def test_t5_and_depth_do_the_work_of_the_alternatives_also_with_padding(self):
-        sides, _ = self.script.run(self.arguments("--quick", "--padding", "0.5", "--steps", "1"))
-        self.assertEqual([side.error for side in sides], [None] * len(sides))
-        self.assertEmpty(self.script.do_other_work(sides, "fp32"))
-        losses = {side.model: side.first_loss for side in sides}
-        self.assertNotAlmostEqual(losses["our T5"], losses["our DEPTH"], places=3)
-
     def test_a_side_that_does_other_work_is_named(self):
         sides = [self.side("stock T5"), self.side("our T5", first_loss=5.1), self.side("our DEPTH", first_loss=6.0)]
         self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
         sides[1].first_loss = float("nan")
         self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
-
-    @parameterized.parameters(1.1, float("nan"))
-    def test_a_side_with_another_gradient_of_one_parameter_is_named(self, norm):
-        right, wrong = {"lm_head.weight": 9.0, "bias": 1.0}, {"lm_head.weight": 9.0, "bias": norm}
-        sides = [self.side("stock T5", first_gradients=right), self.side("our T5", first_gradients=right)]
-        self.assertEmpty(self.script.do_other_work(sides, "fp32"))
-        sides[1].first_gradients = wrong
-        self.assertEqual(self.script.do_other_work(sides, "fp32"), ["our T5, sdpa, uncompiled"])
-
-    def test_a_side_without_memory_is_reported_and_the_others_are_measured(self):
-        failure = mock.Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory."))
-        args = self.arguments("--quick", "--only", "T5, sdpa")
-        with mock.patch.object(self.script, "make_stock", failure), contextlib.redirect_stderr(io.StringIO()):
-            stock, ours = self.script.run(args)[0]
-        self.assertEqual((stock.error, stock.seconds), ("OutOfMemoryError: CUDA out of memory.", []))
-        self.assertLen(ours.seconds, 2)
-        row = self.script.rows_of([stock], args, 1e12)[0]
-        self.assertNotIn("seconds", row)
 
     @parameterized.parameters("take_turn", "matmul_rate")
     def test_a_run_that_ends_early_leaves_what_it_has(self, function):
@@ -340,35 +260,6 @@ class TrainStepTest(parameterized.TestCase):
             self.assertGreater(row["seconds"], 0)
             self.assertEqual(row["steps"], 1)
         self.assertIn("medians of 1 steps", (folder / "train_step.md").read_text(encoding="utf-8"))
-
-    @parameterized.parameters((0.8, "met"), (0.9, "not met"))
-    def test_goals_are_compared_with_ratios_of_medians(self, seconds, verdict):
-        sides = [self.side("stock T5"), self.side("our T5", seconds), self.side("our T5", 2.0, attention="eager")]
-        rows = self.script.compare_targets(sides, self.arguments("--size", "256"), {side.name: 0.5 for side in sides})
-        by_text = {row["target"]: row for row in rows}
-        row = by_text["step time, our T5 / stock T5 sdpa, both uncompiled (on a CPU)"]
-        self.assertEqual((row["measured"], row["verdict"]), (seconds, verdict))
-        on_gpu = {row["verdict"] for text, row in by_text.items() if "on a GPU" in text}
-        self.assertEqual(on_gpu, {"not measurable here"})
-        self.assertEqual(by_text["step time, our T5 / nanoT5, both uncompiled (on a CPU)"]["verdict"], "not measured")
-
-    def test_the_peak_of_a_step_counts_what_is_alive_at_once(self):
-        def allocate():
-            for _ in range(3):
-                torch.empty(1 << 18, dtype=torch.float32).fill_(0)  # 1 MiB, freed before the next one
-
-        self.assertBetween(self.script.peak_allocation(allocate), 1 << 20, 1.1 * (1 << 20))
-
-    def test_a_report_is_a_table_a_file_and_a_picture(self):
-        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
-        flags = ["--quick", "--steps", "1", "--only", "our T5", "--output_dir", str(folder)]
-        with mock.patch.object(sys, "argv", ["train_step.py", "--device", "cpu", *flags]):
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-                self.script.main()
-        report = json.loads((folder / "train_step.json").read_text(encoding="utf-8"))
-        self.assertEqual(report["about"]["torch"], torch.__version__)
-        self.assertIn(report["sides"][0]["side"], (folder / "train_step.md").read_text(encoding="utf-8"))
-        self.assertEqual((folder / "train_step.png").read_bytes()[:4], b"\x89PNG")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,12 @@
 """The reference of the documentation: docstrings as Sphinx reads them, tables of flags, names and modules, links."""
 
 import re
-import runpy
-import sys
 import textwrap
-from unittest import mock
 
 from absl.testing import parameterized
 
 import hf_depth
 from helpers import ROOT, load_script, script_arguments
-from hf_depth import TaskSplits
-from hf_depth.training.runs import Run
 
 docstrings = load_script("docs/extensions/markdown_docstrings.py")
 contents = load_script("docs/extensions/contents.py")
@@ -38,35 +33,6 @@ class DocstringsTest(parameterized.TestCase):
     )
     def test_markdown_becomes_restructured_text(self, markdown, expected):
         self.assertEqual(convert(markdown), expected)
-
-    def test_a_name_is_first_looked_for_where_the_docstring_stands(self):
-        self.assertEqual(convert("[`prepare`]", TaskSplits), ":py:obj:`prepare <hf_depth.TaskSplits.prepare>`")
-        self.assertEqual(convert("[`find`]", Run), ":py:obj:`find <hf_depth.Run.find>`")
-
-    def test_code_stays_as_it_is(self):
-        text = """
-        Text:
-        >>> print("`one`")
-        `one`
-
-        ```python
-        print("`two`")
-        ```
-        """
-        lines = convert(text).splitlines()
-        self.assertEqual(lines[lines.index('>>> print("`one`")') - 1], "")
-        self.assertContainsSubset(["`one`", ".. code-block:: python", '   print("`two`")'], lines)
-
-    def test_a_list_below_a_paragraph_is_a_list(self):
-        self.assertEqual(convert("Two:\n- one\n  more\n- two").splitlines(), ["Two:", "", "- one", "  more", "- two"])
-
-    def test_errors_are_names_that_napoleon_links(self):
-        converted = convert("Raises:\n    `ValueError`, `OSError`: for `x`.\n    [`FieldError`]: else.")
-        self.assertEqual(
-            converted.splitlines()[1:],
-            ["    ValueError, OSError: for ``x``.", "    ~hf_depth.tasks.checks.FieldError: else."],
-        )
-        self.assertEqual(convert("Returns:\n    `list`: of it."), "Returns:\n    ``list``: of it.")
 
 
 class ContentsTest(parameterized.TestCase):
@@ -97,24 +63,6 @@ class ContentsTest(parameterized.TestCase):
                     with self.subTest(f"{source} {flag}"):
                         self.assertTrue(text)
 
-    def test_defaults_are_written_as_on_the_command_line(self):
-        found = {
-            flag: value
-            for kind in contents.dataclasses_of("examples/pretrain_t5.py")
-            for flag, value, _ in contents.flags(kind)
-        }
-        self.assertEqual(found["--streaming"], "false")
-        self.assertEqual(found["--sentence_loss_coefficient"], "1.0")
-        self.assertEqual(found["--train_file"], "")
-
-
-class ConfigurationTest(parameterized.TestCase):
-    @mock.patch.object(sys, "path", [*sys.path])
-    def test_the_site_has_the_version_and_the_author_of_the_package(self):
-        names = runpy.run_path(str(DOCS / "conf.py"))
-        self.assertEqual(names["html_title"], f"hf_depth {hf_depth.__version__}")
-        self.assertEqual(names["author"], "The hf_depth developers")
-
 
 class LinksTest(parameterized.TestCase):
     @parameterized.parameters(
@@ -127,7 +75,3 @@ class LinksTest(parameterized.TestCase):
     def test_links_out_of_the_pages_lead_into_the_repository(self, text, expected):
         page = DOCS / "how_to/page.md"
         self.assertEqual(links.outward_links(text, page, DOCS, "https://host/us/hf_depth/"), expected)
-
-    def test_without_an_address_such_a_link_is_text(self):
-        page = DOCS / "how_to/page.md"
-        self.assertEqual(links.outward_links("See [`here`](../../setup.cfg).", page, DOCS, None), "See `here`.")

@@ -25,6 +25,7 @@ OTHERS = {"mlm_probability", "mean_noise_span_length"}  # by `check_noise`
 OTHERS |= {name for loader in LOADERS.values() for name in loader.option_names}  # by the loader
 CHECKED_BY_TRANSFORMERS = {item.name for item in fields(Seq2SeqTrainingArguments)}  # or by torch, which say it well
 UNLIMITED = ("max_steps", "local_rank")  # -1 stands for "not given"
+CHECKED_LATER = ("mixture_temperature",)  # by `Mixing`, when a mixture is loaded
 SCRIPTS = ("examples/pretrain_t5.py", "examples/fine_tune_t5.py")
 CLASSES = list(dict.fromkeys(kind for script in SCRIPTS for kind in script_arguments(script)))
 TYPES = {kind: get_type_hints(kind) for kind in CLASSES}
@@ -32,7 +33,7 @@ NUMBERS = [
     (kind, item.name)
     for kind in CLASSES
     for item in fields(kind)
-    if item.name not in UNLIMITED
+    if item.name not in UNLIMITED + CHECKED_LATER
     and (item.name in RANGES or item.name not in CHECKED_BY_TRANSFORMERS)
     and {int, float} & {TYPES[kind][item.name], *get_args(TYPES[kind][item.name])}
 ]

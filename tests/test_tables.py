@@ -18,15 +18,8 @@ class TablesTest(parameterized.TestCase):
                 self.assertEqual(cell, text.ljust(width) if column < num_text_columns else text.rjust(width))
                 place += width + 2
 
-    def test_no_line_ends_in_spaces(self):
-        self.assertEqual(aligned([["loss", "before"], ["accuracy", ""]]), "loss      before\naccuracy")
-
     @parameterized.parameters("a|b", "||", "a\nb", "a\r\n\n|b", "")
     def test_no_text_of_a_cell_changes_the_shape_of_a_table(self, text):
         lines = markdown_table([["name", text], [text, 1.5], [None, text]]).split("\n")
         self.assertLen(lines, 4)
         self.assertEqual({len(re.findall(r"(?<!\\)\|", line)) for line in lines}, {3})
-
-    @parameterized.parameters((0, "| ---: | ---: |"), (1, "| --- | ---: |"), (2, "| --- | --- |"))
-    def test_numbers_stand_to_the_right(self, num_text_columns, expected):
-        self.assertEqual(markdown_table([["a", "b"]], num_text_columns).splitlines()[1], expected)

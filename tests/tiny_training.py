@@ -216,8 +216,7 @@ def run_on_two_ranks(kind: str, output_dir: str, arguments: dict) -> dict:
 def main(kind: str, output_dir: str, arguments: str):
     """
     One of several processes: train (if `arguments` have `interrupted_at`, first up to that step, and then on from its
-    checkpoint; if that is 0, from the one that there is), evaluate, and let the first one write what came out.
-    `has_term` is for a [`LabelTermTrainer`];
+    checkpoint), evaluate, and let the first one write what came out. `has_term` is for a [`LabelTermTrainer`];
     `poisoned` are a step and a process whose loss is NaN, `environment` the variables that a launcher sets.
     """
     arguments = json.loads(arguments)
@@ -231,7 +230,7 @@ def main(kind: str, output_dir: str, arguments: str):
     trained = trainer(kind, output_dir, **arguments)
     if poisoned is not None and trained.args.process_index == poisoned[1]:
         poison(trained, poisoned[0], math.nan)
-    trained.train(resume_from_checkpoint=interrupted_at is not None)
+    trained.train(resume_from_checkpoint=bool(interrupted_at))
     metrics = trained.evaluate()
     if trained.is_world_process_zero():
         torch.save(parameters(trained.model), f"{output_dir}/parameters.pt")
@@ -281,11 +280,7 @@ class Several:
 WRAPPERS = {
     "none": lambda collator: collator,
     "wrapper": Wrapper,
-    "two": lambda collator: Wrapper(Wrapper(collator)),
-    "forgetful": ForgetfulWrapper,
     "method": lambda collator: collator.__call__,
-    "partial": lambda collator: functools.partial(collator),
     "list": lambda collator: Several([collator]),
-    "tuple": lambda collator: Wrapper(Several((collator,))),
     "dict": lambda collator: Several({"all": collator}),
 }

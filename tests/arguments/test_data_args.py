@@ -1,7 +1,7 @@
 import inspect
 import json
 import tempfile
-from dataclasses import asdict, dataclass, fields, make_dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -13,7 +13,6 @@ from helpers import tiny_tokenizer
 from hf_depth.arguments import data_args
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.task_args import TaskArguments
 from hf_depth.data import corpus, files, mixture, shard_preparation
 from hf_depth.data.base_objective import Objective
 from hf_depth.data.corpus import load_corpus
@@ -87,36 +86,12 @@ class CorpusArgumentsTest(parameterized.TestCase):
         self.assertEqual(arguments.for_preparing(run())["max_samples"], {"train": None, "validation": 3, "test": None})
 
     @parameterized.parameters(
-        ({"train_file": ["a.txt"]}, False),
-        ({"train_file": ["a.txt", "https://example.org/b.txt"]}, True),
-        ({"dataset_name": "user/corpus"}, True),
-    )
-    def test_what_is_downloaded_is_read_by_whole_files(self, source, expected):
-        self.assertEqual(CorpusArguments(**source).for_preparing(run(data_seed=7))["whole_shards"], expected)
-        self.assertEqual(CorpusArguments(**source).for_preparing(run(data_seed=7))["seed"], 7)
-
-    @parameterized.parameters(
-        ({"do_train": True, "do_eval": False}, ["train"]),
-        ({"do_train": False, "do_eval": True, "do_predict": True}, ["validation", "test"]),
-    )
-    def test_a_run_gets_the_splits_that_it_needs(self, needs, expected):
-        corpus = {"train": [1], "validation": [2], "test": [3]}
-        steps = {"do_train": False, "do_eval": False, "do_predict": False} | needs
-        self.assertEqual(list(CorpusArguments().needed_splits(corpus, **steps)), expected)
-
-    @parameterized.parameters(
         ("train", "--train_file"), ("validation", "--validation_split_percentage"), ("test", "--test_file")
     )
     def test_a_missing_split_is_named_with_its_flag(self, missing, flag):
         corpus = {split: [] for split in ("train", "validation", "test") if split != missing}
         with self.assertRaisesRegex(ValueError, f"no {missing} data.*{flag}"):
             CorpusArguments().needed_splits(corpus, do_train=True, do_eval=True, do_predict=True)
-
-    def test_a_configuration_is_of_a_data_set(self):
-        with self.assertRaisesRegex(ValueError, "`--dataset_config_name` is for `--dataset_name`"):
-            CorpusArguments(dataset_config_name="en", train_file=["a.txt"])
-        with self.assertRaisesRegex(ValueError, "`--dataset_revision` is for `--dataset_name`"):
-            CorpusArguments(dataset_revision="v2", train_file=["a.txt"])
 
     @parameterized.parameters(
         ("--train_file a.txt", {"train_file": ["a.txt"], "validation_file": None}),
@@ -131,36 +106,6 @@ class CorpusArgumentsTest(parameterized.TestCase):
         expected = expected | of_hub | {"text_column": "body"}
         self.assertEqual({name: getattr(arguments, name) for name in expected}, expected)
 
-    @parameterized.parameters("--train_file a.txt", "--dataset_name x/y")
-    def test_any_other_source_takes_the_place_of_a_mixture_or_of_files(self, flags):
-        config = Path(self.enter_context(tempfile.TemporaryDirectory()), "run.yaml")
-        for text in (
-            "dataset_mixture: ['name=a,weight=1,train_file=b.txt']\ndata_options: {mixture_temperature: 2.0}\n",
-            "train_file: b.txt\nvalidation_file: c.txt\n" * ("dataset_name" in flags),
-        ):
-            config.write_text(text + "text_column: body\n")
-            (arguments,) = parse_arguments([CorpusArguments], [str(config), *flags.split()])
-            (plain,) = parse_arguments([CorpusArguments], [*flags.split(), "--text_column", "body"])
-            self.assertEqual(arguments, plain)
-
-    @parameterized.parameters("--train_file null", "--dataset_name other/data", "--validation_split_percentage 3")
-    def test_other_flags_leave_the_source_of_the_file(self, flags):
-        config = Path(self.enter_context(tempfile.TemporaryDirectory()), "run.yaml")
-        config.write_text("dataset_name: x/y\ndataset_config_name: en\n")
-        (arguments,) = parse_arguments([CorpusArguments], [str(config), *flags.split()])
-        self.assertIn(arguments.dataset_name, ("x/y", "other/data"))
-        self.assertEqual(arguments.dataset_config_name, "en")
-
-    def test_two_sources_on_the_command_line_are_not_chosen_between(self):
-        (arguments,) = parse_arguments([CorpusArguments], ["--dataset_name", "x/y", "--train_file", "a.txt"])
-        with self.assertRaisesRegex(ValueError, "either `dataset_name` .*, not both"):
-            load_corpus(**arguments.for_loading())
-
-    @parameterized.parameters(CorpusArguments, TaskArguments)
-    def test_the_number_of_processes_has_a_limit(self, kind):
-        with self.assertRaisesRegex(ValueError, "`preprocessing_num_workers` must be between 0 and 1024, got 1025"):
-            kind(preprocessing_num_workers=1025)
-
     @parameterized.parameters(
         ({}, "max_steps"), ({"max_steps": 5}, "max_eval_samples"), ({"max_steps": 5, "do_eval": False}, None)
     )
@@ -170,9 +115,6 @@ class CorpusArgumentsTest(parameterized.TestCase):
             return arguments.check(run(**settings))
         with self.assertRaisesRegex(ValueError, flag):
             arguments.check(run(**settings))
-
-    def test_evaluation_data_from_shards_have_a_known_length(self):
-        CorpusArguments(streaming=True, tokenized_dataset_dir="shards").check(run(max_steps=5))
 
     @parameterized.parameters(
         ("runs", {}, None),
@@ -246,44 +188,6 @@ class CorpusArgumentsTest(parameterized.TestCase):
             prepare_shards(documents, SpanCorruptionObjective(TOKENIZER), **arguments().for_sharding())
         self.assertIsNotNone(arguments(revision="v1").open_shards())
 
-    def test_shards_of_a_folder_that_has_changed_are_refused(self):
-        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
-        (folder / "texts").mkdir()
-        arguments = CorpusArguments(dataset_name=f"{folder}/texts", tokenized_dataset_dir=f"{folder}/shards")
-        documents = {"train": Dataset.from_dict({"text": ["It rains. It pours."]})}
-        objective = SpanCorruptionObjective(TOKENIZER)
-        for text in ("It rains.", "It rains.", "It pours."):
-            (folder / "texts" / "train.jsonl").write_text(json.dumps({"text": text}))
-            if text != "It pours.":
-                prepare_shards(documents, objective, **arguments.for_sharding(f"{folder}/cache"))
-                self.assertIsNotNone(arguments.open_shards())
-        with self.assertRaisesRegex(ValueError, r"another preparation, with dataset_content .*`overwrite_cache`"):
-            prepare_shards(documents, objective, **arguments.for_sharding(f"{folder}/cache"))
-        with self.assertRaisesRegex(ValueError, "another text than the one .* dataset_content"):
-            arguments.open_shards()
-        manifest = folder / "shards" / "manifest.json"
-        saved = json.loads(manifest.read_text())
-        del saved["text"]["dataset_content"]  # as in shards of an earlier release
-        manifest.write_text(json.dumps(saved))
-        self.assertIsNotNone(arguments.open_shards())
-
-    @parameterized.parameters(
-        ({"train_file": ["a.txt"]}, "either `dataset_mixture` or `train_file`"),
-        ({"streaming": True, "mixture_stopping_strategy": "first_exhausted"}, "has no meaning for streams"),
-        ({"dataset_mixture": None, "mixture_temperature": 2.0}, "are for `dataset_mixture`, which is missing"),
-    )
-    def test_what_contradicts_a_mixture_is_refused_when_it_is_loaded(self, changes, message):
-        arguments = CorpusArguments(**{"dataset_mixture": ["name=a,weight=1,train_file=a.txt"]} | changes)
-        with self.assertRaisesRegex(ValueError, message):
-            load_corpus(**arguments.for_loading())
-
-    def test_a_mixture_is_passed_on(self):
-        sources = ["name=a,weight=1,train_file=a.txt", "name=b,weight=1,dataset_name=x/y"]
-        arguments = CorpusArguments(dataset_mixture=sources)
-        self.assertContainsSubset(arguments.for_loading(), inspect.signature(load_corpus).parameters)
-        self.assertEqual([source.name for source in arguments.for_loading()["dataset_mixture"]], ["a", "b"])
-        self.assertEqual((arguments.source, arguments.hub_datasets), ("a, b", ["x/y"]))
-
     def test_the_source_names_no_folder(self):
         self.assertEqual(CorpusArguments(train_file=["texts/a.txt", "b.txt"]).source, "a.txt, b.txt")
         self.assertEqual(CorpusArguments().source, "Python's own documentation")
@@ -337,41 +241,6 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
         expected = objective(TOKENIZER, **{key: given[key] for key in settings & given.keys()})
         self.assertEqual(arguments.build(model_type, TOKENIZER).settings, expected.settings)
 
-    @parameterized.parameters(*OBJECTIVES)
-    def test_a_run_is_described_as_before_flags_had_no_defaults(self, model_type, name):
-        old = {"mean_noise_span_length": 3.0, "sentence_shuffling_probability": 0.5, "max_source_length": 512}
-        old |= {"min_sentences": 1, "sentence_language": "en", "mode_tokens": True, "pack_examples": False}
-        old |= {"packing": False, "metadata_probability": 0.5, "max_metadata_length": 64}
-        arguments = ObjectiveArguments(objective=name)
-        self.assertEqual(arguments.describe(model_type), asdict(arguments) | old)
-        self.assertEqual(ObjectiveArguments(objective=name, min_sentences=2).describe(model_type)["min_sentences"], 2)
-
-    def test_an_own_objective_is_described_by_its_defaults(self):
-        self.enter_context(mock.patch.dict(OBJECTIVES, OWN_OBJECTIVES))
-        described = ObjectiveArguments(objective="shuffled", max_source_length=64).describe("depth")
-        expected = {"max_source_length": 64, "mean_noise_span_length": 16.0, "packing": True, "min_sentences": 3}
-        self.assertEqual({name: described[name] for name in expected}, expected)
-
-    def test_an_own_objective_takes_what_it_inherits(self):
-        self.enter_context(mock.patch.dict(OBJECTIVES, OWN_OBJECTIVES))
-        file = Path(self.enter_context(tempfile.TemporaryDirectory()), "pmi.txt")
-        file.write_text("of the\n")
-        arguments = ObjectiveArguments(objective="shuffled", pmi_vocab_file=str(file), packed_source_length=512)
-        self.assertEqual(arguments.build("depth", TOKENIZER).settings["pmi_vocab_file"], "pmi.txt")
-
-    @parameterized.parameters(
-        ("--packing", "packing", True),
-        ("--packing false", "packing", False),
-        ("--packing null", "packing", None),
-        ("--no_packing", "packing", False),
-        ("--no-pad-to-max-length", "pad_to_max_length", False),
-        ("--objective_options mode_tokens=false", "mode_tokens", False),
-        ("--seed 3", "packing", None),
-    )
-    def test_a_switch_without_a_default_needs_no_value(self, flags, name, expected):
-        arguments, _ = parse_arguments([ObjectiveArguments, make_dataclass("Seed", [("seed", int, 0)])], flags.split())
-        self.assertIs(getattr(arguments, name), expected)
-
     def test_an_unknown_objective_is_refused_with_the_names_of_all(self):
         with self.assertRaisesRegex(ValueError, "`--objective` must be one of 'span_corruption', .*got 'spans'"):
             ObjectiveArguments(objective="spans")
@@ -380,14 +249,6 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
     def test_every_setting_of_an_objective_is_a_flag(self, objective):
         flags = {item.name for item in fields(ObjectiveArguments)}
         self.assertContainsSubset({item.name for item in fields(objective)} - {"tokenizer"}, flags)
-
-    @parameterized.parameters(*OBJECTIVES)
-    def test_flags_reach_the_objective(self, model_type, name):
-        given = {"max_source_length": 100, "max_target_length": 90, "mlm_probability": 0.2, "max_sentences": 4}
-        settings = ObjectiveArguments(objective=name, **given).build(model_type, TOKENIZER).settings
-        shared = settings.keys() & given
-        self.assertGreater(len(shared), 1)
-        self.assertEqual({key: settings[key] for key in shared}, {key: given[key] for key in shared})
 
     @parameterized.parameters(True, False)
     def test_mode_tokens_are_added_to_the_tokenizer_if_there_are_to_be_any(self, mode_tokens):
@@ -403,7 +264,6 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("depth", {"objective": "mixture_of_denoisers"}, "--objective mixture_of_denoisers.*model_type t5"),
-        ("t5", {"denoisers": ["{density: 3}"]}, "`density` of a denoiser"),
         ("t5", {"pmi_vocab_file": "nowhere.txt"}, "`pmi_vocab_file` nowhere.txt: .*no such file"),
         (
             "t5",
@@ -411,9 +271,7 @@ class ObjectiveArgumentsTest(parameterized.TestCase):
             "`pmi_vocab_file` is not for `--objective prefix_lm` of",
         ),
         ("depth", {"pack_examples": True}, "`pack_examples` is not for .*model_type depth"),
-        ("t5", {"mlm_probability": 0.0}, "mlm_probability"),
         ("t5", {"max_source_length": 10**9}, "`max_source_length` must be between 1 and 131072"),
-        ("depth", {"mean_noise_span_length": 0.0}, "mean_noise_span_length"),
         ("depth", {"sentence_shuffling_probability": -0.1}, "sentence_shuffling_probability"),
     )
     def test_what_does_not_fit_is_refused_before_anything_is_loaded(self, model_type, settings, message):

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoConfig
 
 from hf_depth.arguments import exits
-from hf_depth.arguments.exits import run_script, stop
+from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.launch import check_launch
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.data.corpus import load_corpus
@@ -133,7 +133,3 @@ class ExitsTest(parameterized.TestCase):
             with self.assertRaises(RuntimeError):
                 run_script(lose)
         sleep.assert_called_once_with(exits.PATIENCE)
-
-    def test_a_launcher_without_a_folder_changes_nothing(self):
-        output, _ = self.run_in(lambda: stop("a mistake"), TORCHELASTIC_ERROR_FILE="/nowhere/0/error.json")
-        self.assertIn("error: a mistake", output)

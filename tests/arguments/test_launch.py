@@ -6,7 +6,6 @@ import tempfile
 from types import SimpleNamespace
 from unittest import TestCase, mock
 
-import datasets
 import torch
 from absl.testing import parameterized
 from transformers import Seq2SeqTrainingArguments
@@ -104,36 +103,6 @@ class SetUpTest(parameterized.TestCase):
             run_in_two_processes(set_up_on_two_disks, folder)
 
     @parameterized.parameters(
-        ("passive", True, logging.INFO),
-        ("passive", False, logging.WARNING),
-        ("error", True, logging.ERROR),
-        ("debug", False, logging.WARNING),
-    )
-    def test_the_log_level_is_that_of_the_arguments(self, log_level, should_log, expected):
-        with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
-            level = logging.getLevelName(log_level.upper()) if log_level != "passive" else logging.WARNING
-            get_level = mock.Mock(return_value=level)
-            set_up(launched(folder, log_level=log_level, should_log=should_log, get_process_log_level=get_level))
-        self.assertEqual(configure.call_args.kwargs["level"], expected)
-
-    @parameterized.parameters(
-        (True, False, 0, True), (False, False, 0, False), (True, True, 0, False), (True, False, 1, False)
-    )
-    def test_bars_are_shown_on_a_terminal_by_the_first_process(self, is_terminal, disable_tqdm, rank, expected):
-        self.addCleanup(datasets.enable_progress_bars)
-        datasets.enable_progress_bars()
-        with tempfile.TemporaryDirectory() as folder, mock.patch("sys.stderr.isatty", return_value=is_terminal):
-            set_up(launched(folder, disable_tqdm=disable_tqdm, process_index=rank))
-        self.assertEqual(datasets.are_progress_bars_disabled(), not expected)
-
-    @parameterized.parameters(("cpu", "Device: cpu, processes: 1, PyTorch 2"), ("cuda:1", "Device: cuda:1 (A100), "))
-    def test_the_device_is_logged(self, device, expected):
-        self.enter_context(mock.patch("torch.cuda.get_device_name", return_value="A100"))
-        with tempfile.TemporaryDirectory() as folder, self.assertLogs(launch.logger, "INFO") as logs:
-            set_up(launched(folder, device=torch.device(device), fsdp=None))
-        self.assertIn(expected, logs.output[0])
-
-    @parameterized.parameters(
         ("hf_depth.data.files", logging.WARNING, False, "warning", False),
         ("hf_depth.data.files", logging.WARNING, False, "info", True),
         ("hf_depth.data.files", logging.WARNING, True, "warning", True),
@@ -146,11 +115,6 @@ class SetUpTest(parameterized.TestCase):
         (handler,) = configure.call_args.kwargs["handlers"]
         record = logging.LogRecord(name, level, "", 1, "short texts", (), None)
         self.assertEqual(bool(handler.filter(record)), expected)
-
-    def test_the_defaults_of_transformers_are_known(self):
-        arguments = Seq2SeqTrainingArguments(use_cpu=True)
-        defaults = (arguments.output_dir, arguments.log_level_replica)
-        self.assertEqual(defaults, (launch.DEFAULT_OUTPUT_DIR, launch.DEFAULT_REPLICA_LEVEL))
 
     def test_logs_hold_no_password(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:

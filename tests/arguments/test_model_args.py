@@ -85,13 +85,6 @@ class ModelArgumentsTest(parameterized.TestCase):
             self.assertLen(logs.output, 1 + has_tokenizer)
             self.assertIn(f"is that of `--config_name {folder}`" if has_tokenizer else "begin", logs.output[-1])
 
-    def test_a_tokenizer_that_is_named_comes_before_that_of_the_configuration(self):
-        folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
-        tiny_tokenizer().save_pretrained(folder)
-        arguments = ModelArguments(config_name="no/where", tokenizer_name=str(folder), model_type="t5")
-        with self.assertNoLogs("hf_depth.arguments.model_args"):
-            self.assertEqual(len(arguments.load_tokenizer()), len(tiny_tokenizer()))
-
     @parameterized.parameters((None, None, 0.0), (None, 0.1, 0.1), ("google/t5", None, None), ("google/t5", 0.1, 0.1))
     def test_only_a_model_from_scratch_has_a_dropout_of_its_own(self, checkpoint, given, expected):
         arguments = ModelArguments(model_name_or_path=checkpoint, dropout_rate=given)
@@ -129,13 +122,3 @@ class FineTuningModelArgumentsTest(parameterized.TestCase):
             FineTuningModelArguments(model_name_or_path="runs/gone").complete()
         with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(OSError, "^No connection.\nTry.$"):
             FineTuningModelArguments(model_name_or_path=folder).complete()
-
-    def test_a_type_that_is_given_stays(self):
-        arguments = FineTuningModelArguments(model_name_or_path="google/t5", model_type="t5")
-        arguments.complete()
-        self.assertEqual(arguments.model_type, "t5")
-
-    def test_a_model_from_scratch_is_depth(self):
-        arguments = FineTuningModelArguments()
-        arguments.complete()
-        self.assertEqual(arguments.model_type, "depth")

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +11,6 @@ from absl.testing import absltest, parameterized
 
 from helpers import ROOT
 from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.printing import lasting_output
 from hf_depth.training.checkpoints.stopping import end_on_signals
 
 MODULE = ROOT / "hf_depth" / "arguments" / "printing.py"
@@ -72,35 +70,6 @@ class PrintingTest(parameterized.TestCase):
             self.assertIn("step 1999", errors)
             self.assertNotIn("Traceback", errors)
             self.assertNotIn("Exception ignored", errors)
-
-    @unittest.skipUnless(hasattr(os, "openpty"), "this system has no pseudo-terminals")
-    def test_a_terminal_may_be_closed(self):
-        self.waits.touch()
-        ours, theirs = os.openpty()
-        process = self.start(theirs, theirs)
-        os.close(theirs)
-        self.assertEqual(os.read(ours, 100).rstrip(), b"first")
-        os.close(ours)
-        self.waits.unlink()
-        self.assert_ends(process)
-
-    @unittest.skipUnless(os.path.exists("/dev/full"), "this system has no /dev/full")
-    @parameterized.parameters(0, 3)
-    def test_the_disk_of_a_log_file_may_be_full(self, status):
-        with open("/dev/full", "w") as full:
-            process = self.start(full, full, status)
-            self.assert_ends(process, status)
-
-    def test_streams_are_left_as_they_were(self):
-        with open(self.done, "w", encoding="ascii") as file, mock.patch.object(sys, "stdout", file):
-            with lasting_output():
-                print("größer")
-                with lasting_output():
-                    print("日本")
-            self.assertEqual((file.errors, "write" in vars(file)), ("strict", False))
-            with self.assertRaises(UnicodeEncodeError):
-                print("größer")
-        self.assertEqual(self.done.read_text(encoding="ascii"), "gr\\xf6\\xdfer\n\\u65e5\\u672c\n")
 
     @parameterized.parameters(run_script, lambda main: end_on_signals()(main)())
     def test_scripts_run_with_it(self, run):

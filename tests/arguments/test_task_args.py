@@ -11,7 +11,6 @@ from hf_depth.arguments.task_args import (
     chosen_tasks,
     model_tasks,
     parse_task_arguments,
-    task_defaults,
 )
 from hf_depth.tasks.loading import LOADERS
 from hf_depth.tasks.registry import get_task
@@ -27,10 +26,6 @@ class ChosenTasksTest(RegistryTestCase):
         chosen = chosen_tasks(TaskArguments(benchmark=benchmark, dataset_name=names))
         self.assertEqual([task.name for task in chosen], expected)
 
-    def test_a_task_file_that_is_named_twice_is_taken_once(self):
-        path = str(self.write("name: tone\ntext_column_name: review\nprefix: x\nlabels: [sad, glad]\n"))
-        self.assertEqual(chosen_tasks(TaskArguments(task_file=[path, path])), [get_task("tone")])
-
     @parameterized.parameters(
         (["rte"], ["rte", "tone", "mood"]),
         (["rte", "tone"], ["rte", "tone"]),
@@ -43,11 +38,6 @@ class ChosenTasksTest(RegistryTestCase):
         benchmark = "custom" if names == ["all"] else None
         chosen = chosen_tasks(TaskArguments(task_file=[path], benchmark=benchmark, dataset_name=names))
         self.assertEqual([task.name for task in chosen], expected)
-
-    def test_an_unknown_benchmark_is_refused_beside_a_task_file(self):
-        path = str(self.write("name: tone\ntext_column_name: review\nprefix: x\nlabels: [sad, glad]\n"))
-        with self.assertRaisesRegex(ValueError, "no benchmark 'glu'. Did you mean 'glue'"):
-            chosen_tasks(TaskArguments(task_file=[path], benchmark="glu"))
 
 
 class ModelTasksTest(RegistryTestCase):
@@ -91,14 +81,6 @@ class ModelTasksTest(RegistryTestCase):
         with self.assertRaisesRegex(ValueError, "^Name the task by `--dataset_name`.*: glue has"):
             parse_task_arguments(classes, [*flags, "--benchmark", "glue"])
 
-    @parameterized.parameters(([], "de"), (["--sentence_language", "fr"], "fr"))
-    def test_flags_are_parsed_with_the_defaults_of_the_models_run(self, flags, language):
-        flags += ["--model_name_or_path", str(self.folder), "--output_dir", "run", "--dataset_name", "rte"]
-        classes = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
-        model_args, task_args, training_args, tasks = parse_task_arguments(classes, flags)
-        self.assertEqual((model_args.model_name_or_path, training_args.output_dir), (str(self.folder), "run"))
-        self.assertEqual((task_args.sentence_language, tasks), (language, [get_task("glue/rte")]))
-
     @parameterized.parameters(
         (["ax"], [], ("score_labels", "de")),
         (["ax"], ["--prediction_mode", "generate"], ("generate", "de")),
@@ -120,13 +102,6 @@ class ModelTasksTest(RegistryTestCase):
         _, task_args, _, _ = parse_task_arguments(classes, flags)
         self.assertEqual(task_args.sentence_language, "en")
 
-    def test_the_defaults_are_those_of_the_models_run(self):
-        options = {"natural_instructions": {"num_pos_examples": 1, "max_num_validation_instances_per_task": 3}}
-        defaults = task_defaults(self.config.replace(prediction_mode="score_labels", loader_options=options))
-        expected = {"sentence_language": "de", "prediction_mode": "score_labels", "num_pos_examples": 1}
-        self.assertContainsSubset(expected.items(), defaults.items())
-        self.assertNotIn("max_num_validation_instances_per_task", defaults)  # which has no flag
-
 
 class LoadingTest(parameterized.TestCase):
     def test_flags_that_are_options_of_the_tasks_loaders_reach_them(self):
@@ -147,12 +122,3 @@ class LoadingTest(parameterized.TestCase):
         self.assertEqual(given, {name: options[name] for name in given})
         others = {"sentence_language"}  # which is a flag
         self.assertCountEqual(arguments.option_groups["loader_options"], given.keys() - others)
-
-    @parameterized.parameters(
-        ({"max_examples_per_document": 0}, "`max_examples_per_document` must be at least 1"),
-        ({"num_neg_examples": -1}, "`num_neg_examples` must be at least 0"),
-        ({"max_eval_samples": 0}, "`max_eval_samples` must be at least 1"),
-    )
-    def test_wrong_values_are_refused_before_anything_is_loaded(self, arguments, message):
-        with self.assertRaisesRegex(ValueError, message):
-            TaskArguments(**arguments)

@@ -45,15 +45,6 @@ class EmbeddingsTest(parameterized.TestCase):
         self.assert_close(embed(kind, DOCUMENTS[0], layer=layer), expected if kind == "depth" else means)
         self.assert_close(embed(kind, DOCUMENTS[0], layer=layer, pooling="mean"), means)
 
-    @parameterized.parameters(*KINDS)
-    def test_a_text_is_split_and_a_list_of_documents_gives_a_list(self, kind):
-        of_list = embed(kind, DOCUMENTS[2])
-        self.assertEqual((of_list.shape, of_list.dtype), ((5, 16), torch.float32))
-        self.assert_close(embed(kind, " ".join(DOCUMENTS[2])), of_list)
-        several = embed(kind, DOCUMENTS)
-        self.assertEqual([len(one) for one in several], [3, 1, 5, 2])
-        self.assertEqual(embed(kind, []), [])
-
     @parameterized.product(kind=KINDS, pooling=(None, "mean"), batch_size=(1, 2, 32))
     def test_other_documents_of_the_batch_change_nothing(self, kind, pooling, batch_size):
         together = embed(kind, DOCUMENTS, pooling=pooling, batch_size=batch_size)
@@ -95,26 +86,6 @@ class EmbeddingsTest(parameterized.TestCase):
     def test_what_cannot_be_embedded_is_refused(self, kind, options, message):
         with self.assertRaisesRegex(ValueError, message):
             embed(kind, **({"texts": DOCUMENTS[0]} | options))
-
-    def test_what_is_no_text_is_refused(self):
-        for texts in ([["a"], 3], [["a"], "b"], [["a", None]], [b"a"], None, {"a"}, {"a": "b"}, [{"a", "b"}]):
-            with self.subTest(texts=texts), self.assertRaisesRegex(TypeError, "list of documents"):
-                embed("t5", texts)
-
-    @parameterized.product(kind=KINDS, value=(float("nan"), float("inf")))
-    def test_of_a_model_with_weights_that_are_not_finite_there_are_none(self, kind, value):
-        model = tiny_model(kind)
-        with torch.no_grad():
-            model.encoder.block[0].layer[0].SelfAttention.v.weight[0, 0] = value
-        with self.assertRaisesRegex(FloatingPointError, "document 0 is not finite. The model.s encoder.block.0"):
-            embed(kind, DOCUMENTS, model=model)
-
-    def test_the_tokenizer_must_fit(self):
-        with self.assertRaisesRegex(ValueError, "needs sentence tokens"):
-            sentence_embeddings(tiny_model("depth"), tiny_tokenizer(), DOCUMENTS[0])
-
-    def test_a_t5_reads_more_sentences_than_depth_has_tokens(self):
-        self.assertLen(embed("t5", ["It rains."] * 30), 30)
 
 
 if __name__ == "__main__":

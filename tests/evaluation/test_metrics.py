@@ -2,17 +2,13 @@
 
 import importlib.util
 import random
-import subprocess
-import sys
 from unittest import mock
 
-import evaluate
 import numpy as np
 from absl.testing import absltest, parameterized
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from helpers import process_environment
 from hf_depth.evaluation import metrics as tested
 from hf_depth.evaluation.metrics import METRICS, TaskMetric, check_installed, register_metric
 from hf_depth.evaluation.outputs import results_table
@@ -21,7 +17,7 @@ from hf_depth.tasks.checks import METRIC_KINDS
 from hf_depth.tasks.spec import UNPARSED, TaskSpec
 from tiny_tasks import CLASS_METRICS, random_classes
 
-SEEDS = [0, 1, 2]
+SEEDS = [0, 1]
 WORDS = "the cat cats sat running on a mat, mats! Running 12 dogs dog's café".split()
 
 
@@ -59,21 +55,6 @@ class MetricsTest(parameterized.TestCase):
         result = METRICS[name].compute(predictions, references)
         self.assertAlmostEqual(result, expected, places=12)
 
-    @parameterized.product(seed=SEEDS, name=["f1", "precision", "recall"])
-    def test_an_unparsed_prediction_finds_none_of_several_classes(self, seed, name):
-        references, predictions = random_classes(seed, 4)
-        function = getattr(sklearn_metrics, f"{name}_score")
-        expected = function(references, predictions, labels=range(4), average="macro", zero_division=0)
-        result = METRICS[name].compute(predictions, references, num_labels=4)
-        self.assertAlmostEqual(result, expected, places=12)
-
-    @parameterized.product(seed=SEEDS, num_labels=[2, 3])
-    def test_an_unparsed_prediction_is_a_class_of_its_own_for_the_matthews_correlation(self, seed, num_labels):
-        references, predictions = random_classes(seed, num_labels)
-        expected = sklearn_metrics.matthews_corrcoef(references, np.where(predictions == UNPARSED, 99, predictions))
-        result = METRICS["matthews_correlation"].compute(predictions, references)
-        self.assertAlmostEqual(result, expected, places=12)
-
     @parameterized.product(name=[name for name in CLASS_METRICS if name != "recall"], num_labels=[2, 4])
     def test_an_unparsed_prediction_in_place_of_a_right_one_lowers_the_score(self, name, num_labels):
         references, predictions = random_classes(0, num_labels, unparsed=0.0)
@@ -94,11 +75,6 @@ class MetricsTest(parameterized.TestCase):
         result = METRICS[name].compute(predictions, references)
         self.assertAlmostEqual(result, expected, places=12)
 
-    @parameterized.parameters("pearson", "spearman")
-    def test_a_constant_is_not_correlated(self, name):
-        for predictions, references in (([2.0, 2.0, 2.0], [1.0, 2.0, 3.0]), ([1.0], [1.0])):
-            self.assertEqual(METRICS[name].compute(predictions, references), 0.0)
-
     @parameterized.product(seed=SEEDS[:2], name=["rougeL", "rouge1", "rouge2"])
     def test_rouge_is_that_of_rouge_score_against_the_best_reference(self, seed, name):
         texts = random_texts(seed)
@@ -112,9 +88,6 @@ class MetricsTest(parameterized.TestCase):
         ]
         np.testing.assert_allclose(METRICS[name].score(texts, references), expected)
         self.assertAlmostEqual(METRICS[name].compute(texts, references), 100 * np.mean(expected))
-
-    def test_rouge_l_of_equal_texts_is_one_hundred(self):
-        self.assertEqual(METRICS["rougeL"].compute(["Two dogs."], [["a cat", "two dog"]]), 100.0)
 
     @parameterized.parameters(
         ("A  cat.", ["dog", "a cat"], 1.0), ("cats", ["cat"], 0.0), ("", ["."], 1.0), ("cafe", ["café"], 0.0)
@@ -157,23 +130,6 @@ class MetricsTest(parameterized.TestCase):
             with self.assertRaisesRegex(ValueError, "metric 'bleu' needs sacrebleu.*pip install sacrebleu"):
                 check_installed(["rougeL", "bleu"])
             check_installed(["rougeL", "accuracy"])
-
-    @parameterized.parameters("accuracy", "f1", "pearson", "rougeL")
-    def test_a_metric_of_evaluate_takes_batches(self, name):
-        metric, made = METRICS[name], METRICS[name].as_evaluate()
-        self.assertIsInstance(made, evaluate.Metric)
-        self.assertNotEmpty(made.description)
-        predictions = {"ids": [0, 1, 1], "values": [0.0, 1.0, 2.0], "texts": ["a b", "a", "b"]}[metric.kind]
-        references = [[text] for text in predictions] if metric.kind == "texts" else predictions
-        for _ in range(100):
-            made.add_batch(predictions=predictions, references=references)
-        self.assertAlmostEqual(made.compute()[name], metric.scale)
-
-    def test_the_libraries_of_metrics_are_imported_when_they_are_used(self):
-        code = "import sys, hf_depth.evaluation.scoring; print(*sys.modules)"
-        found = subprocess.run([sys.executable, "-c", code], env=process_environment(), capture_output=True, text=True)
-        self.assertEqual(found.returncode, 0, found.stderr)
-        self.assertEmpty({"evaluate", "scipy.stats", "sklearn", "nltk"}.intersection(found.stdout.split()))
 
 
 def within_one(predictions, references):
@@ -232,28 +188,6 @@ class RegisterMetricTest(parameterized.TestCase):
         self.assertEqual(metrics["pearson_of_evaluate"], metrics["pearson"])
         self.assertEqual(metrics["chance_pearson_of_evaluate"], 0.0)
 
-    @parameterized.parameters(True, False)
-    def test_what_is_called_to_score_is_what_is_documented(self, is_of_classes):
-        calls = []
-
-        def of_classes(predictions, references, num_labels, sample_weight):
-            calls.append((type(predictions), type(references), num_labels, sample_weight is not None))
-            return np.average(predictions == references, weights=sample_weight)
-
-        def of_values(predictions, references):
-            calls.append((type(predictions), type(references)))
-            return (predictions == references).mean()
-
-        function = of_classes if is_of_classes else of_values
-        register_metric(function, "recorded", kind="ids" if is_of_classes else "values")
-        kind = {} if is_of_classes else {"label_step": 1}
-        spec = TaskSpec("mine", "stars", "review", "", list("1234"), metric_names="recorded", **kind)
-        metrics = compute_task_metrics(spec, [{"label": label} for label in "1224"], predicted_ids=[0, 1, 2, 3])
-        self.assertEqual(metrics["recorded"], 0.75)
-        arrays = (np.ndarray, np.ndarray)
-        self.assertEqual(calls[0], (*arrays, 4, False) if is_of_classes else arrays)
-        self.assertEqual(calls[1:], [(*arrays, 4, True)] * 2 if is_of_classes else [])
-
     @parameterized.parameters(
         *("loss", "score", "unparsed_fraction", "runtime", "samples", "model_preparation_time"),
         *("samples_per_second", "majority_f1", "chance_mine", "bag_of_words_f1", "random_weights_f1", "mem_gpu"),
@@ -262,11 +196,6 @@ class RegisterMetricTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, f"`eval_{key}` is what .* the metrics: choose another `key`"):
             register_metric(balanced, key, kind="ids", overwrite=True)
         self.assertNotIn(key, METRIC_KINDS)
-
-    def test_a_metric_suits_the_tasks_of_its_kind(self):
-        register_metric(within_one, kind="values")
-        with self.assertRaisesRegex(ValueError, "'within_one' does not suit predictions that are a class"):
-            TaskSpec("mine", "tone", "review", "", labels=["sad", "glad"], metric_names="within_one")
 
     @parameterized.parameters(
         (3, "three", "ids", TypeError, "The metric 'three' must be a function .*got 3: 3 is not a callable"),
@@ -279,12 +208,3 @@ class RegisterMetricTest(parameterized.TestCase):
     def test_a_metric_that_could_not_be_computed_is_refused(self, function, key, kind, error, message):
         with self.assertRaisesRegex(error, message):
             register_metric(function, key, kind=kind)
-
-    def test_another_metric_of_a_name_takes_its_place_on_request_alone(self):
-        before = METRICS["accuracy"]
-        with self.assertRaisesRegex(ValueError, "Choose another `key`. .`overwrite=True` replaces one"):
-            register_metric(balanced, "accuracy", kind="ids")
-        self.assertIs(METRICS["accuracy"], before)
-        self.assertEqual(register_metric(before.function, kind="ids"), before)  # again
-        register_metric(balanced, "accuracy", kind="ids", overwrite=True)
-        self.assertIs(METRICS["accuracy"].function, balanced)

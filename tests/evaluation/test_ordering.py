@@ -2,7 +2,6 @@ import itertools
 import math
 from unittest import mock
 
-import numpy as np
 import torch
 from absl.testing import parameterized
 from hypothesis import given, settings
@@ -13,13 +12,10 @@ from helpers import SENTENCES, WithoutFloat64, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     SentenceOrderLogitsProcessor,
-    add_sentence_tokens,
-    load_model,
     order_sentences,
     score_sentence_orders,
 )
 from hf_depth.data.tokenization import TextEncoder, eosen_token_id, sentence_token_ids, sentinel_token_ids
-from hf_depth.models.modeling_depth import is_sentence_token
 from tiny_training import rows, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -39,7 +35,7 @@ def all_orders(number: int) -> list[list[int]]:
 
 
 class OrderSentencesTest(parameterized.TestCase):
-    @settings(deadline=None, max_examples=12)
+    @settings(deadline=None, max_examples=6)
     @given(
         seed=st.integers(0, 1000), numbers=st.lists(st.integers(2, 5), min_size=1, max_size=4), beams=st.integers(1, 3)
     )
@@ -72,7 +68,7 @@ class OrderSentencesTest(parameterized.TestCase):
 
     def test_with_a_beam_for_each_order_the_result_is_the_best_of_all(self):
         greedy_is_worse = 0
-        for seed in range(8):
+        for seed in range(4):
             model = random_model(seed, scale=0.3)
             scores = score_sentence_orders(model, TOKENIZER, SHORT[:4], all_orders(4))
             best = max(scores)
@@ -131,57 +127,6 @@ class OrderSentencesTest(parameterized.TestCase):
             self.assertEqual(order_sentences(model, TOKENIZER, [SHORT[:3]], num_beams=num_beams), expected)
             self.assertEqual(score_sentence_orders(model, TOKENIZER, SHORT[:3], [[0, 1, 2]]), scores)
 
-    def test_settings_for_generating_text_have_no_effect_and_stay(self):
-        model = random_model()
-        expected = order_sentences(model, TOKENIZER, SHORT[:4])
-        model.train()
-        model.generation_config.update(no_repeat_ngram_size=1, num_beams=4, max_length=3, repetition_penalty=9.0)
-        self.assertEqual(order_sentences(model, TOKENIZER, SHORT[:4]), expected)
-        self.assertEqual(model.generation_config.no_repeat_ngram_size, 1)
-        self.assertTrue(model.training)
-
-    def test_an_overfitted_model_orders_its_documents(self):
-        tokenizer = add_sentence_tokens(tiny_tokenizer(), 2)
-        torch.manual_seed(2)
-        model = load_model(None, tokenizer, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0)
-        documents = [SHORT[:2], SHORT[2:4], SHORT[4:6]]
-        examples = [
-            {"input_ids": sum(ids, []), "sentence_lengths": [len(sentence) for sentence in ids]}
-            for ids in map(TextEncoder(tokenizer), documents)
-        ]
-        collator = DataCollatorForDepth(tokenizer, sentence_shuffling_probability=1.0, mlm_probability=0.05)
-        optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-        for step in range(1000):  # of four corruptions of each document
-            batch = collator([{**one, "stream_epoch": 4 * step + draw} for one in examples for draw in range(4)])
-            outputs = model(**batch)
-            sentence_losses = outputs.token_losses * is_sentence_token(batch["labels"], model.config)
-            optimizer.zero_grad()
-            (outputs.loss + 5 * sentence_losses.sum(1).mean()).backward()
-            optimizer.step()
-            if sentence_losses.sum(1).max() < 0.05:
-                break
-        for first, second in documents:
-            for sentences in ([first, second], [second, first]):
-                self.assertEqual(order_sentences(model, tokenizer, sentences)["sentences"], [first, second])
-
-    @parameterized.parameters(2, 5, 6, 100)
-    def test_several_arrangements_have_the_mean_of_their_probabilities(self, number):
-        model, orders = random_model(), all_orders(3)
-        scores = score_sentence_orders(model, TOKENIZER, SHORT[:3], orders, num_arrangements=number)
-        self.assertAlmostEqual(sum(map(math.exp, scores)), 1.0, delta=1e-6)
-        result = order_sentences(model, TOKENIZER, SHORT[:3], num_beams=6, num_arrangements=number)
-        self.assertAlmostEqual(result["log_probability"], scores[orders.index(result["order"])], delta=1e-4)
-        self.assertNotAlmostEqual(scores[0], score_sentence_orders(model, TOKENIZER, SHORT[:3], orders)[0], 3)
-        if number >= 6:
-            means = [0.0] * 6
-            for read in orders:
-                arranged = [SHORT[index] for index in read]
-                as_read = [[read.index(index) for index in order] for order in orders]
-                for place, score in enumerate(score_sentence_orders(model, TOKENIZER, arranged, as_read)):
-                    means[place] += math.exp(score) / 6
-            for score, mean in zip(scores, means, strict=True):
-                self.assertAlmostEqual(math.exp(score), mean, delta=1e-5)
-
     def test_with_all_arrangements_the_order_given_makes_no_difference(self):
         model = random_model(1)
         alone = [order_sentences(model, TOKENIZER, [SHORT[i] for i in order]) for order in all_orders(3)]
@@ -193,61 +138,20 @@ class OrderSentencesTest(parameterized.TestCase):
         for result in found:
             self.assertAlmostEqual(result["log_probability"], found[0]["log_probability"], delta=1e-4)
 
-    def test_arrangements_are_those_of_a_seed_whatever_the_other_documents(self):
-        model, documents = random_model(), [SHORT[:5], SHORT[1:4]]
-
-        def scores(seed):
-            results = order_sentences(model, TOKENIZER, documents, num_arrangements=3, seed=seed)
-            return [result["log_probability"] for result in results]
-
-        self.assertEqual(scores(0), scores(0))
-        self.assertNotEqual(scores(0), scores(1))
-        alone = order_sentences(model, TOKENIZER, documents[1], num_arrangements=3, seed=0)
-        self.assertAlmostEqual(scores(0)[1], alone["log_probability"], delta=1e-4)
-
-    def test_any_collection_of_texts_is_taken(self):
-        model = random_model()
-        expected = order_sentences(model, TOKENIZER, SHORT[:3])
-        for sentences in (tuple(SHORT[:3]), np.array(SHORT[:3]), iter(SHORT[:3])):
-            self.assertEqual(order_sentences(model, TOKENIZER, sentences), expected)
-        nested = order_sentences(model, TOKENIZER, (iter(SHORT[:3]) for _ in range(2)))
-        self.assertEqual([result["order"] for result in nested], [expected["order"]] * 2)
-
     @parameterized.parameters(
         (SHORT[:1], "Document 0 has 1 sentence. There must be at least two"),
         ([SHORT[:2], []], "Document 1 has 0 sentences"),
         (["It rains."] * 21, "21 sentences.* no more than the 20 sentence tokens"),
         (["It rains.", ""], "Sentence 1 of document 0 is empty"),
         ("It rains. It pours.", "must be a list of the sentences of a document.*`get_sentence_splitter"),
-        ([], "must be a list of the sentences of a document"),
-        (None, "must be a list of the sentences of a document"),
         (set(SHORT[:3]), "must be a list of the sentences of a document"),
-        (dict.fromkeys(SHORT[:3]), "must be a list of the sentences of a document"),
         ([SHORT[:2], set(SHORT[:3])], "Document 1 of `sentences` must be a list of texts"),
-        ([["It rains.", "It pours."], "It rains."], "Document 1 of `sentences` must be a list of texts"),
-        ([3, "It rains."], "Document 0 of `sentences` must be a list of texts"),
         (["It rains.", 3], "Document 0 of `sentences` must be a list of texts"),
         (["It rains. " * 100, "It pours."], "Document 0 takes .* tokens, `max_source_length` is 64, and no text is"),
     )
     def test_bad_input_is_named(self, sentences, message):
         with self.assertRaisesRegex(ValueError, message):
             order_sentences(random_model(), TOKENIZER, sentences, max_source_length=64)
-
-    def test_models_without_these_sentence_tokens_are_refused(self):
-        with self.assertRaisesRegex(ValueError, "T5ForConditionalGeneration has no sentence tokens"):
-            order_sentences(tiny_model("t5"), TOKENIZER, SHORT[:2])
-        with self.assertRaisesRegex(ValueError, "num_sentence_tokens"):
-            order_sentences(random_model(), add_sentence_tokens(tiny_tokenizer(), 4), SHORT[:2])
-
-    @parameterized.parameters(([0, 0, 1],), ([0, 1],), ([1, 2, 3],), (2,), ({0, 1, 2},))
-    def test_an_order_that_is_no_permutation_is_refused(self, order):
-        with self.assertRaisesRegex(ValueError, "Order 1 must have each index from 0 to 2 once"):
-            score_sentence_orders(random_model(), TOKENIZER, SHORT[:3], [[0, 1, 2], order])
-
-    @parameterized.parameters("num_beams", "num_arrangements", "batch_size")
-    def test_numbers_out_of_range_are_refused(self, name):
-        with self.assertRaisesRegex(ValueError, f"`{name}` must be at least 1, got 0"):
-            order_sentences(random_model(), TOKENIZER, SHORT[:2], **{name: 0})
 
 
 class RandomScores(LogitsProcessor):
@@ -298,7 +202,7 @@ class SentenceOrderLogitsProcessorTest(parameterized.TestCase):
         self.assertIsNone(current)
         self.assertCountEqual(found, parts.values())
 
-    @parameterized.product(seed=(0, 1), tokens=(0, 30, 90), num_beams=(1, 3))
+    @parameterized.parameters((0, 0, 1), (0, 30, 3), (1, 90, 1))
     def test_whatever_the_model_says_a_target_is_written_within_the_length(self, seed, tokens, num_beams):
         batch = self.batch()
         generated = self.generate(

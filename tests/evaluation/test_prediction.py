@@ -1,6 +1,5 @@
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -12,7 +11,7 @@ from helpers import tiny_tokenizer
 from hf_depth import TaskConfig, TaskPredictor, TaskSplits, TaskTrainer, TaskTrainingArguments, get_task
 from hf_depth.disk import read_manifest
 from hf_depth.evaluation.outputs import write_outputs
-from hf_depth.evaluation.prediction import decode_generated, generation_length
+from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.training.checkpoints.writing import write_model_manifest
 from tiny_tasks import QUESTIONS, RTE, SHORT_SENTENCES, rte_rows, task_dataset, trainer
 from tiny_training import tiny_model
@@ -24,7 +23,7 @@ class TaskPredictorTest(parameterized.TestCase):
     def predictor(self, kind="depth", task=RTE, **arguments):
         return TaskPredictor(tiny_model(kind), TOKENIZER, task, batch_size=3, **arguments)
 
-    @parameterized.product(kind=("depth", "t5"), prediction_mode=("generate", "score_labels"))
+    @parameterized.parameters(("depth", "score_labels"), ("t5", "generate"))
     def test_predictions_are_those_of_the_trainer(self, kind, prediction_mode):
         rows = rte_rows(7)
         with tempfile.TemporaryDirectory() as folder:
@@ -47,12 +46,6 @@ class TaskPredictorTest(parameterized.TestCase):
             self.assertEqual(one["label"], other["label"])
             for label, score in other["scores"].items():
                 self.assertAlmostEqual(one["scores"][label], score, delta=1e-4)
-
-    def test_scores_are_log_probabilities_of_the_labels(self):
-        (prediction,) = self.predictor()(list(rte_rows(1)), return_scores=True)
-        self.assertEqual(list(prediction["scores"]), list(RTE.labels.values()))
-        self.assertLess(max(prediction["scores"].values()), 0)
-        self.assertEqual(set(prediction), {"text", "label", "best_label", "scores"})
 
     def test_a_generated_label_that_is_not_the_best_scored_one_is_reported(self):
         predictor, rows = self.predictor(), list(rte_rows(3))
@@ -78,7 +71,7 @@ class TaskPredictorTest(parameterized.TestCase):
         questions = ["Who is it?", "Why?"]
         self.assertEqual(predictor(questions), predictor([{"question": text} for text in questions]))
 
-    @parameterized.product(num_beams=(1, 2), name=("shared.weight", "lm_head.weight"))
+    @parameterized.parameters((1, "shared.weight"), (2, "lm_head.weight"))
     def test_a_model_whose_weights_are_not_finite_is_named(self, num_beams, name):
         predictor = self.predictor()
         with torch.no_grad():
@@ -87,40 +80,11 @@ class TaskPredictorTest(parameterized.TestCase):
             with self.assertRaisesRegex(FloatingPointError, f"is not finite. The model's {name} is not"):
                 predictor(rte_rows(2), num_beams=num_beams, return_scores=scores)
 
-    @parameterized.parameters({"num_beams": 0}, {"max_length": 0}, {"max_new_tokens": 0})
-    def test_generation_of_nothing_is_refused(self, **generate_kwargs):
-        with self.assertRaisesRegex(ValueError, f"`{next(iter(generate_kwargs))}` must be at least 1, got 0"):
-            self.predictor()(list(rte_rows(1)), **generate_kwargs)
-
-    def test_the_length_that_is_given_is_that_of_the_prompt(self):
-        examples = [{"input": f"{word} " * 40, "output": word} for word in ("wet", "dry")]
-        example = {"input": "Who is it?", "Definition": "Answer the question.", "Positive Examples": examples}
-        for length, num_left in ((None, 2), (300, 1), (160, 0)):
-            predictor = self.predictor(task="natural_instructions", max_source_length=length)
-            with mock.patch.object(predictor, "_prepared", side_effect=predictor._prepared) as prepared:
-                predictor([example])
-            (texts,) = prepared.call_args.args
-            self.assertEqual(texts["prompt"][0].count("Example"), num_left)
-            self.assertEqual(predictor.preprocessor(texts)["num_cut_tokens"], [0])
-
-    def test_free_form_predictions_are_texts(self):
-        predictor = self.predictor(task=QUESTIONS)
-        predictions = predictor([{"question": "Who is it?"}, {"question": "Why?"}])
-        self.assertEqual([set(one) for one in predictions], [{"text"}] * 2)
-        with self.assertRaisesRegex(ValueError, "return_scores.*free-form"):
-            predictor([{"question": "Who is it?"}], return_scores=True)
-
     def test_examples_that_are_cut_are_reported(self):
         long = {"sentence1": "This was invitation enough. " * 300, "sentence2": "Call me Ishmael."}
         with self.assertLogs("hf_depth.evaluation.prediction", "WARNING") as logs:
             self.predictor()([long, {"sentence1": "A.", "sentence2": "B."}])
         self.assertIn("1 of 2 examples are longer than 512 tokens", logs.output[0])
-
-    def test_inputs_are_as_long_as_in_training(self):
-        predictor = self.predictor(max_source_length=16)
-        with self.assertLogs("hf_depth.evaluation.prediction", "WARNING") as logs:
-            predictor([{"sentence1": "This was invitation enough. " * 5, "sentence2": "Call me Ishmael."}])
-        self.assertIn("longer than 16 tokens", logs.output[0])
 
     def test_wrong_input_is_named(self):
         predictor = self.predictor()
@@ -145,21 +109,6 @@ class TaskPredictorTest(parameterized.TestCase):
         self.assertLen(predictor(iter([{"sentence1": "A.", "sentence2": "B."}])), 1)
         self.assertLen(predictor(Dataset.from_dict({"sentence1": ["A."], "sentence2": ["B."]})), 1)
 
-    @parameterized.parameters(
-        ({"prediction_mode": "scores"}, "prediction_mode.*generate, score_labels, got 'scores'"),
-        ({"batch_size": 0}, "`batch_size` must be at least 1"),
-        ({"generation_max_length": 0}, "`generation_max_length` must be at least 2, got 0"),
-        ({"generation_num_beams": 0}, "`generation_num_beams` must be at least 1, got 0"),
-    )
-    def test_arguments_out_of_range_are_refused(self, arguments, message):
-        with self.assertRaisesRegex(ValueError, message):
-            TaskPredictor(tiny_model("depth"), TOKENIZER, RTE, **arguments)
-
-    @parameterized.parameters({"num_return_sequences": 2}, {"return_dict_in_generate": True})
-    def test_generation_with_several_results_is_refused(self, **generate_kwargs):
-        with self.assertRaisesRegex(ValueError, next(iter(generate_kwargs))):
-            self.predictor()(list(rte_rows(1)), num_beams=2, **generate_kwargs)
-
     def test_a_model_in_training_predicts_without_dropout(self):
         model = tiny_model("depth", dropout_rate=0.5)
         predictor, rows = TaskPredictor(model, TOKENIZER, RTE), list(rte_rows(3))
@@ -169,10 +118,6 @@ class TaskPredictorTest(parameterized.TestCase):
         with self.assertRaises(ValueError):
             predictor([{"sentence1": "A.", "sentence2": None}])
         self.assertTrue(model.training)
-
-    def test_a_tokenizer_of_another_model_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "sentence tokens"):
-            TaskPredictor(tiny_model("depth"), tiny_tokenizer(), RTE)
 
 
 def prepared_splits(kind: str, parts: dict, **lengths) -> TaskSplits:
@@ -218,7 +163,6 @@ def questions(number: int) -> Dataset:
 
 RUNS = {
     "a DEPTH classifier": ("depth", {RTE: rte_rows(9)}, {}),
-    "a T5 classifier": ("t5", {RTE: rte_rows(9)}, {}),
     "scored labels": (
         "depth",
         {RTE: rte_rows(9)},
@@ -288,47 +232,9 @@ class FolderTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "has no task_config.json.*Name its task by `task`"):
             TaskPredictor.from_pretrained(self.folder)
 
-    def test_what_is_given_wins_over_the_folder(self):
-        short = replace(RTE, max_source_length=16)
-        self.save(config=TaskConfig((short,), True, sentence_language="de", prediction_mode="score_labels"))
-        predictor = TaskPredictor.from_pretrained(self.folder)
-        found = predictor.preprocessor
-        self.assertEqual((found.max_source_length, found.sentence_language), (16, "de"))
-        self.assertEqual(predictor.prediction_mode, "score_labels")
-        settings = {"max_source_length": 20, "sentence_language": "en", "prediction_mode": "generate"}
-        predictor = TaskPredictor.from_pretrained(self.folder, "rte", batch_size=2, **settings)
-        found = predictor.preprocessor
-        self.assertEqual((found.max_source_length, found.sentence_language), (20, "en"))
-        self.assertEqual((predictor.prediction_mode, predictor.batch_size), ("generate", 2))
-
-    def test_another_task_than_the_models_is_reported(self):
-        self.save(config=TaskConfig((QUESTIONS,), True))
-        with self.assertLogs("hf_depth.evaluation.prediction", "WARNING") as logs:
-            predictor = TaskPredictor.from_pretrained(self.folder, "glue/rte")
-        self.assertIn("fine-tuned on 'tests/questions', and predicts 'glue/rte'", logs.output[0])
-        self.assertEqual(predictor.spec, RTE)
-
-    def test_weights_may_be_bfloat16_but_not_float16(self):
-        self.save(config=TaskConfig((RTE,), True, prediction_mode="score_labels"))
-        predictor = TaskPredictor.from_pretrained(self.folder, dtype="bfloat16", device="cpu")
-        self.assertEqual(predictor.model.dtype, torch.bfloat16)
-        self.assertLen(predictor(rte_rows(3), return_scores=True), 3)
-        with self.assertRaisesRegex(ValueError, "`dtype` must be float32 or bfloat16.*overflows"):
-            TaskPredictor.from_pretrained(self.folder, dtype="float16")
-
-    def test_a_depth_model_always_reads_sentence_tokens(self):
-        predictor = self.save(config=TaskConfig((RTE,), False))  # whatever the file says
-        for one in (predictor, TaskPredictor.from_pretrained(self.folder)):
-            ids = one.preprocessor({"sentence1": ["It rains. It pours."], "sentence2": ["It is wet."]})["input_ids"][0]
-            self.assertEqual(TOKENIZER.decode(ids).count("<sent_"), 3)
-
 
 class GeneratedTextTest(parameterized.TestCase):
     def test_text_ends_before_the_end_token_and_keeps_sentinels(self):
         ids = TOKENIZER("<extra_id_0> Call me Ishmael.")["input_ids"]
         rows = torch.tensor([[0, *ids, 5, 5], [0, *ids[1:], 0, 0, 0]])
         self.assertEqual(decode_generated(TOKENIZER, rows), ["<extra_id_0> Call me Ishmael.", "Call me Ishmael."])
-
-    def test_every_label_can_be_generated(self):
-        self.assertEqual(generation_length(RTE, torch.zeros(2, 5)), 6)
-        self.assertEqual(generation_length(QUESTIONS, None), QUESTIONS.max_target_length + 1)

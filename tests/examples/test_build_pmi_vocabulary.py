@@ -12,18 +12,6 @@ from hf_depth.data.pmi import build_pmi_vocabulary, read_pmi_vocabulary
 script = load_script("examples/build_pmi_vocabulary.py")
 
 
-class ArgumentsTest(CorpusTestCase):
-    @parameterized.parameters(*script.RANGES)
-    def test_numbers_are_at_least_one(self, name):
-        script.PMIArguments(output_file="pmi.txt", **{name: 1})
-        with self.assertRaisesRegex(ValueError, f"`--{name}` must be at least 1, got 0"):
-            script.PMIArguments(output_file="pmi.txt", **{name: 0})
-
-    def test_a_folder_is_no_output_file(self):
-        with self.assertRaisesRegex(ValueError, "is a folder: name a file"):
-            script.PMIArguments(output_file=self.path("."))
-
-
 class BuildTest(CorpusTestCase):
     def run_script(self, *flags):
         texts = "".join(json.dumps({"text": text}) + "\n" for text in [*DOCUMENTS, "a b " * 50])

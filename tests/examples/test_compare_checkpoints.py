@@ -47,11 +47,6 @@ class ArgumentsTest(parameterized.TestCase):
         (arguments,) = parse_arguments(compare.ARGUMENTS, [*required, *flags])
         self.assertEqual((arguments.shard_index, arguments.num_shards), expected)
 
-    @parameterized.parameters("3/3", "1", "-1/2", "a/b")
-    def test_any_other_shard_is_refused(self, shard):
-        with self.assertRaisesRegex(ValueError, f"I/N with I below N, got '{shard}'"):
-            compare.CompareArguments(["t5=runs/t5"], ["glue/rte"], output_dir="out", shard=shard)
-
 
 class CompareTestCase(parameterized.TestCase):
     def setUp(self):
@@ -103,10 +98,6 @@ class CompareTest(CompareTestCase):
         self.assertIn(Path("out/results.md").read_text(encoding="utf-8"), self.output)
         self.assertEqual(self.figure().savefig.call_args.args, (Path("out/scores.png"),))
 
-    def test_every_seed_has_a_run(self):
-        self.execute("--seeds", "1", "2")
-        self.assertEqual(self.calls(), [f"out/t5/step-{n}/glue/rte/seed-{seed}" for n in (10, 40) for seed in (1, 2)])
-
     def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(self):
         Path("broken").write_text("rte")
         tasks = ("glue/rte", "disco_eval/SParxiv")
@@ -156,53 +147,12 @@ class CompareTest(CompareTestCase):
         with self.assertRaisesRegex(ValueError, f"{message} config and files"):
             self.execute(*given)
 
-    @parameterized.parameters("--train_file", "--dataset_dir")
-    def test_scores_on_other_data_by_the_same_name_are_refused(self, flag):
-        Path("data/rte").mkdir(parents=True)
-        file = Path("data/rte/train.jsonl")
-        file.write_text("{}")
-        flags = [flag, "data/{task}/train.jsonl" if flag == "--train_file" else "data"]
-        self.execute(flags=flags)
-        file.touch()
-        Path("data/.cache").mkdir()
-        Path("data/.cache/rte.metadata").write_text("when it was downloaded")
-        self.execute(flags=flags)
-        self.assertLen(self.calls(), 2)
-        file.write_text("{ }")
-        with self.assertRaisesRegex(ValueError, "seed-42 holds a run with other files"):
-            self.execute(flags=flags)
-
-    def test_the_arguments_of_a_failed_run_can_be_corrected_unless_it_would_be_continued(self):
-        Path("broken").write_text("rte")
-        with self.assertLogs(compare.logger, "ERROR"):
-            self.execute()
-        Path("out/t5/step-40/glue/rte/seed-42/checkpoint-2").mkdir()
-        with self.assertRaisesRegex(ValueError, "step-40/glue/rte/seed-42 holds a run with other arguments"):
-            self.execute(flags=["--max_steps", "7"])
-        Path("out/t5/step-40/glue/rte/seed-42/checkpoint-2").rmdir()
-        Path("broken").unlink()
-        self.assertLen(self.execute(flags=["--max_steps", "7"]), 2)
-
-    def test_a_run_whose_score_cannot_be_read_does_not_stop_the_others(self):
-        Path("no_score").touch()
-        with self.assertLogs(compare.logger, "ERROR") as logs:
-            results = self.execute(tasks=("glue/rte", "disco_eval/SParxiv"))
-        self.assertEqual([result.task for result in results], ["disco_eval/SParxiv"] * 2)
-        self.assertIn("t5 at step 10 on glue/rte, seed 42: no accuracy in", logs.output[0])
-        self.assertLen(self.calls(), 4)
-
     def test_jobs_share_the_runs_and_each_reports_all(self):
         for shard in ("0/3", "1/3", "2/3"):
             results = self.execute("--shard", shard, models=("depth", "t5"))
         self.assertLen(set(self.calls()), 4)
         self.assertLen(self.calls(), 4)
         self.assertLen(results, 4)
-
-    @parameterized.parameters(((), set()), (("--keep_models",), {"model.safetensors"}))
-    def test_models_are_kept_on_request(self, own, expected):
-        self.execute("--steps", "10", *own)
-        left = {path.name for path in Path("out/t5/step-10/glue/rte/seed-42").iterdir()}
-        self.assertEqual(left - {"log.txt", "comparison.json", "all_results.json"}, expected)
 
     def test_tasks_that_would_read_the_same_file_are_refused(self):
         tasks = ("glue/rte", "glue/wnli")
@@ -228,25 +178,15 @@ class CompareTest(CompareTestCase):
         self.assertEqual(f"{flags['--benchmark']}/{flags['--dataset_name']}", task)
         self.assertEqual(flags["--dataset_dir"], f"my data/{flags['--dataset_name']}")
 
-    def test_a_configuration_of_ones_own_fills_in_the_task(self):
-        Path("own-rte.yaml").write_text((RECIPES / "rte.yaml").read_text())
-        self.run_script("--dry_run", "--config", "own-{task}.yaml", "--prediction_mode", "probe")
-        self.assertIn(" own-rte.yaml ", self.output)
-        self.assertIn(" --prediction_mode probe ", self.output)
-
     @parameterized.named_parameters(
         ("no_name", ("--checkpoints", "runs/t5"), (), "NAME=PATH.*'runs/t5'"),
         ("no_model", ("--checkpoints", "t5=empty"), (), "neither empty nor a checkpoint-N in it has a config.json"),
-        ("no_folder", ("--checkpoints", "t5=nowhere/t5"), (), "nowhere/t5 is neither a folder nor a model of the Hub"),
-        ("twice", ("--checkpoints", "t5=runs/t5", "t5=runs/t5"), (), "not the only one of step 10 of 't5'"),
         ("no_step", ("--steps", "30"), (), "--steps 30.*runs/t5 has no such checkpoint, but 10, 40"),
         ("no_benchmark", ("--tasks", "rte"), (), "BENCHMARK/TASK.*'rte'"),
         ("no_such_task", ("--tasks", "glue/rtf"), (), "(?s)rtf.*rte"),
-        ("no_such_benchmark", ("--tasks", "gleu/rte2"), (), "'gleu'.*'glue'"),
         ("no_recipe", ("--tasks", "custom/movie"), ("--task_file", "x.yaml"), "no recipe for custom/movie.*--config"),
         ("misspelt_flag", (), ("--max_step", "3"), "max_step.*did you mean `--max_steps`"),
         ("set_for_each_run", (), ("--output_dir", "x"), "--output_dir.*is set for each run"),
-        ("set_for_each_run_and_joined", (), ("--output-dir=x",), "--output-dir.*is set for each run"),
         (
             "no_evaluation",
             (),
@@ -311,16 +251,6 @@ class FindCheckpointsTest(CompareTestCase):
         Path("runs/checkpoint-999").mkdir()  # was not written to its end
         self.assertEqual(self.steps(), expected)
 
-    @parameterized.parameters((False, [2, 4]), (True, [2, 4, None]))
-    def test_a_model_without_a_state_counts_once(self, is_another, expected):
-        save_pretraining(Path("runs"), 2, 4, final=4)
-        Path("runs/trainer_state.json").unlink()  # as after `trainer.save_model()`
-        Path("runs/checkpoint-4/trainer_state.json").unlink()
-        if is_another:
-            tiny_model("t5", seed=7).save_pretrained("runs")
-        self.assertEqual(self.steps(), expected)
-        self.assertEqual(self.steps([4]), [4])
-
 
 def results(task, model, scores, **changes):
     """Results of a model on a task: `scores` has a list for each step, with the score of each seed."""
@@ -336,37 +266,6 @@ class ResultsTest(parameterized.TestCase):
     def read(self, task, metrics, step=40):
         run = compare.Run("depth", "runs/depth", step, get_task(task, "glue"), 1, Path("out"), (), {})
         return compare.read_result(run, metrics)
-
-    @parameterized.named_parameters(
-        ("validation", "rte", {"eval_accuracy": 0.7}, "validation", 0.7),
-        ("test_before_validation", "rte", {"eval_accuracy": 0.7, "predict_accuracy": 0.6}, "test", 0.6),
-        ("unlabeled_test", "rte", {"eval_accuracy": 0.7, "predict_unparsed_fraction": 0.0}, "validation", 0.7),
-        (
-            "first_of_several_splits",
-            "mnli",
-            {"eval_validation_mismatched_accuracy": 0.8, "eval_validation_matched_accuracy": 0.7},
-            "validation_matched",
-            0.7,
-        ),
-        ("metric_to_optimize", "cola", {"eval_accuracy": 0.9, "eval_matthews_correlation": 0.2}, "validation", 0.2),
-    )
-    def test_the_score_that_counts(self, task, metrics, split, score):
-        result = self.read(task, metrics)
-        self.assertEqual((result.split, result.score), (split, score))
-        self.assertEqual((result.task, result.seed, result.folder), (f"glue/{task}", 1, "out"))
-
-    def test_baselines_are_those_of_the_same_data(self):
-        metrics = {"eval_accuracy": 0.7, "eval_majority_accuracy": 0.6, "eval_unparsed_fraction": 0.1}
-        result = self.read("rte", metrics)
-        self.assertEqual((result.majority, result.chance, result.unparsed_fraction), (0.6, None, 0.1))
-        result = self.read("rte", metrics | {"predict_accuracy": 0.8, "predict_random_weights_accuracy": 0.3})
-        self.assertEqual((result.majority, result.unparsed_fraction, result.random_weights), (None, None, 0.3))
-
-    def test_the_score_of_the_task_that_it_is_trained_on_is_not_its_own(self):
-        metrics = {"eval_matthews_correlation": 0.9}
-        with self.assertRaisesRegex(ValueError, "depth on glue/ax, seed 1: no matthews_correlation in .*labeled data"):
-            self.read("ax", metrics, step=None)
-        self.assertEqual(self.read("ax", metrics | {"predict_matthews_correlation": 0.1}).score, 0.1)
 
     def table(self, entries):
         lines = [line for line in compare.markdown(entries).splitlines() if line[:1] == "|"]
@@ -395,42 +294,3 @@ class ResultsTest(parameterized.TestCase):
         text = compare.markdown(entries)
         self.assertIn("- glue/rte: accuracy on test\n- disco_eval/SParxiv: accuracy on validation\n", text)
         self.assertIn("Mean and standard deviation", text)
-
-    def test_a_score_that_is_not_a_number_does_not_stop_the_others(self):
-        text = compare.markdown(results("glue/rte", "t5", {10: [float("nan"), 0.5], 20: [0.5, 0.5]}))
-        self.assertIn("nan ± nan", text)
-        self.assertIn("0.5000 ± 0.0000", text)
-
-    def test_probes_have_their_baselines_and_random_weights_as_step_0(self):
-        entries = results("glue/rte", "depth", {10: [0.5, 0.6], 20: [0.7, 0.8]}, random_weights=0.55)
-        bags = {0: 0.4, 1: 0.6}
-        entries = [replace(entry, bag_of_words=bags[entry.seed]) for entry in entries]
-        random = compare.random_weights(entries)
-        self.assertEqual([(one.step, one.seed, one.score) for one in random], [(0, 0, 0.55), (0, 1, 0.55)])
-        _, rows = self.table([*entries, *random])
-        self.assertEqual(rows[0], ["0", "0.5500 ± 0.0000"])
-        self.assertEqual(rows[-1], ["bag of words", "0.5000 ± 0.1414"])
-        self.assertStartsWith(compare.markdown(entries), "Scores of probes, step 0 with random weights")
-        self.assertEqual(compare.random_weights([*entries, *random]), [])
-
-    def test_a_panel_for_each_task_and_a_line_for_each_model(self):
-        entries = results("glue/rte", "depth", {1000: [0.7, 0.8], 10: [0.5]})
-        entries += results("glue/rte", "t5", {10: [0.4], 0: [0.2]})
-        entries += results("glue/cola", "t5", {10: [0.1], None: [0.9]}, majority=None, chance=None)
-        figure = compare.score_figure(entries)
-        rte, cola = figure.axes
-        self.assertEqual([panel.get_title() for panel in figure.axes], ["glue/rte", "glue/cola"])
-        self.assertEqual([panel.get_xscale() for panel in figure.axes], ["log", "log"])
-        lines = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in rte.containers}
-        self.assertEqual(lines, {"depth": [[10, 0.5], [1000, 0.75]], "t5": [[10, 0.4]]})
-        low, high = rte.containers[0].lines[2][0].get_segments()[1][:, 1]
-        self.assertAlmostEqual(low, 0.75 - 0.0707, places=4)  # as in the table
-        self.assertAlmostEqual(high, 0.75 + 0.0707, places=4)
-        title = "Mean and standard deviation of several seeds\nDashed: step 0, or an unknown step"
-        self.assertEqual(figure.get_suptitle(), title)
-        across = {line.get_label(): line.get_ydata()[0] for line in rte.lines if line.get_linestyle() != "None"}
-        self.assertEqual(across | {"majority": 0.6, "chance": 0.5, "t5": 0.2}, across)
-        self.assertIn(0.9, [line.get_ydata()[0] for line in cola.lines])
-        self.assertEqual(compare.score_figure(entries[:1]).get_suptitle(), "")  # one seed
-        (legend,) = figure.legends
-        self.assertCountEqual([text.get_text() for text in legend.texts], ["depth", "t5", "majority", "chance"])

@@ -4,16 +4,14 @@ import contextlib
 import io
 import json
 from pathlib import Path
-from unittest import mock
 
 import torch
-import transformers
 from absl.testing import parameterized
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerControl, TrainerState
+from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import DefaultFlowCallback
 
 import tiny_tasks
-from hf_depth.training.console import LogLines, ProgressBar, log_line
+from hf_depth.training.console import LogLines, ProgressBar
 from hf_depth.training.previews import before_and_after
 from hf_depth.training.runs import FineTuningRun, PretrainingRun
 from hf_depth.training.training_args import DepthTrainingArguments
@@ -46,17 +44,6 @@ class ConsoleTest(TrainingTestCase):
         with captured(stream()):
             self.assertEqual(self.console(trainer("t5", self.folder, disable_tqdm=disable_tqdm)), [expected])
 
-    def test_the_console_can_be_removed_as_that_of_every_trainer(self):
-        made = trainer("t5", self.folder)
-        made.remove_callback(PrinterCallback)
-        self.assertEqual(self.console(made), [])
-
-    def test_a_notebook_keeps_its_own_table(self):
-        table = type("NotebookProgressCallback", (TrainerCallback,), {})
-        with mock.patch("transformers.trainer.DEFAULT_PROGRESS_CALLBACK", table):
-            made = trainer("t5", self.folder, disable_tqdm=False)
-        self.assertEqual(self.console(made, (table, PrinterCallback, ProgressCallback)), [table])
-
     def test_each_log_is_one_line_of_numbers_in_a_log_file(self):
         with captured() as (out, err):
             made = trainer("depth", self.folder, max_steps=3, eval_on_start=True, disable_tqdm=False)
@@ -75,14 +62,6 @@ class ConsoleTest(TrainingTestCase):
         self.assertRegex(lines[2], r" tokens/s [\d,]+ \| 0:00:\d\d left$")
         self.assertRegex(lines[4], r"training: loss \d.*, 0:00:\d\d$")
         self.assertEmpty(err.getvalue())
-
-    def test_lines_do_not_cut_through_bars_on_a_terminal(self):
-        with captured(Terminal()) as (out, err):
-            made = trainer("t5", self.folder, max_steps=2, eval_strategy="steps", eval_steps=1, disable_tqdm=False)
-            made.train()
-        self.assertLen(out.getvalue().splitlines(), 6)
-        self.assertIn("2/2", err.getvalue())
-        self.assertNotIn("loss", err.getvalue())
 
     @parameterized.parameters(
         ({"max_steps": 19}, 19),
@@ -113,29 +92,12 @@ class ConsoleTest(TrainingTestCase):
             trainer("depth", self.folder).train()
         self.assertIn("in nats; sentence loss: of sentence tokens", out.getvalue().splitlines()[0])
 
-    @parameterized.parameters(({"log_level": "error"}, True), ({"log_level": "warning"}, False))
-    def test_nothing_is_printed_with_a_log_level_of_errors(self, arguments, is_silent):
-        # A Trainer sets the level of transformers, which later ones take.
-        self.addCleanup(transformers.logging.set_verbosity, transformers.logging.get_verbosity())
-        with captured() as (out, _):
-            trainer("t5", self.folder, **arguments).train()
-        self.assertEqual(out.getvalue() == "", is_silent)
-
     def test_another_process_than_the_first_prints_nothing(self):
         with captured() as (out, _):
             made = trainer("t5", self.folder)
             made.state.is_world_process_zero = False
             made.log({"loss": 1.0})
         self.assertEmpty(out.getvalue())
-
-    def test_several_data_sets_are_told_apart(self):
-        metrics = {"eval_rte_loss": 1.0, "eval_rte_runtime": 1.0, "eval_cola_loss": 2.0, "eval_cola_runtime": 1.0}
-        line = log_line(TrainerState(), metrics | {"eval_score": 0.5})
-        expected = "evaluation of rte: loss 1, 0:00:01 | evaluation of cola: loss 2, 0:00:01 | mean score 0.5000"
-        self.assertEqual(line, f"step 0 | {expected}")
-
-    def test_a_log_without_any_figure_prints_nothing(self):
-        self.assertIsNone(log_line(TrainerState(), {"memory": 3.0}))
 
     @parameterized.parameters("t5", "depth")
     def test_a_checkpoint_is_loaded_without_a_warning_about_tied_embeddings(self, kind):
@@ -170,19 +132,6 @@ class SummaryTest(RunTestCase):
         self.assertNotEqual(resumed[2], first[2])
         (title, again), _ = self.table(max_steps=2, eval_on_start=True)  # a finished run
         self.assertEqual([title, again], [["before", "after"], resumed])
-
-    def test_the_first_evaluation_stands_in_if_there_was_none_before_training(self):
-        (title, values), _ = self.table(max_steps=3, eval_strategy="steps", eval_steps=1)
-        self.assertEqual(title, ["step", "1", "after"])
-        self.assertLen(values, 3)
-
-    def test_what_was_not_measured_is_said(self):
-        (title, values), text = self.table(max_steps=1)
-        self.assertEqual((title, values[1]), (["before", "after"], "-"))
-        self.assertIn("--eval_on_start", text)
-
-    def test_a_model_that_is_only_evaluated_has_one_column(self):
-        self.assertStartsWith(before_and_after(TrainerState(), {"eval_loss": 1.0}, ["eval_loss"]), "           eval")
 
     def test_no_order_is_told_from_a_reversed_one(self):
         name = "eval_order_kendall_tau_shuffled"

@@ -25,9 +25,7 @@ def read_by(run) -> list[int]:
 
 
 class ResumedOrderTest(TrainingTestCase):
-    @parameterized.product(
-        strategy=("random", "sequential", "group_by_length", "batch_rebalance"), accumulation=(1, 2)
-    )
+    @parameterized.parameters(("random", 2), ("sequential", 1), ("group_by_length", 2), ("batch_rebalance", 1))
     def test_a_run_resumed_within_a_later_epoch_reads_what_is_left_of_it(self, strategy, accumulation):
         arguments = ADAM | {"train_sampling_strategy": strategy, "gradient_accumulation_steps": accumulation}
         arguments |= {"per_device_train_batch_size": 4 // accumulation, "save_strategy": "steps", "save_steps": 6}
@@ -43,9 +41,8 @@ class ResumedOrderTest(TrainingTestCase):
         for name, value in parameters(whole.model).items():
             self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
 
-    @parameterized.parameters("group_by_length", "batch_rebalance")
-    def test_two_processes_go_on_with_the_order_of_the_epoch(self, strategy):
-        shape = ADAM | {"train_sampling_strategy": strategy, "per_device_train_batch_size": 4, "max_steps": 8}
+    def test_two_processes_go_on_with_the_order_of_the_epoch(self):
+        shape = ADAM | {"train_sampling_strategy": "group_by_length", "per_device_train_batch_size": 4, "max_steps": 8}
         whole = run_on_two_ranks("t5", self.folder, shape)
         resumed = run_on_two_ranks("t5", self.folder, shape | {"interrupted_at": 6})  # of 4 steps an epoch
         self.assertEqual([log["loss"] for log in resumed["losses"]], [log["loss"] for log in whole["losses"]])

@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from helpers import run_in_two_processes
 from hf_depth import DepthTrainer
-from hf_depth.training.evaluation_order import LongestFirstSampler, input_lengths
+from hf_depth.training.evaluation_order import input_lengths
 from tiny_training import TrainingTestCase, rows, trainer
 
 IN_THEIR_ORDER = mock.patch("hf_depth.training.data_loading.input_lengths", lambda data: None)
@@ -36,9 +36,6 @@ class LengthsTest(parameterized.TestCase):
         self.assertIsNone(input_lengths(torch.utils.data.Subset([{"input_ids": [1]}], [0])))
         self.assertIsNone(input_lengths(Dataset.from_dict({"text": ["It rains."]})))
         self.assertIsNone(input_lengths(Dataset.from_dict({"text": ["It rains."]}).to_iterable_dataset()))
-
-    def test_equally_long_examples_stay_in_their_order(self):
-        self.assertEqual(list(LongestFirstSampler([2, 3, 2, 3, 2])), [1, 3, 0, 2, 4])
 
 
 class EvaluationOrderTest(TrainingTestCase):
@@ -73,17 +70,15 @@ class EvaluationOrderTest(TrainingTestCase):
         width = min(output.label_ids.shape[1] for output in outputs)
         np.testing.assert_array_equal(*(output.label_ids[:, :width] for output in outputs))
 
-    @parameterized.parameters(True, False)
-    def test_metrics_of_the_user_get_the_examples_in_their_order(self, generate):
+    def test_metrics_of_the_user_get_the_examples_in_their_order(self):
         given = []
         for order in (contextlib.nullcontext(), IN_THEIR_ORDER):
-            arguments = {"predict_with_generate": generate, "generation_max_length": 24}
+            arguments = {"predict_with_generate": True, "generation_max_length": 24}
             run = self.run_of(include_for_metrics=["inputs"], **arguments)
             run.compute_metrics = lambda evaluated: given.append(evaluated) or {"mine": 1.0}
             with order:
                 self.assertEqual(run.evaluate()["eval_mine"], 1.0)
-        names = ("inputs", "label_ids", *(["predictions"] if generate else []))
-        for name in names:  # padded by batches, so with 0 or -100
+        for name in ("inputs", "label_ids", "predictions"):  # padded by batches, so with 0 or -100
             values = [np.maximum(getattr(evaluated, name), 0) for evaluated in given]
             np.testing.assert_array_equal(*values)
 

@@ -47,12 +47,11 @@ def gradients_of(trainer: DepthTrainer, model: torch.nn.Module, batches: list[di
 
 
 class CompiledStepTest(TrainingTestCase):
-    @parameterized.parameters(("depth", "sdpa"), ("depth", "eager"), ("t5", "sdpa"))
-    def test_twenty_batches_of_the_collator_compile_once_without_a_break(self, kind, implementation):
+    def test_twenty_batches_of_the_collator_compile_once_without_a_break(self):
         from torch._dynamo.testing import CompileCounterWithBackend  # takes a second to import
 
-        trainer = static_trainer(kind, self.folder, 60, sentence_loss_coefficient=2.0)
-        trainer.model.train().set_attn_implementation(implementation)
+        trainer = static_trainer("depth", self.folder, 60, sentence_loss_coefficient=2.0)
+        trainer.model.train()
         batches = list(trainer.get_train_dataloader())[:20]
         self.assertLen(batches, 20)
         torch._dynamo.reset()
@@ -61,19 +60,6 @@ class CompiledStepTest(TrainingTestCase):
         found = gradients_of(trainer, compiled, batches)
         self.assertEqual(counter.frame_count, 1)
         self.assert_close(found, gradients_of(trainer, trainer.model, batches))
-
-    @parameterized.parameters("depth", "t5")
-    def test_batches_of_other_lengths_share_a_graph(self, kind):
-        from torch._dynamo.testing import CompileCounterWithBackend
-
-        model = tiny_model(kind).train()
-        torch._dynamo.reset()
-        counter = CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(model, backend=counter)
-        for lengths in ((24, 12), (31, 9), (40, 17), (22, 21), (28, 14), (35, 11)):
-            source, labels = (torch.randint(3, 60, (4, length)) for length in lengths)
-            compiled(input_ids=source, attention_mask=torch.ones_like(source), labels=labels).loss.backward()
-        self.assertEqual(counter.frame_count, 2)  # that of the first lengths, and one of any lengths
 
 
 class OutputsTest(TrainingTestCase):
@@ -101,33 +87,3 @@ class OutputsTest(TrainingTestCase):
             hook.remove()
             dtypes.append(seen)
         self.assertEqual(dtypes, [{torch.bfloat16}, {torch.float32}])
-
-
-class CurveTest(TrainingTestCase):
-    def curve(self, batches, implementation: str, bf16: bool = False, **arguments) -> np.ndarray:
-        """The losses of 200 steps of AdamW, as means of 10."""
-        model = tiny_model("depth").train()
-        model.set_attn_implementation(implementation)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        losses = []
-        for step in range(200):
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                loss = model(**batches[step % len(batches)], **arguments).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        return np.array(losses).reshape(20, 10).mean(1)
-
-    def test_the_fast_path_learns_like_the_eager_one(self):
-        batches = list(static_trainer("depth", self.folder, 60).get_train_dataloader())
-        names = ("input_ids", "attention_mask", "labels")
-        batches = [{name: batch[name] for name in names} for batch in batches]
-        eager = self.curve(batches, "eager", skip_logits=False)
-        self.assertLess(eager[-1], eager[0] - 1.0)
-        # In nats; with other initial weights the means are up to 0.13 apart. Measured: 2e-6 and 0.011.
-        fast = self.curve(batches, "sdpa")
-        np.testing.assert_allclose(fast, eager, rtol=0, atol=1e-4)
-        half = self.curve(batches, "sdpa", bf16=True)
-        np.testing.assert_allclose(half, eager, rtol=0, atol=0.05)

@@ -1,20 +1,13 @@
 """AdamWScale is nanoT5's update; what `--optim` and `--optim_args` say is what the optimizer has."""
 
-import copy
 import math
 import re
-from types import SimpleNamespace
-from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from transformers import Adafactor as HFAdafactor
 
 from hf_depth import DepthTrainingArguments
-from hf_depth.arguments.parser import parse_arguments
-from hf_depth.training.model_card import run_settings
 from hf_depth.training.optimizers import AdamWScale, MuonWithAdamW, optimizer_settings, restore_settings
-from hf_depth.training.schedules import make_schedule
 from tiny_training import TrainingTestCase, parameters, tiny_model, trainer
 
 SHAPES = ((7, 5), (3, 1), (11,), (2, 3, 4), ())
@@ -74,25 +67,6 @@ class AdamWScaleTest(parameterized.TestCase):
             difference = (p.detach().double().flatten() - expected).abs().max().item()
             self.assertLess(difference, 1e-6 * expected.abs().max().item())
 
-    def test_a_learning_rate_of_zero_changes_nothing(self):
-        params = some_parameters()
-        before = [p.detach().clone() for p in params]
-        optimizer = AdamWScale(params, lr=0.0, weight_decay=0.5)
-        set_gradients(params, 0)
-        optimizer.step()
-        for p, old in zip(params, before, strict=True):
-            self.assertTrue(torch.equal(p, old))
-
-    def test_a_step_reads_nothing_from_the_device(self):
-        # Tensors of the device "meta" have no values: to read one is an error.
-        params = [torch.nn.Parameter(torch.empty(shape, device="meta")) for shape in ((3, 4), (5,))]
-        optimizer = AdamWScale(params, weight_decay=0.1)
-        for _ in range(2):
-            for p in params:
-                p.grad = torch.empty_like(p)
-            optimizer.step()
-        self.assertEqual([optimizer.state[p]["step"].item() for p in params], [2, 2])
-
     def test_a_parameter_without_a_gradient_stays_and_does_not_count_the_step(self):
         params = some_parameters()
         optimizer = AdamWScale(params)
@@ -105,23 +79,6 @@ class AdamWScaleTest(parameterized.TestCase):
                 self.assertTrue(torch.equal(params[0], old))
         self.assertEqual([optimizer.state[p]["step"].item() for p in params[:2]], [1, 2])
 
-    @parameterized.parameters(torch.float32, torch.bfloat16, torch.float64)
-    def test_a_loaded_state_goes_on_bit_by_bit(self, dtype):
-        params = some_parameters(dtype)
-        optimizer = AdamWScale(params, lr=0.1)
-        for step in range(6):
-            if step == 3:
-                copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
-                resumed = AdamWScale(copies, lr=0.1)
-                resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-            set_gradients(params, step)
-            optimizer.step()
-            if step >= 3:
-                set_gradients(copies, step)
-                resumed.step()
-        for p, other in zip(params, copies, strict=True):
-            self.assertTrue(torch.equal(p, other))
-
     def test_bfloat16_parameters_move_as_those_of_float32_to_their_precision(self):
         params, halves = some_parameters(), some_parameters(torch.bfloat16)
         for each in (params, halves):
@@ -132,76 +89,6 @@ class AdamWScaleTest(parameterized.TestCase):
         for p, half in zip(params, halves, strict=True):
             self.assertEqual(half.dtype, torch.bfloat16)
             torch.testing.assert_close(half.float(), p.float(), rtol=0.1, atol=0.02 * p.detach().abs().max().item())
-
-    def test_groups_have_their_own_settings(self):
-        first, second = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3))
-        optimizer = AdamWScale([{"params": [first]}, {"params": [second], "lr": 0.0}], lr=0.1)
-        set_gradients([first, second], 0)
-        optimizer.step()
-        self.assertFalse(torch.equal(first, torch.ones(3)))
-        self.assertTrue(torch.equal(second, torch.ones(3)))
-
-    @parameterized.parameters(
-        ({"lr": -1.0}, "`lr` must be at least 0, got -1.0"),
-        ({"betas": (0.9, 1.0)}, "`betas` must be at least 0 and below 1"),
-        ({"eps": math.nan}, "`eps` must be at least 0, got nan"),
-    )
-    def test_numbers_out_of_their_range_are_refused(self, options, message):
-        with self.assertRaisesRegex(ValueError, message):
-            AdamWScale(some_parameters(), **options)
-
-    def test_complex_parameters_and_sparse_gradients_are_refused(self):
-        p = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
-        p.grad = torch.ones_like(p)
-        sparse = torch.nn.Parameter(torch.ones(2))
-        sparse.grad = torch.ones(2).to_sparse()
-        for each in (p, sparse):
-            with self.assertRaisesRegex(RuntimeError, "neither sparse gradients nor complex"):
-                AdamWScale([each]).step()
-
-
-class LoadedStepsTest(parameterized.TestCase):
-    @parameterized.named_parameters(
-        ("adamw_scale", AdamWScale),
-        ("muon", lambda params: MuonWithAdamW([{"params": params}], lr=0.1)),
-    )
-    def test_the_numbers_of_steps_are_on_the_cpu_wherever_they_were_loaded(self, make):
-        p = torch.nn.Parameter(torch.ones(3, 2))
-        first, resumed = make([p]), make([p])
-        set_gradients([p], 0)
-        first.step()
-        saved = first.state_dict()
-        saved["state"][0] |= {"step": mock.Mock(spec=torch.Tensor, cpu=lambda: torch.tensor(7.0))}
-        resumed.load_state_dict(saved)
-        self.assertEqual(resumed.state[p]["step"], torch.tensor(7.0))
-        resumed.step()
-        self.assertEqual(resumed.state[p]["step"].item(), 8)
-
-    def test_matrices_of_muon_count_no_steps(self):
-        p = torch.nn.Parameter(torch.ones(3, 2))
-        optimizer = MuonWithAdamW([{"params": [p], "use_muon": True}], lr=0.1)
-        set_gradients([p], 0)
-        optimizer.step()
-        optimizer.load_state_dict(optimizer.state_dict())
-        self.assertEqual(list(optimizer.state[p]), ["momentum_buffer"])
-
-
-class ClosureTest(parameterized.TestCase):
-    @parameterized.named_parameters(
-        ("adamw_scale", AdamWScale),
-        ("muon", lambda params: MuonWithAdamW([{"params": params, "use_muon": False}], lr=0.1)),
-    )
-    def test_the_closure_is_called_with_gradients(self, make):
-        p = torch.nn.Parameter(torch.ones(3))
-        optimizer = make([p])
-
-        def closure():
-            loss = p.square().sum()
-            loss.backward()
-            return loss
-
-        self.assertEqual(optimizer.step(closure).item(), 3.0)
-        self.assertLess(p.max().item(), 1.0)
 
 
 class MuonWithAdamWTest(parameterized.TestCase):
@@ -222,23 +109,6 @@ class MuonWithAdamWTest(parameterized.TestCase):
                 optimizer.step()
         for name, p in first.items():
             self.assertTrue(torch.equal(p, second[name]), name)
-
-    def test_a_loaded_state_goes_on_bit_by_bit(self):
-        results = []
-        for stop in (None, 2):
-            matrix, vector = self.parameter((6, 4)), self.parameter((4,))
-            groups = [{"params": [matrix], "use_muon": True}, {"params": [vector]}]
-            optimizer = MuonWithAdamW([dict(group) for group in groups], lr=0.1)
-            for step in range(4):
-                if step == stop:
-                    saved = copy.deepcopy(optimizer.state_dict())
-                    optimizer = MuonWithAdamW([dict(group) for group in groups], lr=0.1)
-                    optimizer.load_state_dict(saved)
-                set_gradients((matrix, vector), step)
-                optimizer.step()
-            results.append((matrix, vector))
-        for p, other in zip(*results, strict=True):
-            self.assertTrue(torch.equal(p, other))
 
     @staticmethod
     def parameter(shape: tuple[int, ...]) -> torch.nn.Parameter:
@@ -274,15 +144,6 @@ class OptimFlagTest(parameterized.TestCase):
             (plain.learning_rate, plain.use_scratch_learning_rate(), plain.learning_rate), (1e-4, False, 1e-4)
         )
 
-    def test_adamw_scale_has_its_own_learning_rates_and_epsilon(self):
-        args = DepthTrainingArguments("unused", use_cpu=True)
-        self.assertEqual((args.learning_rate, args.adam_epsilon, args.to_dict()["optim"]), (5e-3, 1e-6, "adamw_scale"))
-        self.assertTrue(args.use_scratch_learning_rate())
-        self.assertEqual((args.learning_rate, args.lr_scheduler_type, args.warmup_steps), (2e-2, "cosine", 0.05))
-        given = DepthTrainingArguments("unused", use_cpu=True, optim="adamw_scale", adam_epsilon=1e-8)
-        self.assertEqual(given.adam_epsilon, 1e-8)
-        self.assertEqual(DepthTrainingArguments("unused", use_cpu=True, optim="adamw_torch").adam_epsilon, 1e-8)
-
 
 class OptimizersOfTheTrainerTest(TrainingTestCase):
     def trained(self, checkpoint: str | None = None, **arguments):
@@ -316,54 +177,6 @@ class OptimizersOfTheTrainerTest(TrainingTestCase):
             for p in group["params"]:
                 exempt = any(part in names[p] for part in ("layer_norm", "relative_attention_bias"))
                 self.assertEqual(group["weight_decay"], 0.0 if exempt else 0.1, names[p])
-
-    def test_adafactor_has_the_options_that_are_given(self):
-        arguments = {"optim": "adafactor", "learning_rate": 1e-3, "lr_scheduler_type": "constant"}
-        default = trainer("t5", self.folder, **arguments).create_optimizer().param_groups[0]
-        self.assertEqual((default["scale_parameter"], default["relative_step"], default["lr"]), (False, False, 1e-3))
-        options = "scale_parameter=true, clip_threshold=2, decay_rate=-0.5, beta1=0.9, eps1=1e-20, eps2=0.1"
-        given = trainer("t5", self.folder, optim_args=options, **arguments).create_optimizer().param_groups[0]
-        self.assertEqual(
-            {name: given[name] for name in ("scale_parameter", "clip_threshold", "decay_rate", "beta1", "eps")},
-            {"scale_parameter": True, "clip_threshold": 2.0, "decay_rate": -0.5, "beta1": 0.9, "eps": (1e-20, 0.1)},
-        )
-
-    @parameterized.parameters((False, "t5_inverse_sqrt", 0), (True, "inverse_sqrt", 10_000))
-    def test_the_rates_of_relative_step_are_those_of_a_schedule(self, warmup_init, kind, warmup_steps):
-        group = HFAdafactor([torch.nn.Parameter(torch.ones(1))], warmup_init=warmup_init).param_groups[0]
-        group |= {"scale_parameter": False}
-        args = DepthTrainingArguments(
-            "unused",
-            use_cpu=True,
-            learning_rate=1e-2,
-            lr_scheduler_type=kind,
-            warmup_steps=warmup_steps,
-            lr_scheduler_kwargs={"num_decay_steps": 0} if kind == "t5_inverse_sqrt" else None,
-        )
-        schedule = make_schedule(args, torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1e-2), 100_000)
-        for step in (1, 500, 10_000, 40_000):
-            rate = 1e-2 * schedule.lr_lambdas[0](step)
-            self.assertAlmostEqual(rate, HFAdafactor._get_lr(group, {"step": step, "RMS": 1.0}), delta=1e-9)
-
-    def test_the_card_states_its_options(self):
-        args = DepthTrainingArguments(
-            "unused",
-            use_cpu=True,
-            optim="adafactor",
-            optim_args="scale_parameter=True",
-            lr_scheduler_type="t5_inverse_sqrt",
-            lr_scheduler_kwargs={"num_decay_steps": 7},
-        )
-        settings = run_settings(args, tiny_model("t5"))
-        expected = {"optim": "adafactor", "optim_args": "scale_parameter=True", "lr_scheduler_type": "t5_inverse_sqrt"}
-        self.assertContainsSubset(
-            (expected | {"lr_scheduler_kwargs": '{"num_decay_steps": 7}'}).items(), settings.items()
-        )
-
-    def test_the_scripts_take_the_names_of_this_package(self):
-        flags = "--output_dir unused --use_cpu true --optim muon --lr_scheduler_type t5_inverse_sqrt"
-        (args,) = parse_arguments([DepthTrainingArguments], flags.split())
-        self.assertEqual((args.optim.value, args.lr_scheduler_type.value), ("muon", "t5_inverse_sqrt"))
 
     def test_muon_has_the_matrices_of_the_blocks_and_adamw_all_else(self):
         made = trainer("depth", self.folder, optim="muon", weight_decay=0.1, optim_args="adamw_lr=0.25")
@@ -408,22 +221,3 @@ class RestoredSettingsTest(parameterized.TestCase):
         self.assertEqual(optimizer.state[group["params"][0]]["step"].item(), 3)
         scheduler.step()
         self.assertAlmostEqual(group["lr"], 0.2 / 5)
-
-    def test_where_nothing_was_loaded_nothing_changes(self):
-        optimizer, scheduler, settings = self.made(0.1, steps=2)
-        before = copy.deepcopy((optimizer.state_dict(), scheduler.get_last_lr()))
-        restore_settings(optimizer, scheduler, settings)
-        self.assertEqual(str((optimizer.state_dict(), scheduler.get_last_lr())), str(before))
-
-    def test_a_schedule_that_has_begun_has_the_rate_of_its_peak(self):
-        optimizer, _, settings = self.made(0.1, steps=2)
-        self.assertEqual(optimizer_settings(optimizer), settings)
-
-    def test_a_dummy_of_deepspeed_and_a_schedule_with_a_state_are_left_as_they_are(self):
-        self.assertEqual(optimizer_settings(SimpleNamespace(params=[])), [])
-        optimizer, scheduler, settings = self.made(0.1)
-        restore_settings(None, scheduler, [])
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        optimizer.param_groups[0]["lr"] = 0.01
-        restore_settings(optimizer, plateau, settings)
-        self.assertEqual(optimizer.param_groups[0]["lr"], 0.01)

@@ -6,11 +6,10 @@ import re
 from unittest import mock
 
 from absl.testing import parameterized
-from transformers import TrainerState
 
 from helpers import tiny_tokenizer
 from hf_depth import order_sentences
-from hf_depth.training.previews import before_and_after, print_unshuffled
+from hf_depth.training.previews import print_unshuffled
 from tiny_training import TrainingTestCase, rows, tiny_model
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -46,18 +45,3 @@ class UnshuffledTest(TrainingTestCase):
         right, total, chance = map(int, re.findall(r"\d+", self.printed(20, order)[1]))
         self.assertEqual(right, total if is_right else 0)
         self.assertLess(abs(chance - total / 2), 1)
-
-    def test_documents_that_cannot_be_shuffled_are_no_preview(self):
-        row = {"input_ids": [5, 6], "sentence_lengths": [2]}
-        with self.assertLogs("hf_depth", "WARNING") as logs:
-            print_unshuffled(tiny_model("depth"), TOKENIZER, [row])
-        self.assertIn("No evaluation example can be shuffled", logs.output[0])
-
-
-class BeforeAndAfterTest(parameterized.TestCase):
-    @parameterized.parameters((-1.0, ["none", "none"]), (0.1, ["0.1000", "-1.0000"]))
-    def test_a_model_that_copies_the_order_of_pairs_has_written_one(self, tau, expected):
-        metrics = {"eval_order_kendall_tau": tau, "eval_order_kendall_tau_shuffled": -1.0}
-        table = before_and_after(TrainerState(), metrics, list(metrics))
-        self.assertEqual([line.split()[1] for line in table.splitlines()[1:3]], expected)
-        self.assertEqual("no generated text orders" in table, tau == -1)

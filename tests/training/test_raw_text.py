@@ -7,13 +7,10 @@ from hf_depth import (
     DepthObjective,
     DepthTrainer,
     DepthTrainingArguments,
-    MixtureOfDenoisersObjective,
-    PrefixLMObjective,
     SpanCorruptionObjective,
     T5ForConditionalGeneration,
 )
 from hf_depth.data.streams import ExampleStream
-from hf_depth.training.raw_text import is_text
 from tiny_training import TrainingTestCase, parameters, tiny_model
 
 TEXTS = [*DOCUMENTS, " ".join(SENTENCES)]
@@ -64,12 +61,6 @@ class RawTextTest(TrainingTestCase):
         self.assertIn("eval_novels_loss", run.evaluate())
         self.assertIs(run.processing_class, objective.tokenizer)
 
-    @parameterized.parameters(DepthObjective, SpanCorruptionObjective, PrefixLMObjective, MixtureOfDenoisersObjective)
-    def test_a_folder_and_a_class_of_objectives_will_do(self, objective):
-        run = DepthTrainer(self.saved(), self.arguments(), train_dataset=TEXTS, objective=objective)
-        self.assertEqual(run.model.config.model_type, "depth" if objective is DepthObjective else "t5")
-        self.assertGreater(run.train().training_loss, 0)
-
     def test_new_rows_are_those_of_the_seed(self):
         folder = self.saved()
         tokenizer = tiny_tokenizer()
@@ -87,11 +78,6 @@ class RawTextTest(TrainingTestCase):
         examples = objective.prepare(Dataset.from_dict({"text": TEXTS}))
         run = DepthTrainer(self.saved(), self.arguments(), objective.collator(), examples)
         self.assertIsInstance(run.model, T5ForConditionalGeneration)
-
-    def test_what_is_no_text_stays_as_it_is(self):
-        self.assertFalse(is_text(Dataset.from_dict({"text": ["a"], "input_ids": [[1]]})))
-        self.assertFalse(is_text([{"input_ids": [1]}]))
-        self.assertFalse(is_text(None))
 
     def test_an_objective_is_missing_or_is_none(self):
         with self.assertRaisesRegex(ValueError, "`data_collator` is missing: give `objective`"):

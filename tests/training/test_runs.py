@@ -19,7 +19,7 @@ from hf_depth.training.callbacks import EarlyStopping
 from hf_depth.training.checkpoints import lock
 from hf_depth.training.model_card import CardContent
 from hf_depth.training.runs import FineTuningRun, PretrainingRun, Run
-from tiny_training import RunTestCase, parameters, tiny_model, trainer
+from tiny_training import RunTestCase, parameters, trainer
 
 ARGUMENTS = {"save_strategy": "steps", "save_steps": 1, "do_train": True, "do_eval": True, "learning_rate": 0.1}
 
@@ -105,7 +105,6 @@ class RunTest(RunTestCase):
         ({"eval_strategy": "steps", "eval_steps": 2}, [2, 3]),
         ({"eval_strategy": "no"}, [3]),
         ({"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.0, **BEST}, [1, 2, 3, 3]),  # the first is best
-        ({"eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1, **BEST}, [1, 2, 3]),  # the last is best
     )
     def test_the_final_model_is_evaluated_once(self, arguments, steps):
         _, run_trainer = self.run_once(max_steps=3, **arguments)
@@ -125,35 +124,15 @@ class RunTest(RunTestCase):
             self.assertIn("| weights of step | 1 of 3, the best one |", card)
             self.assertIn("| loss |", card)
 
-    def test_all_data_sets_of_the_final_evaluation_are_in_the_results(self):
-        run_trainer = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS | {"eval_strategy": "epoch"})
-        run_trainer.eval_dataset = {"first": run_trainer.eval_dataset[:2], "second": run_trainer.eval_dataset[2:]}
-        Run.find(run_trainer.args, {}).execute(run_trainer)
-        self.assertContainsSubset(["eval_first_loss", "eval_second_loss"], self.results())
-        logged = [name for log in run_trainer.state.log_history for name in log if name.endswith("_loss")]
-        self.assertLen([name for name in logged if name == "eval_first_loss"], 1)
-
-    @parameterized.parameters((True, ["free", "constrained"]), (False, ["free"]))
-    def test_pretraining_writes_unshuffling_accuracies(self, constrained, expected):
+    def test_pretraining_writes_unshuffling_accuracies(self):
         arguments = {"do_eval": True, "predict_with_generate": True, "generation_max_length": 30}
-        run_trainer = trainer("depth", self.folder, constrain_sentence_order=constrained, **arguments)
+        run_trainer = trainer("depth", self.folder, constrain_sentence_order=True, **arguments)
         run_trainer.processing_class = tiny_tokenizer(sentence_tokens=True)
         PretrainingRun.find(run_trainer.args, {}).execute(run_trainer)
         saved = json.loads(Path(self.folder, "unshuffling.json").read_text())
-        self.assertEqual(list(saved), expected)
+        self.assertEqual(list(saved), ["free", "constrained"])
         self.assertEqual(saved, run_trainer.unshuffling["eval"])
         self.assertGreater(imread(Path(self.folder, "unshuffling.png")).std(), 0.01)
-
-    def test_pretraining_of_t5_has_no_order(self):
-        run_trainer = trainer("t5", self.folder, do_eval=True, predict_with_generate=True)
-        PretrainingRun.find(run_trainer.args, {}).execute(run_trainer)
-        self.assertEmpty(list(Path(self.folder).glob("unshuffling*")))
-
-    @parameterized.parameters(("do_train", "eval_loss"), ("do_eval", "train_loss"))
-    def test_a_step_that_is_not_asked_for_is_left_out(self, step, other):
-        self.run_once(**{step: False})
-        self.assertIn(other, self.results())
-        self.assertNotIn("train_loss" if step == "do_train" else "eval_loss", self.results())
 
     def test_a_run_continues_where_it_was_stopped(self):
         _, whole = self.run_once(max_steps=3)
@@ -179,18 +158,10 @@ class RunTest(RunTestCase):
         run, _ = self.run_once(max_steps=2, do_eval=False, execute=False)
         self.assertTrue(run.is_over)
 
-    def test_results_of_an_earlier_model_do_not_stay(self):
-        self.run_once(max_steps=1, do_predict=True)
-        self.run_once(max_steps=1, do_eval=False)  # finished: nothing is left to do
-        self.assertIn("predict_loss", self.results())
-        self.run_once(max_steps=2)
-        self.assertContainsSubset(["train_loss", "eval_loss"], self.results())
-        self.assertNotIn("predict_loss", self.results())
-
     def test_two_disks_each_have_their_checkpoint(self):
         run_in_two_processes(run_on_two_disks, self.folder)
 
-    @parameterized.parameters("manifest.json", "model.safetensors", "config.json")
+    @parameterized.parameters("manifest.json", "model.safetensors")
     def test_a_run_that_was_killed_in_its_final_save_writes_the_model_again(self, spoiled):
         self.draw_losses()
         _, first = self.run_once(max_steps=2)
@@ -222,7 +193,7 @@ class RunTest(RunTestCase):
         self.assertEqual([log["step"] for log in logs], steps)
         self.assertEqual(self.results()["eval_loss"], logs[-1]["eval_loss"])
 
-    @parameterized.parameters("save_metrics", "save_state", "create_model_card")
+    @parameterized.parameters("save_metrics", "create_model_card")
     def test_a_disk_that_is_full_when_results_are_written_is_one_line(self, method):
         run, run_trainer = self.run_once(execute=False)
         owner = runs if method == "save_metrics" else run_trainer
@@ -233,14 +204,7 @@ class RunTest(RunTestCase):
         self.assertIn("train_loss", self.results())
         self.assertTrue(Path(self.folder, "README.md").is_file())
 
-    def test_the_last_checkpoint_stays_so_that_a_finished_run_is_not_trained_again(self):
-        changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "save_total_limit": 1}
-        changes |= {"metric_for_best_model": "loss", "greater_is_better": True}
-        self.run_once(max_steps=3, **changes)  # the best model is the first one
-        run, _ = self.run_once(max_steps=3, **changes, execute=False)
-        self.assertFalse(run.steps["do_train"])
-
-    @parameterized.product(limit=(None, 1), loads_best=(False, True))
+    @parameterized.parameters((None, False), (1, True))
     def test_a_run_that_saves_the_best_model_alone_saves_its_last_step_too(self, limit, loads_best):
         changes = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best", "save_total_limit": limit}
         changes |= {"metric_for_best_model": "loss", "greater_is_better": True, "load_best_model_at_end": loads_best}
@@ -263,21 +227,12 @@ class RunTest(RunTestCase):
         with mock.patch.object(DepthTrainingArguments, "early_stopping_patience", 2, create=True):  # which tasks have
             self.assertFalse(Run.find(stopped.args, {}).do_train)
 
-    def test_a_run_saves_no_last_step_where_nothing_is_saved(self):
-        self.run_once(max_steps=2, save_strategy="no")
-        self.assertEmpty(list(Path(self.folder).glob("checkpoint-*")))
-
     def test_a_run_that_was_extended_does_not_take_the_old_model_for_the_new_one(self):
         self.run_once(max_steps=1)
         run, run_trainer = self.run_once(max_steps=2, execute=False)
         run_trainer.train(run.checkpoint)  # and is killed before the final save
         run, _ = self.run_once(max_steps=2, execute=False)
         self.assertTrue(run.steps["do_train"])
-
-    def test_the_same_arguments_train_on_after_more_steps_are_asked_for(self):
-        run, _ = self.run_once(max_steps=1)
-        run.args.max_steps = 3
-        self.assertTrue(Run.find(run.args, {"task": "tests"}).do_train)
 
     @parameterized.parameters(1, 2)
     def test_a_continued_run_needs_its_own_model(self, max_steps):
@@ -311,12 +266,6 @@ class RunTest(RunTestCase):
         with self.assertRaisesRegex(ValueError, "The trainer writes to"):
             Run.find(run_trainer.args, {}).execute(other)
 
-    def test_a_description_of_any_values_is_recognized_again(self):
-        describe = {"files": (Path("a"), Path("b")), "seeds": {1: 2}}
-        self.run_once(describe=describe)
-        run, _ = self.run_once(describe=describe, max_steps=2)
-        self.assertEndsWith(run.checkpoint, "checkpoint-1")
-
     def test_a_run_with_nothing_to_do_is_refused(self):
         with self.assertRaisesRegex(ValueError, "Nothing to do.*do_train"):
             self.run_once(do_train=False, do_eval=False)
@@ -333,21 +282,3 @@ class RunTest(RunTestCase):
             self.run_once(describe={"objective": "prefix_lm"}, max_steps=2)
         with self.assertRaisesRegex(ValueError, "another model.*model_type depth"):
             self.run_once("t5", describe={"objective": "span_corruption"}, max_steps=2)
-
-    def test_the_tokenizer_is_that_of_the_checkpoint(self):
-        run, _ = self.run_once(execute=False)
-        self.assertIsNone(run.tokenizer)
-
-    def test_the_card_states_what_the_trainer_was_given(self):
-        run_trainer = trainer("t5", self.folder, number_of_rows=8, **ARGUMENTS)
-        run_trainer.card = CardContent({"Data": {"source": "Middlemarch"}})
-        Run.find(run_trainer.args, {}).execute(run_trainer)
-        card = Path(self.folder, "README.md").read_text()
-        self.assertIn("| source | Middlemarch |", card)
-        self.assertIn("| loss |", card)
-
-    def test_a_model_of_another_size_does_not_continue_it(self):
-        run, _ = self.run_once()
-        run, _ = self.run_once(max_steps=2, execute=False)
-        with self.assertRaisesRegex(ValueError, "d_model 16 .now 32"):
-            run.restore(tiny_model("depth", d_model=32))

@@ -8,7 +8,6 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from absl.testing import parameterized
-from accelerate import Accelerator
 from accelerate.utils import FullyShardedDataParallelPlugin
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -18,7 +17,6 @@ from torch.distributed.tensor import DTensor
 
 from helpers import run_in_two_processes, tiny_tokenizer
 from hf_depth import DataCollatorForDepth, DepthTrainingArguments
-from hf_depth.training.generation import generate
 from hf_depth.training.sharding import (
     check_sharding,
     dividing_engine,
@@ -118,24 +116,6 @@ class FSDPTrainerTest(TrainingTestCase):
         self.assertNotEqual(trainer("depth", self.folder).compute_loss(run.model, inputs), expected)
         with run.autocast():
             self.assertTrue(torch.is_autocast_enabled("cpu"))
-
-    def test_generation_autocasts_too(self):
-        run, _ = self.fsdp_trainer(bf16=True, predict_with_generate=True)
-        dtypes = set()
-        for part in (run.model.encoder, run.model.decoder):
-            layer = part.block[0].layer[0].SelfAttention.q
-            layer.register_forward_hook(lambda module, args, output: dtypes.add(output.dtype))
-        generate(run, run.model.eval(), run.data_collator(rows(2)), max_new_tokens=2)
-        self.assertEqual(dtypes, {torch.bfloat16})
-
-    @parameterized.parameters(False, True)
-    def test_a_model_that_was_not_trained_here_is_evaluated(self, bf16):
-        plain = trainer("depth", self.folder, bf16=bf16)
-        run, _ = self.fsdp_trainer(bf16=bf16)
-        with mock.patch.object(Accelerator, "is_fsdp2", True):
-            losses = [run.evaluate()["eval_loss"] for _ in range(2)]
-            predicted = run.predict(run.eval_dataset, metric_key_prefix="eval").metrics["eval_loss"]
-        self.assertEqual({*losses, predicted}, {plain.evaluate()["eval_loss"]})
 
 
 def sharded(model, mixed_precision="no"):

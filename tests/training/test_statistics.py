@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 from scipy.stats import kendalltau
 
 from hf_depth import DepthConfig
-from hf_depth.training.statistics import STATISTICS, example_statistics, is_shuffled, sentence_sequence, summarize
+from hf_depth.training.statistics import STATISTICS, example_statistics, is_shuffled, summarize
 from hf_depth.training.unshuffling import (
     summarize_order,
     unshuffling_accuracy,
@@ -33,16 +33,6 @@ def order_metrics(*batch):
 
 
 class OrderTest(parameterized.TestCase):
-    def test_sentence_sequence_reads_left_to_right(self):
-        rows = ids([5, 133, 6, 130, 7], [-100, 9], [131] * 8)
-        expected = [[133, 130, -1, -1, -1, -1], [-1] * 6, [131] * 6]
-        self.assertEqual(sentence_sequence(rows, CONFIG).tolist(), expected)
-
-    def test_shuffled_is_another_order_in_the_input(self):
-        inputs = ids([130, 5, 131, 6, 1], [131, 5, 130, 6, 1], [132, 5, 1])
-        labels = ids([130, 131, 1], [130, 131, 1], [132, 1])
-        self.assertEqual(is_shuffled(inputs, labels, CONFIG).tolist(), [False, True, False])
-
     def test_of_a_continued_text_only_the_sentences_of_the_input_have_an_order(self):
         inputs = ids([133, 5, 135, 6, 1], [135, 5, 133, 6, 1])
         labels = ids([133, 135, 130, 7, 131, 8, 1], [133, 135, 130, 7, 131, 8, 1])
@@ -71,19 +61,6 @@ class OrderTest(parameterized.TestCase):
             self.assertEqual(score[1].item(), float(list(order) == gold))
         metrics = order_metrics(ids(*orders), labels, labels)
         self.assertAlmostEqual(metrics["order_exact_chance"], 1 / math.factorial(n), delta=1e-12)
-
-    @parameterized.parameters(
-        ([], 0.0, -1.0),  # nothing generated: no pair is concordant
-        ([130, 131], 0.0, 2 * 1 / 3 - 1),  # one of three pairs
-        ([130, 131, 132, 131], 0.0, 1.0),  # a repeated token is no exact order; the first occurrence counts
-        ([130, 131, 132], 1.0, 1.0),
-        ([135, 130, 131, 132], 0.0, 1.0),  # a token that is not in the document
-    )
-    def test_incomplete_orders(self, generated, exact, tau):
-        gold = ids([130, 131, 132, 1])
-        score = order_statistics(ids([0, *generated, 1]), gold, gold, CONFIG)[0]
-        self.assertEqual(score[1].item(), exact)
-        self.assertAlmostEqual(score[2].item(), tau, delta=1e-9)
 
     def test_unshuffling_accuracy_counts_by_number_of_sentences_and_position(self):
         labels = ids([130, 131, 1], [130, 131, 132, 1], [130, 131, 132, 1], [130, 131, 132, 1], [130, 1])
@@ -120,28 +97,6 @@ class OrderTest(parameterized.TestCase):
         self.assertEqual(scores.tolist(), [[1, 0, tau]])
         places = unshuffling_statistics(ids(generated), gold, gold, CONFIG)[0, -6:].tolist()
         self.assertEqual(places, [float(a == b) for a, b in zip(generated, gold[0].tolist(), strict=False)])
-
-    def test_one_sentence_has_no_order(self):
-        gold = ids([130, 5, 1], [130, 131, 1])
-        scores = order_statistics(gold, gold, gold, CONFIG)
-        self.assertEqual(scores[0].tolist(), [0.0] * 3)
-        self.assertEqual(order_metrics(gold, gold, gold)["order_exact"], 1.0)
-        self.assertEmpty(order_metrics(gold[:1], gold[:1], gold[:1]))
-
-    def test_shuffled_examples_are_scored_apart(self):
-        labels = ids([130, 131, 1], [130, 131, 1])
-        inputs = ids([130, 131, 1], [131, 130, 1])
-        metrics = order_metrics(inputs, inputs, labels)  # of a model that copies
-        self.assertEqual(metrics["order_exact"], 0.5)
-        self.assertEqual(metrics["order_exact_shuffled"], 0.0)
-        self.assertEqual(metrics["order_kendall_tau_shuffled"], -1.0)
-
-    def test_chance_is_a_mean_over_examples_of_different_lengths(self):
-        labels = ids([130, 131, 1], [130, 131, 132, 1], [130, 131, 132, 1])
-        inputs = ids([130, 131, 1], [132, 131, 130, 1], [131, 132, 130, 1])
-        metrics = order_metrics(labels, inputs, labels)
-        self.assertAlmostEqual(metrics["order_exact_chance"], (1 / 2 + 1 / 6 + 1 / 6) / 3)
-        self.assertAlmostEqual(metrics["order_exact_shuffled_chance"], 1 / 6)
 
 
 class StatisticsTest(parameterized.TestCase):
@@ -203,29 +158,6 @@ class StatisticsTest(parameterized.TestCase):
         labels = ids([130, 5, 131, 5, 132, 5, 133, 1])
         statistics = example_statistics(labels, None, labels, torch.zeros(labels.shape), CONFIG, predictions=labels)
         self.assertAlmostEqual(summarize(statistics[0])["sentence_accuracy_chance"], hits / guesses, delta=0.02)
-
-    def test_shuffled_and_unshuffled_examples_have_an_accuracy_and_a_chance_each(self):
-        inputs = ids([130, 5, 131, 6, 132, 1], [132, 5, 130, 6, 131, 1], [131, 5, 130, 1], [133, 5, 1])
-        labels = ids([130, 131, 132, 1], [130, 131, 132, 1], [130, 131, 5, 1], [133, 5, 6, 1])
-        predictions = ids([130, 131, 132, 1], [130, 9, 9, 1], [9, 9, 5, 1], [9, 5, 6, 1])
-        losses = torch.zeros(labels.shape)
-        metrics = summarize(example_statistics(inputs, None, labels, losses, CONFIG, predictions=predictions).sum(0))
-        harmonic = {n: sum(1 / k for k in range(1, n + 1)) for n in (1, 2, 3)}
-        expected = {
-            "sentence_accuracy": 4 / 9,
-            "sentence_accuracy_chance": (harmonic[3] + harmonic[3] + harmonic[2] + harmonic[1]) / 9,
-            "sentence_accuracy_shuffled": 1 / 5,
-            "sentence_accuracy_shuffled_chance": (harmonic[3] + harmonic[2]) / 5,
-            "sentence_accuracy_unshuffled": 3 / 4,
-            "sentence_accuracy_unshuffled_chance": (harmonic[3] + harmonic[1]) / 4,
-            "shuffled_fraction": 2 / 4,
-        }
-        for name, value in expected.items():
-            self.assertAlmostEqual(metrics[name], value, delta=1e-6, msg=name)
-
-    def test_nothing_to_measure_is_left_out(self):
-        metrics = summarize(torch.zeros(len(STATISTICS), dtype=torch.float64))
-        self.assertEqual(metrics, {"tokens_cut": 0})
 
 
 if __name__ == "__main__":

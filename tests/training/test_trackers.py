@@ -2,22 +2,18 @@
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import wandb
 from absl.testing import parameterized
-from transformers.integrations import WandbCallback
 
 from hf_depth.training.runs import Run
-from hf_depth.training.trackers import TrackedRun, check_trackers
+from hf_depth.training.trackers import check_trackers
 from tiny_training import RunTestCase, trainer
 
 DESCRIPTION = {"objective": "span_corruption", "model_type": "t5", "max_source_length": 96, "seed": 42}
-INTEGRATIONS = "transformers.integrations.integration_utils"
 
 
 class TrackersTestCase(RunTestCase):
@@ -64,26 +60,11 @@ class CheckTest(TrackersTestCase):
     def test_what_needs_no_key_passes(self, **settings):
         self.check(**settings)
 
-    def test_settings_of_wandb_count(self):
-        Path(self.folder, "settings").write_text("[default]\nmode = offline\n")
-        self.check()
-
-    def test_a_run_of_wandb_that_has_begun_is_used(self):
-        with mock.patch("wandb.run", mock.Mock()):
-            self.check()
-
     def test_a_wrong_setting_of_wandb_is_named_in_one_line(self):
         with self.assertRaises(ValueError) as raised:
             self.check(WANDB_MODE="onlin")
         self.assertRegex(str(raised.exception), "^`--report_to wandb`: .*mode Input should be 'online', ")
         self.assertNotIn("\n", str(raised.exception))
-
-    def test_a_tracker_that_is_unknown_or_not_installed_is_named(self):
-        with self.assertRaisesRegex(ValueError, "`--report_to weights`: weights is not supported"):
-            self.check(report_to=["weights"])
-        with mock.patch(f"{INTEGRATIONS}.is_trackio_available", return_value=False):
-            with self.assertRaisesRegex(ValueError, "requires trackio to be installed"):
-                self.check(report_to=["trackio"])
 
 
 class WandbTest(TrackersTestCase):
@@ -113,11 +94,6 @@ class WandbTest(TrackersTestCase):
         self.folder += "/named"
         self.assertEqual(self.init(run_name="mine")["name"], "mine")
 
-    @parameterized.parameters("WANDB_NAME", "WANDB_SWEEP_ID")
-    def test_a_name_that_the_environment_gives_stays(self, variable):
-        os.environ[variable] = "given"
-        self.assertIsNone(self.init()["name"])
-
     def test_an_interrupted_run_without_a_network_goes_on_under_its_id(self):
         # `wandb sync` uploads the folders of one id to one run.
         folder = self.folder
@@ -142,21 +118,6 @@ class WandbTest(TrackersTestCase):
         finished = self.init(max_steps=2)  # only evaluated
         self.assertEqual(finished["id"], first["id"])
 
-    def test_a_run_that_starts_anew_is_another_one(self):
-        first = self.init(max_steps=1)
-        self.assertNotEqual(self.init(max_steps=1, resume_from_checkpoint="false")["id"], first["id"])
-
-    def test_a_checkpoint_without_a_tracker_is_continued_with_one(self):
-        self.run_once("none", max_steps=1)
-        identity = self.init(max_steps=2)["id"]
-        state = json.loads(Path(self.folder, "checkpoint-2", "trainer_state.json").read_text())
-        self.assertEqual(state["stateful_callbacks"]["TrackedRun"]["attributes"], {"identity": identity})
-
-    @parameterized.parameters(({"WANDB_RUN_ID": "mine"}, "id", "mine"), ({"WANDB_RESUME": "must"}, "resume", "must"))
-    def test_what_the_environment_says_of_the_run_is_respected(self, environment, name, expected):
-        os.environ.update(environment)
-        self.assertEqual(self.init(max_steps=1)[name], expected)
-
     def test_a_run_of_the_users_own_is_used_and_not_ended(self):
         fakes = self.wandb_run(own=mock.MagicMock(id="own"))
         fakes.init.assert_not_called()
@@ -177,31 +138,3 @@ class WandbTest(TrackersTestCase):
         with mock.patch.object(wandb, "init") as init:
             made.log({"loss": 1.0})
         init.assert_not_called()
-
-    def test_the_callback_of_transformers_logs(self):
-        kinds = [type(one) for one in trainer("t5", self.folder, report_to="wandb").callback_handler.callbacks]
-        self.assertIn(WandbCallback, kinds)
-        self.assertLess(kinds.index(TrackedRun), kinds.index(WandbCallback))
-
-
-class TrackioTest(TrackersTestCase):
-    def names(self, **changes):
-        """The names that Trackio is given in a run."""
-        trackio = mock.MagicMock(spec=ModuleType("trackio"))
-        for name in ("init", "config", "log", "finish", "context_vars"):
-            setattr(trackio, name, mock.MagicMock())
-        trackio.context_vars.current_space_id.get.return_value = None
-        with (
-            mock.patch(f"{INTEGRATIONS}.is_trackio_available", return_value=True),
-            mock.patch.dict(sys.modules, trackio=trackio),
-        ):
-            self.run_once("trackio", **changes)
-        return {call.kwargs["name"] for call in trackio.init.call_args_list}
-
-    def test_training_evaluations_and_restarts_are_one_run(self):
-        first = self.names(max_steps=1)
-        self.assertEqual(self.names(max_steps=2), first)
-        self.assertStartsWith(*first, f"{self.folder} ")
-
-    def test_a_name_of_the_user_is_the_name(self):
-        self.assertEqual(self.names(run_name="mine"), {"mine"})

@@ -5,7 +5,6 @@ import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -13,24 +12,19 @@ from absl.testing import absltest, parameterized
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env
 from datasets import Dataset
-from torch.distributed.fsdp import StateDictType
 from transformers import GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from helpers import ROOT, SENTENCES, tiny_tokenizer
+from helpers import ROOT, tiny_tokenizer
 from hf_depth import (
     DataCollatorForDepth,
     DataCollatorForT5SpanCorruption,
-    DepthConfig,
     DepthForConditionalGeneration,
     DepthObjective,
     DepthTrainer,
     DepthTrainingArguments,
     TaskTrainer,
-    add_sentence_tokens,
     load_model,
-    train_tokenizer,
 )
-from hf_depth.training.compatibility import check_trainer
 from hf_depth.training.trainer import OVERRIDDEN
 from tiny_training import (
     WRAPPERS,
@@ -47,22 +41,7 @@ from tiny_training import (
 
 ALL_KINDS = ("depth", "t5", "stock_t5")
 HAS_DEEPSPEED = find_spec("deepspeed") is not None
-ZERO = ("zero2", "zero3")
 PERSISTENT = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
-
-
-class ByLength:
-    """One of two collators for each batch."""
-
-    def __init__(self, short, long):
-        self.short, self.long = short, long
-
-    def set_epoch(self, epoch):
-        self.short.set_epoch(epoch)
-        self.long.set_epoch(epoch)
-
-    def __call__(self, examples):
-        return (self.short if len(examples) < 4 else self.long)(examples)
 
 
 class LossTest(TrainingTestCase):
@@ -97,8 +76,8 @@ class LossTest(TrainingTestCase):
         self.assert_close({name: after[name] for name in expected}, expected)
         self.assertAlmostEqual(run.state.log_history[0]["loss"], (total / number).item(), delta=1e-5)
 
-    @parameterized.product(kind=ALL_KINDS, coefficient=(1.0, 5.0))
-    def test_accumulation_changes_neither_loss_nor_gradients(self, kind, coefficient):
+    @parameterized.parameters("depth", "stock_t5")
+    def test_accumulation_changes_neither_loss_nor_gradients(self, kind):
         runs = {}
         for name, batch_size, accumulation in (("8x1", 8, 1), ("2x4", 2, 4)):
             runs[name] = trainer(
@@ -106,7 +85,7 @@ class LossTest(TrainingTestCase):
                 self.folder,
                 per_device_train_batch_size=batch_size,
                 gradient_accumulation_steps=accumulation,
-                sentence_loss_coefficient=coefficient,
+                sentence_loss_coefficient=5.0,
             )
             runs[name].train()
         expected = runs["8x1"]
@@ -116,42 +95,7 @@ class LossTest(TrainingTestCase):
                 runs["2x4"].state.log_history[0][key], expected.state.log_history[0][key], delta=1e-5
             )
 
-    @parameterized.parameters(*ALL_KINDS)
-    def test_a_model_whose_forward_names_no_arguments_is_trained_alike(self, kind):
-        runs = [trainer(kind, self.folder, sentence_loss_coefficient=3.0) for _ in range(2)]
-        own = type(runs[1].model)
-        forward = {"forward": lambda self, **inputs: own.forward(self, **inputs)}
-        runs[1].model.__class__ = type(f"My{own.__name__}", (own,), forward)
-        for run in runs:
-            run.train()
-        self.assert_close(parameters(runs[1].model), parameters(runs[0].model))
-        losses = [run.evaluate()["eval_loss"] for run in runs]
-        self.assertAlmostEqual(*losses, delta=1e-5)
-
-    @parameterized.parameters("depth", "t5")
-    def test_a_subclass_adds_terms_of_token_losses_and_logits_with_their_gradients(self, kind):
-        def of_logits(outputs, labels):
-            losses = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), reduction="sum")
-            return losses / 10
-
-        def of_token_losses(outputs, labels):
-            return outputs.token_losses.sum() / 10
-
-        runs = []
-        for term in (of_logits, of_token_losses):
-            run = trainer(kind, self.folder, sentence_loss_coefficient=3.0)
-
-            def compute_loss(model, inputs, return_outputs=False, run=run, term=term, **kwargs):
-                inputs = {**inputs, "skip_logits": False} if term is of_logits else inputs
-                loss, outputs = DepthTrainer.compute_loss(run, model, inputs, return_outputs=True, **kwargs)
-                return loss + term(outputs, inputs["labels"])
-
-            run.compute_loss = compute_loss
-            run.train()
-            runs.append(run)
-        self.assert_close(parameters(runs[1].model), parameters(runs[0].model), 1e-4)
-
-    @parameterized.parameters(*ALL_KINDS)
+    @parameterized.parameters("depth", "stock_t5")
     def test_two_processes_are_one(self, kind):
         shape = {"sentence_loss_coefficient": 3.0, "per_device_eval_batch_size": 2}
         if kind == "depth":
@@ -172,32 +116,16 @@ class LossTest(TrainingTestCase):
             if key.split("_")[-1] not in ("runtime", "second", "time", "fraction", "epoch"):
                 self.assertAlmostEqual(together["eval"][key], value, delta=1e-5, msg=key)
 
-    @parameterized.parameters("depth", "t5")
-    def test_a_term_of_ones_own_for_each_label_is_the_same_in_two_processes(self, kind):
+    def test_a_term_of_ones_own_for_each_label_is_the_same_in_two_processes(self):
         # So many rows to evaluate on fill the batches of two processes.
         shape = {"number_of_rows": 16, "number_of_eval_rows": 6, "learning_rate": 0.01}
         shape["per_device_eval_batch_size"] = 1
-        alone = trainer(kind, self.folder, per_device_train_batch_size=8, trainer_class=LabelTermTrainer, **shape)
+        alone = trainer("depth", self.folder, per_device_train_batch_size=8, trainer_class=LabelTermTrainer, **shape)
         alone.train()
         shape |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "has_term": True}
-        together = run_on_two_ranks(kind, self.folder, shape)
+        together = run_on_two_ranks("depth", self.folder, shape)
         self.assert_close(together["parameters"], parameters(alone.model))
         self.assertAlmostEqual(together["train"]["loss"], alone.state.log_history[0]["loss"], delta=1e-5)
-
-    def test_a_mean_of_each_process_is_one_of_its_own_labels_where_that_is_asked_for(self):
-        shape = {"per_device_train_batch_size": 4, "number_of_rows": 8}
-        alone = trainer("t5", self.folder, gradient_accumulation_steps=2, **shape)
-        batches = []
-        alone.model.register_forward_pre_hook(lambda module, args, kwargs: batches.append(kwargs), with_kwargs=True)
-        alone.train()
-        before = tiny_model("t5").eval()
-        for batch in batches:
-            inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
-            (before(**inputs).loss / 2).backward()  # a mean of the means
-        expected = {name: p.detach() - p.grad for name, p in before.named_parameters()}
-        self.assertGreater((parameters(alone.model)["lm_head.weight"] - expected["lm_head.weight"]).abs().max(), 1e-4)
-        together = run_on_two_ranks("t5", self.folder, shape | {"average_tokens_across_devices": False})
-        self.assert_close(together["parameters"], expected)
 
     def test_components_sum_to_the_loss(self):
         run = trainer("depth", self.folder, sentence_loss_coefficient=4.0)
@@ -237,13 +165,6 @@ class LossTest(TrainingTestCase):
         with self.assertRaisesRegex(FloatingPointError, "nan at step 1.*learning_rate"):
             run.train()
 
-    @parameterized.parameters(
-        ({"sentence_loss_coefficient": -1.0}, "`sentence_loss_coefficient` must be at least 0, got -1.0"),
-    )
-    def test_bad_arguments_are_named(self, arguments, message):
-        with self.assertRaisesRegex(ValueError, message):
-            DepthTrainingArguments(self.folder, **arguments)
-
 
 class EngineTest(TrainingTestCase):
     """AdamW over six steps of equal global batches; ZeRO by the shipped files, where DeepSpeed is installed."""
@@ -259,8 +180,8 @@ class EngineTest(TrainingTestCase):
 
     @parameterized.parameters(
         {},
-        *({"deepspeed": str(ROOT / f"examples/deepspeed/{name}.json")} for name in ZERO),
-        *({"environment": f"examples/accelerate/{name}.yaml"} for name in ZERO),
+        {"deepspeed": str(ROOT / "examples/deepspeed/zero3.json")},
+        {"environment": "examples/accelerate/zero2.yaml"},
     )
     def test_losses_of_two_processes_are_those_of_one(self, **engine):
         if engine and not HAS_DEEPSPEED:
@@ -297,43 +218,8 @@ class CountingSGD(torch.optim.SGD):
         return loss
 
 
-class OptionsSGD(torch.optim.SGD):
-    """Whose arguments have no names of their own."""
-
-    def __init__(self, params, **options):
-        super().__init__(params, **options)
-
-
-class ScaledOptimizer(torch.optim.Optimizer):
-    """Its arguments are not those of the class that it inherits from either."""
-
-    def __init__(self, params, lr, **options):
-        super().__init__(params, {"lr": lr, **options})
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.data.sub_(parameter.grad, alpha=group["lr"] * group["scale"])
-
-
 class ResumeTest(TrainingTestCase):
-    @parameterized.parameters((OptionsSGD, "momentum"), (ScaledOptimizer, "scale"))
-    def test_arguments_without_names_are_those_of_the_resumed_run(self, optimizer_class, name):
-        value = 0.1
-
-        class OwnTrainer(DepthTrainer):
-            @staticmethod
-            def get_optimizer_cls_and_kwargs(args, model=None):
-                return optimizer_class, {"lr": args.learning_rate, name: value}
-
-        arguments = {"trainer_class": OwnTrainer, "save_strategy": "steps", "save_steps": 1}
-        trainer("t5", self.folder, max_steps=1, **arguments).train()
-        value = 0.9
-        resumed = trainer("t5", self.folder, max_steps=2, **arguments)
-        resumed.train(resume_from_checkpoint=True)
-        self.assertEqual({group[name] for group in resumed.optimizer.param_groups}, {0.9})
-
-    @parameterized.product(kind=("depth", "t5"), workers=(0, 2))
+    @parameterized.parameters(("depth", 2), ("t5", 0))
     def test_resumed_run_equals_uninterrupted_run_to_the_bit(self, kind, workers):
         arguments = {
             "optim": "adamw_torch",
@@ -358,22 +244,6 @@ class ResumeTest(TrainingTestCase):
             resumed.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
             for name, value in parameters(whole.model).items():
                 self.assertTrue(torch.equal(value, parameters(resumed.model)[name]), name)
-
-    def test_another_implementation_of_the_optimizer_takes_the_state_as_it_was_saved(self):
-        arguments = {"learning_rate": 1e-3, "save_strategy": "steps"}
-        trainer("t5", self.folder, optim="adamw_torch", **arguments).train()
-        resumed = trainer(
-            "t5",
-            self.folder,
-            optim="adamw_torch_fused",
-            max_steps=2,
-            weight_decay=0.1,
-            **arguments | {"learning_rate": 2e-3},
-        )
-        resumed.train(resume_from_checkpoint=True)
-        group = resumed.optimizer.param_groups[0]
-        self.assertFalse(group["fused"])  # on a GPU its steps are on the CPU, where the fused one does not take them
-        self.assertEqual((group["lr"], group["weight_decay"]), (2e-3, 0.1))
 
     @parameterized.parameters(False, True)
     def test_what_an_optimizer_keeps_in_its_groups_is_resumed(self, is_made_by_the_trainer):
@@ -417,14 +287,6 @@ class ResumeTest(TrainingTestCase):
         self.assertLen({json.dumps(ids) for ids in trained}, 6)
         self.assertEqual(evaluated[0], evaluated[1])
 
-    def test_a_collator_that_replaces_another_is_told_of_epochs(self):
-        run = trainer("depth", self.folder, 8, max_steps=2)
-        run.train()
-        run.data_collator = replace(run.data_collator, mlm_probability=0.3)
-        run.data_collator.set_epoch = mock.Mock(wraps=run.data_collator.set_epoch)
-        run.train()
-        self.assertEqual(run.data_collator.set_epoch.mock_calls, [mock.call(0), mock.call(1)])
-
     @parameterized.parameters("depth", "t5")
     def test_a_collator_from_an_earlier_run_is_evaluated_on_the_same_noise(self, kind):
         first = trainer(kind, self.folder)
@@ -434,9 +296,9 @@ class ResumeTest(TrainingTestCase):
         self.assertTrue(torch.equal(one["input_ids"], other["input_ids"]))
         self.assertFalse(torch.equal(second.data_collator(rows(3))["input_ids"], one["input_ids"]))
 
-    @parameterized.product(kind=("depth", "t5"), wrapper=tuple(WRAPPERS))
-    def test_all_seeds_are_evaluated_on_the_same_noise(self, kind, wrapper):
-        run = trainer(kind, self.folder)
+    @parameterized.parameters("none", "wrapper", "method", "list", "dict")
+    def test_all_seeds_are_evaluated_on_the_same_noise(self, wrapper):
+        run = trainer("depth", self.folder)
         same = [self.evaluated_with(run, seed, WRAPPERS[wrapper]) for seed in (42, 1, 2)]
         self.assertEqual(same[0], same[1])
         self.assertEqual(same[0], same[2])
@@ -448,17 +310,6 @@ class ResumeTest(TrainingTestCase):
         other = type(run)(run.model, run.args, wrapper(collator), eval_dataset=run.eval_dataset)
         self.assertEqual(collator.seed, seed)
         return [batch["input_ids"].tolist() for batch in other.get_eval_dataloader()]
-
-    def test_all_collators_of_one_are_evaluated_on_the_same_noise_without_metadata(self):
-        run = trainer("depth", self.folder)
-        collators = [replace(run.data_collator, seed=seed, metadata_probability=0.5) for seed in (1, 2)]
-        both = ByLength(*collators)
-        both.set_epoch(3)
-        other = DepthTrainer(run.model, run.args, both, eval_dataset=run.eval_dataset)
-        one, another = vars(other.eval_data_collator).values()
-        for collator in (one, another):
-            self.assertEqual((collator.seed, collator.metadata_probability), (42, 0.0))
-            self.assertTrue(torch.equal(collator(rows(3))["input_ids"], run.eval_data_collator(rows(3))["input_ids"]))
 
 
 class DeviceTest(TrainingTestCase):
@@ -519,31 +370,6 @@ class LogsTest(TrainingTestCase):
         expected.train()
         self.assert_same_logs(found, expected)
 
-    def test_a_second_training_logs_as_a_first_one(self):
-        arguments = {"max_steps": 3, "logging_steps": 2, "learning_rate": 0.0}  # a step after the last log
-        twice, once = (trainer("depth", self.folder, **arguments) for _ in range(2))
-        twice.train()
-        for run in (twice, once):
-            run.train()
-        self.assert_same_logs(twice, once)
-
-    @parameterized.parameters({}, {"predict_with_generate": True, "generation_max_length": 9})
-    def test_an_evaluation_is_no_time_of_training(self, **arguments):
-        speeds = []
-        for strategy in ("no", "steps"):
-            run = trainer("depth", self.folder, max_steps=3, eval_strategy=strategy, eval_steps=1, **arguments)
-            run.eval_dataset = rows(3)
-            spent = []  # seconds for each batch
-            run.model.encoder.register_forward_pre_hook(
-                lambda module, args, spent=spent: spent.append(10 if module.training else 1000)
-            )
-            with mock.patch("time.perf_counter", lambda spent=spent: float(sum(spent))):
-                run.train()
-            self.assertEqual(1000 in spent, strategy == "steps")
-            speeds.append([log["tokens_per_second"] for log in run.state.log_history if "tokens_per_second" in log])
-        self.assertLen(speeds[0], 2)
-        self.assertEqual(*speeds)
-
 
 class OverriddenTest(parameterized.TestCase):
     def test_what_is_overridden_is_listed_with_its_reason_and_is_little(self):
@@ -582,19 +408,6 @@ class PartsTest(TrainingTestCase):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         self.trainer(load_model(self.folder, tokenizer, model_type="depth"), tokenizer)
 
-    def test_a_fresh_configuration_is_none_for_this_tokenizer(self):
-        config = DepthConfig(vocab_size=32_128, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-        with self.assertRaisesRegex(ValueError, "load_model"):
-            self.trainer(DepthForConditionalGeneration(config))
-        self.trainer(load_model(config, tiny_tokenizer(sentence_tokens=True)))
-
-    @parameterized.parameters("encoder", "decoder")
-    def test_all_three_configurations_are_compared(self, part):
-        model = tiny_model("depth")
-        getattr(model, part).config.eosen_token_id += 1
-        with self.assertRaisesRegex(ValueError, f"{part}.*eosen_token_id"):
-            self.trainer(model)
-
     def test_the_tokenizer_that_is_saved_is_compared_too(self):
         with self.assertRaisesRegex(ValueError, "sentence tokens"):
             DepthTrainer(
@@ -602,19 +415,6 @@ class PartsTest(TrainingTestCase):
                 args=DepthTrainingArguments(self.folder, use_cpu=True),
                 data_collator=DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True)),
                 processing_class=tiny_tokenizer(),
-            )
-
-    def test_one_vocabulary_serves_collator_and_trainer(self):
-        tokenizer = tiny_tokenizer(sentence_tokens=True)
-        texts = [*SENTENCES, *(sentence.swapcase() for sentence in SENTENCES)]
-        other = add_sentence_tokens(train_tokenizer(texts, vocab_size=len(tokenizer) - 21))
-        self.assertLen(other, len(tokenizer))
-        with self.assertRaisesRegex(ValueError, "different vocabularies"):
-            DepthTrainer(
-                model=tiny_model("depth"),
-                args=DepthTrainingArguments(self.folder, use_cpu=True),
-                data_collator=DataCollatorForDepth(tokenizer),
-                processing_class=other,
             )
 
     def test_a_collator_must_be_given(self):
@@ -657,22 +457,6 @@ class PartsTest(TrainingTestCase):
             self.trainer(**{"model": tiny_model("depth")} | parts)
         self.assertRegex(logs.output[0], message)
 
-    def test_parameters_that_deepspeed_has_cast_are_not_reported(self):
-        run = self.trainer(tiny_model("depth"), optim="adamw_torch")
-        run.model.bfloat16()  # as `zero.Init` does
-        run.is_deepspeed_enabled = True
-        run.accelerator.state = SimpleNamespace(deepspeed_plugin=SimpleNamespace(deepspeed_config={}))
-        with self.assertNoLogs("hf_depth.training.compatibility", "WARNING"):
-            check_trainer(run)
-
-    def test_an_engine_that_would_save_no_model_is_refused(self):
-        run = self.trainer(tiny_model("depth"), optim="adamw_torch")
-        run.is_fsdp_enabled = True
-        plugin = SimpleNamespace(state_dict_type=StateDictType.SHARDED_STATE_DICT)
-        run.accelerator.state = SimpleNamespace(fsdp_plugin=plugin)
-        with self.assertRaisesRegex(ValueError, "`fsdp_state_dict_type` SHARDED_STATE_DICT.*FULL_STATE_DICT"):
-            check_trainer(run)
-
     def test_what_is_said_of_the_collator_is_not_said_of_a_wrapper_that_passes_epochs_on(self):
         with self.assertNoLogs("hf_depth.training.compatibility", "WARNING"):
             self.trainer(tiny_model("depth"), collator=lambda tokenizer: Wrapper(DataCollatorForDepth(tokenizer)))
@@ -684,7 +468,7 @@ class PartsTest(TrainingTestCase):
             ("depth", DataCollatorForT5SpanCorruption, "DepthObjective"),
             ("t5", DataCollatorForDepth, "SpanCorruptionObjective"),
         ),
-        wrapper=tuple(WRAPPERS),
+        wrapper=("none", "wrapper"),
     )
     def test_a_collator_of_the_other_kind_is_refused(self, parts, wrapper):
         kind, collator, objective = parts
@@ -695,19 +479,7 @@ class PartsTest(TrainingTestCase):
         with self.assertRaisesRegex(TypeError, "`args` must be `DepthTrainingArguments.*Seq2SeqTrainingArguments"):
             DepthTrainer(tiny_model("t5"), Seq2SeqTrainingArguments(self.folder, use_cpu=True))
 
-    def test_sentences_are_generated_in_order_by_the_tokenizer_of_a_wrapped_collator(self):
-        arguments = {"constrain_sentence_order": True, "predict_with_generate": True, "generation_max_length": 30}
-        scores = []
-        for wrapper in (WRAPPERS["none"], Wrapper):
-            run = self.trainer(
-                tiny_model("depth"), collator=lambda each, it=wrapper: it(DataCollatorForDepth(each)), **arguments
-            )
-            metrics = run.evaluate(rows(3))
-            scores.append({name: metrics[name] for name in metrics if "order" in name or name.endswith("loss")})
-        self.assertIn("eval_order_exact_constrained", scores[0])
-        self.assertEqual(*scores)
-
-    @parameterized.parameters(*WRAPPERS)
+    @parameterized.parameters("none", "wrapper")
     def test_generation_is_as_long_as_the_longest_target(self, wrapper):
         tokenizer = tiny_tokenizer(sentence_tokens=True)
         collator = WRAPPERS[wrapper](DepthObjective(tokenizer, max_target_length=77).collator())
@@ -717,29 +489,6 @@ class PartsTest(TrainingTestCase):
             made = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
             self.assertEqual(made.generation_max_length, expected)
             self.assertEqual(arguments.generation_max_length, given.get("generation_max_length"))
-
-    def test_a_collator_of_ones_own_is_evaluated_without_metadata(self):
-        class Own:
-            probability = 0.5
-
-            def set_epoch(self, epoch):
-                pass
-
-            def set_metadata_probability(self, probability):
-                self.probability = probability
-
-        run = trainer("depth", self.folder)
-        other = DepthTrainer(run.model, run.args, Own(), eval_dataset=run.eval_dataset)
-        self.assertEqual((other.data_collator.probability, other.eval_data_collator.probability), (0.5, 0.0))
-
-    def test_generation_is_as_long_as_the_targets_of_each_trainer_with_the_same_arguments(self):
-        arguments = DepthTrainingArguments(self.folder, use_cpu=True)
-        trainers = {}
-        for length, expected in ((177, 178), (199, 200), (None, None)):
-            collator = DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True), max_target_length=length)
-            trainers[expected] = DepthTrainer(model=tiny_model("depth"), args=arguments, data_collator=collator)
-        for expected, run in trainers.items():  # also if another one was made since
-            self.assertEqual(run.generation_max_length, expected)
 
     @parameterized.parameters(
         ({}, {}, {"max_length": 100}),
@@ -780,42 +529,6 @@ class PartsTest(TrainingTestCase):
         self.assertEqual(trained[0].keys(), trained[1].keys())
         for name, values in trained[0].items():
             torch.testing.assert_close(trained[1][name], values, rtol=0, atol=0)
-
-    def test_an_evaluation_has_its_metrics_where_a_subclass_steps_by_itself(self):
-        class Stepping(DepthTrainer):
-            def prediction_step(self, model, inputs, *args, **kwargs):
-                with torch.no_grad():
-                    return self.compute_loss(model, self._prepare_inputs(inputs)), None, None
-
-        run = trainer("depth", self.folder, per_device_eval_batch_size=2)
-        own = Stepping(run.model, run.args, run.data_collator, eval_dataset=run.eval_dataset).evaluate()
-        expected = run.evaluate()
-        for name in ("eval_loss", "eval_reconstruction_loss", "eval_sentence_accuracy"):
-            self.assertAlmostEqual(own[name], expected[name], delta=1e-5)
-
-    def test_a_model_that_is_made_for_each_training_is_as_the_arguments_ask_for(self):
-        arguments = {"use_cpu": True, "max_steps": 1, "save_strategy": "no", "disable_tqdm": True}
-        arguments |= {"bf16": True, "residual_dtype": "bfloat16"}
-        arguments["generation_config"] = GenerationConfig(max_new_tokens=5)
-        run = DepthTrainer(
-            model_init=lambda: tiny_model("depth"),
-            args=DepthTrainingArguments(self.folder, **arguments),
-            data_collator=DataCollatorForDepth(tiny_tokenizer(sentence_tokens=True)),
-            train_dataset=rows(4),
-        )
-        dtypes = []
-        for _ in range(2):
-            model = run.model
-            model.encoder.block[0].layer[0].register_forward_pre_hook(
-                lambda module, arguments: dtypes.append(arguments[0].dtype)
-            )
-            with torch.autocast("cpu", torch.bfloat16):
-                run.compute_loss(model, run.data_collator(rows(2)))
-            self.assertEqual(dtypes[-1], torch.bfloat16)
-            found = model.generation_config
-            self.assertEqual((found.max_new_tokens, found.decoder_start_token_id), (5, 0))
-            run.train()
-            self.assertIsNot(run.model, model)
 
     def test_a_search_goes_on_without_the_model_of_the_trial_before(self):
         best = {"save_strategy": "best", "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 1}

@@ -52,22 +52,6 @@ class DefaultScheduleTest(parameterized.TestCase):
         self.assertEqual(schedule(args), (2e-2, "cosine", 0.05))
         self.assertEqual(args.get_warmup_steps(1000), 50)
 
-    @parameterized.parameters(("adamw_torch", 1e-4, 1e-3), ("muon", 1e-4, 1e-3), ("adafactor", 1e-4, 1e-4))
-    def test_other_optimizers_have_their_own(self, optim, from_checkpoint, from_scratch):
-        args = DepthTrainingArguments("runs/x", use_cpu=True, optim=optim)
-        self.assertEqual(args.learning_rate, from_checkpoint)
-        self.assertEqual(args.use_scratch_learning_rate(), from_scratch != from_checkpoint)
-        self.assertEqual(args.learning_rate, from_scratch)
-
-    @parameterized.parameters(
-        {"learning_rate": 5e-3},  # the default, but given
-        {"learning_rate": 1e-4, "optim": "adamw_torch"},
-    )
-    def test_what_is_given_stays(self, **given):
-        args = DepthTrainingArguments("runs/x", use_cpu=True, **given)
-        self.assertFalse(args.use_scratch_learning_rate())
-        self.assertEqual(args.learning_rate, given["learning_rate"])
-
     @parameterized.parameters(
         ({"lr_scheduler_type": "linear"}, 0.05),
         ({"lr_scheduler_type": "t5_inverse_sqrt"}, 0),
@@ -78,10 +62,6 @@ class DefaultScheduleTest(parameterized.TestCase):
         args = DepthTrainingArguments("runs/x", use_cpu=True, **given)
         self.assertTrue(args.use_scratch_learning_rate())
         self.assertEqual(schedule(args), (2e-2, given.get("lr_scheduler_type", "cosine"), warmup_steps))
-
-    def test_what_is_set_later_stays(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True).set_training(learning_rate=3e-4)
-        self.assertFalse(args.use_scratch_learning_rate())
 
     def test_an_adapter_has_adamw_unless_an_optimizer_is_given(self):
         args = DepthTrainingArguments("runs/x", use_cpu=True)
@@ -99,26 +79,6 @@ class DefaultScheduleTest(parameterized.TestCase):
     def test_a_residual_stream_in_another_dtype_needs_autocast_to_it(self, arguments):
         with self.assertRaisesRegex(ValueError, "`residual_dtype` .*float16' with `bf16`"):
             DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
-
-    def test_a_deepspeed_file_is_filled_with_the_learning_rate_from_scratch(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True)
-        args.deepspeed = {"optimizer": {"params": {"lr": "auto"}}}
-        seen = []
-        with (
-            mock.patch("transformers.integrations.deepspeed.HfTrainerDeepSpeedConfig") as config,
-            mock.patch("hf_depth.training.training_args.DeepSpeedPlugin") as plugin,
-        ):
-            config.return_value.trainer_config_process = lambda given: seen.append(given.learning_rate)
-            args.use_scratch_learning_rate()
-        self.assertEqual(seen, [2e-2])
-        self.assertIs(args.deepspeed_plugin, plugin.return_value)
-        self.assertIs(plugin.call_args.kwargs["hf_ds_config"], config.return_value)
-
-    def test_it_belongs_to_the_run(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True)
-        args.use_scratch_learning_rate()
-        description = describe_training(args)
-        self.assertEqual(tuple(description[name] for name in SCHEDULE), (2e-2, "cosine", 0.05))
 
 
 class DividedParametersTest(parameterized.TestCase):
@@ -138,23 +98,11 @@ class DividedParametersTest(parameterized.TestCase):
         self.assertTrue(args.use_scratch_learning_rate())
         self.assertEqual(args.learning_rate, 1e-3)
 
-    @parameterized.product(engine=("DeepSpeed", "FSDP"), optim=("adamw_scale", "adafactor", "muon"))
-    def test_an_optimizer_that_is_given_is_refused(self, engine, optim):
-        with self.assertRaisesRegex(ValueError, f"`optim` {optim} needs whole matrices.* under {engine}.*adamw_torch"):
-            self.made(engine, optim=optim)
-
     def test_a_learning_rate_without_an_optimizer_is_refused(self):
         with self.assertRaisesRegex(ValueError, "`learning_rate` 0.01 without `optim`: under FSDP .*adamw_torch"):
             self.made("FSDP", learning_rate=1e-2)
         with self.assertNoLogs("hf_depth.training.training_args", "WARNING"):
             self.assertEqual(self.made("FSDP", optim="adamw_torch", learning_rate=2e-4).learning_rate, 2e-4)
-
-    def test_accelerate_may_say_so_in_the_environment(self):
-        with (
-            mock.patch.dict(os.environ, {"ACCELERATE_USE_FSDP": "true"}),
-            self.assertLogs("hf_depth.training.training_args", "WARNING"),
-        ):
-            self.assertEqual(DepthTrainingArguments("runs/x", use_cpu=True).optim, "adamw_torch")
 
 
 class PrecisionOfLauncherTest(parameterized.TestCase):
@@ -193,14 +141,6 @@ class DevicesTest(parameterized.TestCase):
         self.assertEqual((args.n_gpu, args.train_batch_size, args.world_size), (1, 4, 1))
         self.assertEqual(copy.deepcopy(args).n_gpu, 1)
 
-    @parameterized.parameters((1, {}), (2, {"use_cpu": True}))
-    def test_nothing_is_said_where_no_gpu_is_left_out(self, number, arguments):
-        with (
-            mock.patch("torch.cuda.device_count", return_value=number),
-            self.assertNoLogs("hf_depth.training.training_args", "WARNING"),
-        ):
-            DepthTrainingArguments("runs/x", **arguments)
-
 
 def prepare_slowly(folder: str):
     """One of two processes, of which the first works for some time, and no barrier limits how long another waits."""
@@ -223,10 +163,6 @@ class FirstProcessTest(parameterized.TestCase):
             run_in_two_processes(prepare_slowly, folder)
             self.assertTrue(os.path.exists(f"{folder}/1"))
 
-    def test_a_single_process_waits_for_nobody(self):
-        with DepthTrainingArguments("runs/x", use_cpu=True).main_process_first(desc="preparing"):
-            pass
-
 
 class DataLoaderTest(parameterized.TestCase):
     @parameterized.parameters(True, False)
@@ -235,13 +171,3 @@ class DataLoaderTest(parameterized.TestCase):
             args = DepthTrainingArguments("runs/x", dataloader_pin_memory=is_pinned)
         self.assertEqual(args.accelerator_config.non_blocking, is_pinned)
         self.assertIs(args.accelerator_config.dispatch_batches, False)
-
-    @parameterized.parameters(True, False)
-    def test_on_a_cpu_nothing_is_pinned(self, use_cpu):
-        with mock.patch("transformers.training_args.TrainingArguments.device", torch.device("cpu")):
-            args = DepthTrainingArguments("runs/x", use_cpu=use_cpu)
-        self.assertIs(args.dataloader_pin_memory or args.accelerator_config.non_blocking, False)
-
-    def test_a_configuration_that_is_given_stays(self):
-        args = DepthTrainingArguments("runs/x", use_cpu=True, accelerator_config={"even_batches": False})
-        self.assertIs(args.accelerator_config.non_blocking, False)

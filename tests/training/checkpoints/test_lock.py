@@ -1,5 +1,4 @@
 import contextlib
-import errno
 import os
 import signal
 import subprocess
@@ -7,9 +6,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from absl.testing import parameterized
-from transformers import Seq2SeqTrainer, TrainingArguments
-from transformers.trainer_utils import TrainOutput
+from transformers import TrainingArguments
 
 from hf_depth.training.checkpoints import lock
 from hf_depth.training.checkpoints.lock import LOCK_FILE, alone_in_output_dir
@@ -59,13 +56,6 @@ class LockTest(RunTestCase):
         one_trainer.train()
         self.assertFalse(unfinished.exists() or self.path.exists())
 
-    def test_trials_of_a_search_run_side_by_side(self):
-        self.other_run()
-        output = TrainOutput(1, 0.5, {"train_loss": 0.5})
-        with mock.patch.object(Seq2SeqTrainer, "train", return_value=output) as train:
-            trainer("t5", self.folder, number_of_rows=8).train(trial="first")
-        train.assert_called_once_with(None, "first", None)
-
     def test_it_waits_for_the_end_of_the_other_one(self):
         other = self.other_run()
         warn = mock.Mock(side_effect=lambda _: (other.kill(), other.wait()))
@@ -89,24 +79,3 @@ class LockTest(RunTestCase):
                     self.assertTrue(self.path.is_file())
                 self.assertTrue(self.path.is_file())
             self.assertFalse(self.path.exists())
-
-    def test_an_error_leaves_no_lock(self):
-        with self.assertRaises(KeyError), alone_in_output_dir(self.arguments):
-            raise KeyError("cuda")
-        self.assertFalse(self.path.exists())
-        with alone_in_output_dir(self.arguments):
-            self.assertTrue(self.path.is_file())
-
-    @parameterized.parameters(OSError(errno.ENOLCK, "No locks available"), NotImplementedError("no flock"))
-    def test_where_files_cannot_be_locked_a_run_is_only_warned(self, error):
-        with mock.patch.object(lock.FileLock, "acquire", side_effect=error):
-            with self.assertLogs(lock.logger, "WARNING") as logs, alone_in_output_dir(self.arguments):
-                pass
-        self.assertRegex(logs.output[0], f"{self.folder} cannot be locked .*make sure that no other run")
-
-    def test_nodes_that_write_to_one_disk_are_told(self):
-        self.other_run()
-        self.arguments.save_on_each_node = True
-        with self.assertRaisesRegex(ValueError, "share a disk need no `--save_on_each_node`"):
-            with alone_in_output_dir(self.arguments):
-                pass

@@ -1,6 +1,5 @@
 import errno
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -100,33 +99,12 @@ class CheckpointTest(WritingTestCase):
         wait_until_on_disk(self.trainer)
         self.assertEqual(self.names(), ["checkpoint-3"])
 
-    def test_a_checkpoint_that_somebody_deletes_meanwhile_is_no_error(self):
-        def delete(folder: Path):
-            shutil.rmtree(folder)
-            (folder / "optimizer.pt").read_bytes()
-
-        with mock.patch.object(writing, "add_hashes", delete):
-            self.save(1)
-            wait_until_on_disk(self.trainer)
-        self.assertEqual(self.names(), [])
-
     @parameterized.parameters(KeyboardInterrupt, SystemExit(85))
     def test_the_last_checkpoint_is_complete_however_training_ends(self, end):
         with self.assertRaises((KeyboardInterrupt, SystemExit)), completed_checkpoints(self.trainer):
             self.save(1)
             raise end
         self.assertIn("sha256", read_manifest(self.folder / "checkpoint-1")["files"]["optimizer.pt"])
-
-    def test_a_folder_takes_the_place_of_another(self):
-        target = self.folder / "checkpoint-9"
-        target.mkdir()
-        (target / "old.pt").touch()
-        aside = self.folder / UNFINISHED_FOLDER / "checkpoint-9"
-        aside.mkdir(parents=True)
-        (aside / "new.pt").touch()
-        publish_folder(aside, target)
-        self.assertEqual(self.names(), ["checkpoint-9"])
-        self.assertEqual(list_files(target), ["new.pt"])
 
 
 def fail_on_one_process(folder: str):
@@ -201,22 +179,6 @@ class ModelTest(WritingTestCase):
         self.assertEqual((self.folder / "config.json").read_text(), "{}")
         self.assertCountEqual(read_manifest(self.folder)["files"], ["config.json", "model.safetensors"])
         self.assertIsNone(damage(self.folder))
-
-    @parameterized.parameters(
-        (OSError(errno.ENOSPC, "No space left on device"), OSError, "is full .*step 0 could not be saved"),
-        (KeyError("cuda"), KeyError, "cuda"),
-    )
-    def test_a_model_that_cannot_be_written_leaves_the_one_before(self, error, kind, message):
-        replace_model(self.trainer, self.write)
-
-        def fail(folder: str):
-            Path(folder).mkdir(parents=True)
-            Path(folder, "notes.txt").touch()
-            raise error
-
-        with self.assertRaisesRegex(kind, message):
-            replace_model(self.trainer, fail)
-        self.assertEqual(self.names(), ["config.json", "model.safetensors"])
 
     def test_what_others_write_aside_stays(self):
         other = self.folder / UNFINISHED_FOLDER / "checkpoint-4"
