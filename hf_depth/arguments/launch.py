@@ -178,8 +178,8 @@ def _problem_of_separate_folders(folder: str, mark: str) -> str | None:
 def check_run_arguments(model_args: ModelArguments, training_args: TrainingArguments) -> None:
     """
     Check the arguments of a run before anything is loaded, and complete them: `--eval_on_start` sets `--do_eval` as
-    well, and a model from scratch has a learning rate of its own, see
-    [`DepthTrainingArguments.use_scratch_learning_rate`].
+    well, a model from scratch has a learning rate of its own, see
+    [`DepthTrainingArguments.use_scratch_learning_rate`], and an adapter an optimizer of its own.
 
     Args:
         model_args ([`ModelArguments`]): which model.
@@ -196,5 +196,7 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
         raise ValueError(
             "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
         )
+    if training_args.do_train and model_args.use_peft:
+        training_args.use_adapter_optimizer()
     if training_args.do_train and is_from_scratch and training_args.use_scratch_learning_rate():
         logger.info(f"The learning rate of a model from scratch is {training_args.learning_rate:g} by default.")

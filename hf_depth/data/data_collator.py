@@ -88,9 +88,6 @@ class _CorruptionCollator:
             self._columns = (*self._columns, "unit_lengths")
         if model is not None:
             check_sentence_tokens(model, self.tokenizer)
-        start = None if model is None else model.config.decoder_start_token_id
-        # As in all checkpoints of T5. Only rows of several examples need it here.
-        self.decoder_start_token_id = self.tokenizer.pad_token_id if start is None else start
         # In shared memory, so that `set_epoch` reaches the workers of a data loader that are already running.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
         self._metadata_probability = torch.tensor([self.metadata_probability], dtype=torch.float64).share_memory_()
@@ -152,9 +149,7 @@ class _CorruptionCollator:
               (`torch.LongTensor` of shape `(batch_size,)`), if the examples have a `source`;
             - of rows of several examples also `encoder_segment_ids` (`torch.LongTensor` of shape `(batch_size,
               source_length)`) and `decoder_segment_ids` (`torch.LongTensor` of shape `(batch_size, target_length)`),
-              which count the examples of a row from 1 and are 0 for padding, and `decoder_input_ids`
-              (`torch.LongTensor` of shape `(batch_size, target_length)`), the labels shifted to the right: each
-              example begins with the start token.
+              which count the examples of a row from 1 and are 0 for padding.
 
         Raises:
             `ValueError`: if an example is not as described, needs more sentinels than there are, or does not fit; if a
@@ -241,16 +236,11 @@ class _CorruptionCollator:
         for name, rows, limit in (("source", source_rows, source_length), ("target", target_rows, target_length)):
             told = f"The examples of row {{index}} of the batch have {{needed}} {name} tokens together"
             _check_fit(rows, f"packed_{name}_length", limit, told, remedy)
-        starts = run_starts(targets[1])  # (num_separate,)
-        shifted = np.roll(targets[0], 1)  # (targets[1].sum(),)
-        shifted[starts] = self.decoder_start_token_id
-        pad_token_id = self.tokenizer.pad_token_id
-        input_ids, attention_mask = self._pad((inputs[0], source_rows), source_length, pad_token_id)
+        input_ids, attention_mask = self._pad((inputs[0], source_rows), source_length, self.tokenizer.pad_token_id)
         return {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "labels": self._pad((targets[0], target_rows), target_length, IGNORED_LABEL)[0],
-            "decoder_input_ids": self._pad((shifted, target_rows), target_length, pad_token_id)[0],
             "encoder_segment_ids": self._pad((np.repeat(numbers, inputs[1]), source_rows), source_length, 0)[0],
             "decoder_segment_ids": self._pad((np.repeat(numbers, targets[1]), target_rows), target_length, 0)[0],
         }

@@ -161,7 +161,7 @@ def _embed(
     pooling: str,
 ) -> torch.Tensor:
     """Embeddings of shape `(batch_size, most sentences of a document, d_model)`."""
-    batch = padded([input_ids for input_ids, _ in laid_out], tokenizer, model.device)
+    batch = padded([input_ids for input_ids, _ in laid_out], tokenizer, model)
     owners = pad_sequence([torch.tensor(owners) for _, owners in laid_out], batch_first=True, padding_value=-1)
     outputs = model.get_encoder()(**batch, output_hidden_states=True, return_dict=True)
     states = outputs.hidden_states[layer].float().cpu()  # (B, L, D)

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import TextEncoder
+from ..models.stock import check_length, number_of_places
 
 
 @contextmanager
@@ -31,10 +32,16 @@ def batches_by_length(items: Sequence[Sequence], batch_size: int) -> Iterator[li
 
 
 def padded(
-    sources: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, device: torch.device
+    sources: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel
 ) -> dict[str, torch.Tensor]:
-    """Token ids as a batch: `input_ids` and `attention_mask`, both of shape `(batch_size, longest)`."""
-    rows = [torch.tensor(source, device=device) for source in sources]
+    """
+    Token ids as a batch: `input_ids` and `attention_mask`, both of shape `(batch_size, longest)`.
+
+    Raises:
+        `ValueError`: if one is longer than what the model has places for.
+    """
+    check_length(max(map(len, sources)), number_of_places(model.get_encoder()))
+    rows = [torch.tensor(source, device=model.device) for source in sources]
     return {
         "input_ids": pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_token_id),
         "attention_mask": pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),

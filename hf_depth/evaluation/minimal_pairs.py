@@ -32,6 +32,7 @@ from ..data.tokenization import (
     sentinel_token_ids,
 )
 from ..models.modeling_depth import has_sentence_tokens
+from ..models.stock import decoder_inputs
 from ..suggestions import suggestion
 from .inference import batches_by_length, check_least, encode_documents, evaluating, not_finite, padded
 
@@ -185,10 +186,10 @@ def fill_log_probabilities(
     results = [0.0] * len(rows)
     with evaluating(model):
         for places in batches_by_length([[*source, *target] for source, target in rows], batch_size):
-            batch = padded([rows[place][0] for place in places], tokenizer, model.device)
-            targets = padded([rows[place][1] for place in places], tokenizer, model.device)
+            batch = padded([rows[place][0] for place in places], tokenizer, model)
+            targets = padded([rows[place][1] for place in places], tokenizer, model)
             labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)  # (B, T)
-            batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
+            batch["decoder_input_ids"] = decoder_inputs(model, labels)
             logits = model(**batch, use_cache=False).logits.float()  # (B, T, V)
             losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
             for place, loss in zip(places, losses.sum(1).tolist(), strict=True):

@@ -295,7 +295,7 @@ def _find_orders(model, tokenizer, sources, num_beams, batch_size) -> list[tuple
     ids = torch.as_tensor(sentence_token_ids(tokenizer), device=model.device)
     results: list[tuple[list[int], float]] = [([], 0.0)] * len(sources)
     for places in batches_by_length(sources, max(1, batch_size // num_beams)):
-        batch = padded([sources[place] for place in places], tokenizer, model.device)
+        batch = padded([sources[place] for place in places], tokenizer, model)
         encoded = model.get_encoder()(**batch)
         orders = _decode(model, tokenizer, batch, encoded, num_beams)  # (B, N)
         # Of NaN, `generate()` takes any token, also one that the constraint does not allow.
@@ -323,7 +323,7 @@ def _mean_scores(model, tokenizer, sources, arrangements, orders, batch_size) ->
 def _score_orders(model, tokenizer, source, orders, batch_size) -> torch.Tensor:
     """The log-probabilities, of [`_log_probabilities`], of orders of an encoder input, which is encoded once."""
     ids = torch.as_tensor(sentence_token_ids(tokenizer))
-    batch = padded([source], tokenizer, model.device)
+    batch = padded([source], tokenizer, model)
     encoded = model.get_encoder()(**batch)  # (1, S, D)
     scores = []
     for start in range(0, len(orders), batch_size):

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
 from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
+from ..models.stock import check_length, number_of_places
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.config import TaskConfig, find_task_config
@@ -229,6 +230,7 @@ class TaskPredictor:
         predictions: list[dict[str, Any]] = [{} for _ in token_ids]
         with evaluating(self.model):
             for places in batches_by_length(token_ids, self.batch_size):
+                check_length(len(token_ids[places[0]]), number_of_places(self.model.get_encoder()))  # the longest one
                 batch = self.collator([{"input_ids": token_ids[place]} for place in places])
                 batch = {name: values.to(self.model.device) for name, values in batch.items()}
                 predicted = self._predict(batch, return_scores, generate_kwargs)

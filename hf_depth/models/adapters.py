@@ -82,7 +82,13 @@ def add_lora(
         target_modules=target_modules or "all-linear",
         exclude_modules=[name for name, module in model.named_modules() if module is model.get_output_embeddings()],
     )
-    return library.get_peft_model(model, config)
+    try:
+        return library.get_peft_model(model, config)
+    except ValueError as error:
+        raise ValueError(
+            f"`lora_target_modules` {config.target_modules}: PEFT finds no linear layers of that name in a "
+            f"{type(model).__name__}. Name some, such as q+v of a T5, or leave it out for all."
+        ) from error
 
 
 def load_adapted(

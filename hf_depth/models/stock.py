@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
@@ -78,6 +79,24 @@ def decoder_inputs(model: PreTrainedModel, labels: torch.Tensor) -> torch.Tensor
     return shifted.masked_fill(shifted == -100, 0 if pad_token_id is None else pad_token_id)
 
 
+def check_length(length: int, places: int | None, what: str = "An input") -> None:
+    """
+    Raise a `ValueError` if there are more tokens than a model has places for, see [`number_of_places`]. (A GPU would
+    stop without a word of why.)
+    """
+    if places is not None and length > places:
+        raise ValueError(
+            f"{what} has {length} tokens, but the model knows {places} places of a text (`max_position_embeddings`). "
+            "Cut it, or lower `max_source_length` or `max_target_length`."
+        )
+
+
+def number_of_places(stack: nn.Module) -> int | None:
+    """The tokens that an encoder or a decoder has a table of places for, as of BART; `None` for any number."""
+    table = getattr(stack, "embed_positions", None)
+    return table.num_embeddings - getattr(table, "offset", 0) if isinstance(table, nn.Embedding) else None
+
+
 def load_stock_model(
     name_or_path: str | os.PathLike | None,
     config: PreTrainedConfig,
@@ -106,7 +125,8 @@ def load_stock_model(
     model_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
     if attn_implementation.startswith("depth_"):
         raise ValueError(
-            f"`attn_implementation` {attn_implementation!r} is for T5 and DEPTH, not for {config.model_type!r} models."
+            f"`attn_implementation` {attn_implementation!r} is for a T5 and a DEPTH made of one, not for "
+            f"{config.model_type!r} models."
         )
     if attn_implementation == "sdpa" and not model_class._supports_sdpa:
         attn_implementation = "eager"

@@ -14,6 +14,7 @@ from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorr
 from ..data.tokenization import SENTENCE_TOKENS, check_sentence_tokens
 from ..evaluation.metrics import check_installed
 from ..models.modeling_depth import has_sentence_tokens
+from ..models.stock import number_of_places
 from ..suggestions import listed
 from ..tasks.checks import check_prediction_mode
 from ..tasks.dataset import HOW_TO_PREPARE, TaskDataset, TokenCounts, count_tokens
@@ -128,8 +129,7 @@ def check_places(model: PreTrainedModel, max_source_length: int | None) -> None:
     Raises:
         `ValueError`: naming the length.
     """
-    has_table = getattr(model.get_encoder(), "embed_positions", None) is not None
-    places = getattr(model.config, "max_position_embeddings", None) if has_table else None
+    places = number_of_places(model.get_encoder())
     if None not in (places, max_source_length) and max_source_length > places:
         raise ValueError(
             f"`max_source_length` is {max_source_length}, but the {type(model).__name__} knows {places} places of a "
@@ -137,28 +137,20 @@ def check_places(model: PreTrainedModel, max_source_length: int | None) -> None:
         )
 
 
-def check_packed_rows(model: PreTrainedModel, data_collator: Callable[..., Any]) -> None:
+def check_packed_rows(model: PreTrainedModel) -> None:
     """
-    Raise `ValueError` if the model cannot separate the examples of a packed row, or starts them with another token.
+    Raise `ValueError` if the model cannot separate the examples of a packed row.
 
     Args:
         model (`PreTrainedModel`): the model without wrappers and without PEFT.
-        data_collator (`Callable`): the collator that packs the rows.
 
     Raises:
-        `ValueError`: names what does not fit.
+        `ValueError`: names the model.
     """
     if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
         raise ValueError(
             f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
-            "each other. Load the model by `load_model`, or prepare the data without `packing`."
-        )
-    start = getattr(objective_collator(data_collator), "decoder_start_token_id", model.config.decoder_start_token_id)
-    if start != model.config.decoder_start_token_id:
-        raise ValueError(
-            f"The collator starts the targets of packed rows with {start}, the model with "
-            f"{model.config.decoder_start_token_id}. Give the model to the collator: "
-            "`objective.collator(model=model)`."
+            "each other. Load a T5 or a DEPTH model by `load_model`, or prepare the data without `packing`."
         )
 
 

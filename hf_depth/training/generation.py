@@ -49,8 +49,14 @@ def longest_target(data_collator: Any) -> int | None:
 def maximum_length(trainer: "DepthTrainer") -> int | None:
     """
     What is generated at most, in tokens with the start token: `generation_max_length` of the arguments, else that of
-    the generation configuration given there, else that of the longest target. `None` where `generate()` decides.
+    the generation configuration given there, else that of the longest target. `None` where `generate()` decides. Never
+    more than the decoder has places for.
     """
+    lengths = (_maximum_length(trainer), trainer.places["labels"])
+    return min(lengths) if None not in lengths else lengths[0]
+
+
+def _maximum_length(trainer: "DepthTrainer") -> int | None:
     if trainer.args.generation_max_length is not None:
         return trainer.args.generation_max_length
     if trainer.args.generation_config is not None and has_length(trainer.model.generation_config):

@@ -1,7 +1,7 @@
 """What a [`DepthTrainer`] makes of raw text, of an objective and of a model that is given by its name."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -11,6 +11,7 @@ from ..data.base_objective import Objective
 from ..data.denoisers import parse_denoisers
 from ..data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
 from ..models.loading import load_model
+from ..suggestions import listed
 from .collators import objective_collator
 
 TEXT_COLUMN = "text"
@@ -28,6 +29,24 @@ def is_text(dataset: Any) -> bool:
     else:
         return False
     return TEXT_COLUMN in columns and "input_ids" not in columns
+
+
+def _what_it_is(dataset: Any) -> str | None:
+    """What is known to be neither text nor prepared examples; `None` for all else."""
+    if isinstance(dataset, Mapping):
+        return f"is several data sets, {listed(dataset)}"
+    if isinstance(dataset, str | Iterator):
+        return f"is of the type {type(dataset).__name__}"
+    if isinstance(dataset, Dataset) and "input_ids" not in dataset.column_names:
+        return f"has no column `text`, but: {listed(dataset.column_names)}"
+    if isinstance(dataset, list | tuple):
+        if not dataset:
+            return "is an empty list"
+        is_prepared = isinstance(dataset[0], Mapping) and "input_ids" in dataset[0]
+        for number, item in enumerate(dataset):
+            if not isinstance(item, Mapping if is_prepared else str):
+                return f"is no list of texts: its item {number} is {item!r:.40}"
+    return None
 
 
 def with_tokenizer(
@@ -94,11 +113,16 @@ def prepared(dataset: Any, split: str, objective: Objective, args: TrainingArgum
         args (`TrainingArguments`): with the seed of the order of a stream.
 
     Raises:
-        `ValueError`: as `Objective.prepare_splits`.
+        `ValueError`: for what is neither text nor prepared, and as `Objective.prepare_splits`.
     """
-    if isinstance(dataset, Mapping):
+    if isinstance(dataset, Mapping) and split != "train":
         return {name: prepared(part, split, objective, args) for name, part in dataset.items()}
     if not is_text(dataset):
+        if (wrong := _what_it_is(dataset)) is not None:
+            raise ValueError(
+                f"`{'train' if split == 'train' else 'eval'}_dataset` {wrong}. Give a list of texts, a data set with "
+                "a column `text`, or one that `objective.prepare` has made."
+            )
         return dataset
     if isinstance(dataset, list | tuple):
         dataset = Dataset.from_dict({TEXT_COLUMN: list(dataset)})

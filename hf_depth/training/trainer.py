@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from ..data.base_objective import Objective
 from ..data.metadata import has_metadata
 from ..data.streams import StreamCollator
 from ..models.modeling_depth import has_sentence_tokens
-from ..models.stock import decoder_inputs
+from ..models.stock import check_length, decoder_inputs, number_of_places
 from . import raw_text
 from .callbacks import EpochCount, RunTotals, TrainingFlow
 from .checkpoints.lock import alone_in_output_dir
@@ -68,6 +69,8 @@ from .trackers import TrackedRun
 from .training_args import DepthTrainingArguments
 from .training_metrics import TrainingMetrics
 from .workers import without_signals
+
+logger = logging.getLogger(__name__)
 
 TRAINING_METRICS = (
     "sentence_loss",
@@ -210,6 +213,8 @@ class DepthTrainer(Seq2SeqTrainer):
         for callback in (self.totals, EpochCount(self), TrainingFlow(self), self.monitor):
             self.add_callback(callback)
         check_trainer(self)
+        if hasattr(self.accelerator.unwrap_model(self.model), "peft_config") and self.args.use_adapter_optimizer():
+            logger.info(f"An adapter is trained by {self.args.optim.value}, unless an optimizer is given.")
         if self.is_fsdp_enabled:
             leave_precision_to_autocast(self.accelerator.state.fsdp_plugin)
         self._set_up(self.model)
@@ -234,6 +239,13 @@ class DepthTrainer(Seq2SeqTrainer):
     def _weights_losses(self) -> bool:
         """Whether the model weights the losses of its labels itself, and computes them without all logits."""
         return hasattr(self._without_wrappers(self.model), "head_loss")
+
+    @functools.cached_property
+    def places(self) -> dict[str, int | None]:
+        """The tokens that encoder and decoder have places for; `None` for any number."""
+        model = self._without_wrappers(self.model)
+        stacks = {"input_ids": model.get_encoder(), "labels": model.get_decoder()}
+        return {name: number_of_places(stack) for name, stack in stacks.items()}
 
     @property
     def sums_device(self) -> torch.device:
@@ -403,8 +415,11 @@ class DepthTrainer(Seq2SeqTrainer):
         read = {name: inputs.pop(name) for name in (*COUNTED, "stream_position") if name in inputs}
         num_cut_tokens = inputs.pop("num_cut_tokens", None)
         if "encoder_segment_ids" in inputs and not self._packing_is_checked:
-            check_packed_rows(self._without_wrappers(self.model), self.data_collator)
+            check_packed_rows(self._without_wrappers(self.model))
             self._packing_is_checked = True
+        for name, places in self.places.items():
+            if name in inputs:
+                check_length(inputs[name].shape[1], places, "A target" if name == "labels" else "An input")
         if not self._weights_losses and "decoder_input_ids" not in inputs:
             inputs["decoder_input_ids"] = decoder_inputs(self._without_wrappers(self.model), inputs["labels"])
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
@@ -496,6 +511,7 @@ class DepthTrainer(Seq2SeqTrainer):
             vars(model).pop("should_save_on_this_rank", None)
         if self.args.should_save and hasattr(model, "peft_config"):
             model.config.save_pretrained(folder)  # what kind of model the adapter is of
+            Path(folder, "README.md").unlink(missing_ok=True)  # PEFT's, instead of which a run writes its card
         if self.args.should_save and not with_arguments:
             Path(folder, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 

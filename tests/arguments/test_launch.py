@@ -130,7 +130,7 @@ class CheckRunArgumentsTest(parameterized.TestCase):
         training_args = SimpleNamespace(**dict.fromkeys(names, False) | {"hub_token": None} | changes)
         training_args.device = SimpleNamespace(type="cuda")
         training_args.use_scratch_learning_rate = lambda: False
-        model_args = SimpleNamespace(model_name_or_path=model_name_or_path, attn_implementation="sdpa")
+        model_args = SimpleNamespace(model_name_or_path=model_name_or_path, use_peft=False)
         check_run_arguments(model_args, training_args)
         return training_args
 
@@ -155,7 +155,7 @@ class CheckRunArgumentsTest(parameterized.TestCase):
     @parameterized.parameters((None, {}, 2e-2), ("runs/depth", {}, 5e-3), (None, {"learning_rate": 5e-3}, 5e-3))
     def test_a_model_from_scratch_has_its_own_learning_rate_unless_one_is_given(self, checkpoint, given, expected):
         training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True, **given)
-        model_args = SimpleNamespace(model_name_or_path=checkpoint, attn_implementation="sdpa")
+        model_args = SimpleNamespace(model_name_or_path=checkpoint, use_peft=False)
         with self.assertLogs("hf_depth.arguments.launch", "INFO") as logs:
             logging.getLogger("hf_depth.arguments.launch").info("begin")
             check_run_arguments(model_args, training_args)
@@ -163,3 +163,8 @@ class CheckRunArgumentsTest(parameterized.TestCase):
         self.assertLen(logs.output, 1 + (expected == 2e-2))
         if expected == 2e-2:
             self.assertIn("learning rate of a model from scratch is 0.02", logs.output[-1])
+
+    def test_an_adapter_has_adamw(self):
+        training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True)
+        check_run_arguments(SimpleNamespace(model_name_or_path="runs/base", use_peft=True), training_args)
+        self.assertEqual((training_args.optim, training_args.learning_rate), ("adamw_torch_fused", 1e-4))

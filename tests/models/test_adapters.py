@@ -1,4 +1,5 @@
 import importlib.util
+import os
 import sys
 import unittest
 from unittest import mock
@@ -58,12 +59,14 @@ class AdapterTest(TrainingTestCase):
             eval_dataset=splits.eval_dataset(),
             processing_class=tokenizer,
         )
+        self.assertEqual(trainer.args.optim, "adamw_torch_fused")  # relative updates would leave half of it at 0
         before = trainer.evaluate()["eval_loss"]
         trainer.train()
         metrics = trainer.evaluate()
         self.assertLess(metrics["eval_loss"], before)
         trainer.save_model()
         self.assertTrue(is_adapter(f"{self.folder}/run"))
+        self.assertFalse(os.path.exists(f"{self.folder}/run/README.md"))  # PEFT's, that the manifest would know
         self.assertEqual(AutoConfig.from_pretrained(f"{self.folder}/run").model_type, model.config.model_type)
         predictor = TaskPredictor.from_pretrained(f"{self.folder}/run")
         scores = trainer.predict(splits.eval_dataset()).predictions.scores
@@ -80,6 +83,8 @@ class AdapterTest(TrainingTestCase):
         with self.assertRaisesRegex(ValueError, "knows no sentence tokens, and an adapter would not learn them"):
             ModelArguments("depth", base, use_peft=True).load_model(tokenizer)
         load_model(base, tokenizer, model_type="depth").save_pretrained(base)
+        with self.assertRaisesRegex(ValueError, "`lora_target_modules` .*nothing.*: PEFT finds no linear layers"):
+            ModelArguments("depth", base, use_peft=True, lora_target_modules="nothing").load_model(tokenizer)
         model = ModelArguments("depth", base, use_peft=True, lora_target_modules="q+v").load_model(tokenizer)
         self.assertIsInstance(model.get_base_model(), DepthForConditionalGeneration)
         self.assertEqual(model.peft_config["default"].target_modules, {"q", "v"})

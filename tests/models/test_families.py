@@ -10,10 +10,11 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING as STOCK
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments, load_model
+from hf_depth import DepthObjective, DepthTrainer, DepthTrainingArguments, SpanCorruptionObjective, load_model
 from hf_depth.data.tokenization import check_sentence_tokens, sentence_fields
 from hf_depth.models.configuration_depth import FAMILIES
-from hf_depth.models.modeling_depth import DepthMixin
+from hf_depth.models.modeling_depth import DepthMixin, is_sentence_token
+from hf_depth.models.stock import decoder_inputs
 from tiny_models import family_fields, tiny_depth
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
@@ -232,6 +233,42 @@ class FamilyTest(parameterized.TestCase):
             any("eval_sentence_loss" in log for log in trainer.state.log_history), trainer.state.log_history
         )
         self.assertIs(type(again), type(model))
+
+    @parameterized.parameters("depth", "t5")
+    def test_the_loss_of_the_trainer_is_the_weighted_mean_however_batches_are_accumulated(self, model_type):
+        objective = (DepthObjective if model_type == "depth" else SpanCorruptionObjective)(
+            TOKENIZER, max_source_length=48, max_target_length=60
+        )
+        texts = [" ".join(SENTENCES[start : start + 3]) for start in range(4)]
+        data = objective.prepare(Dataset.from_dict({"text": texts})).select(range(4))
+        batch = objective.collator()(list(data))
+        model = load_model(plain_model("bart", 512).config, TOKENIZER, model_type=model_type)
+        labels = batch["labels"]
+        inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"].long()}
+        with torch.no_grad():
+            logits = model(**inputs, decoder_input_ids=decoder_inputs(model, labels)).logits
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+        expected = losses[labels != -100].sum() + losses[is_sentence_token(labels, model.config)].sum()
+        expected = expected.item() / (labels != -100).sum().item()
+        for size, steps in ((len(data), 1), (len(data) // 2, 2)):
+            with TemporaryDirectory() as folder:
+                args = DepthTrainingArguments(
+                    output_dir=folder, max_steps=1, per_device_train_batch_size=size, learning_rate=0.0,
+                    gradient_accumulation_steps=steps, sentence_loss_coefficient=2.0, save_strategy="no", use_cpu=True,
+                )  # fmt: skip
+                trainer = DepthTrainer(model, args, objective.collator(), data, processing_class=TOKENIZER)
+                self.assertAlmostEqual(trainer.train().training_loss, expected, places=4)
+
+    def test_packed_rows_begin_with_its_own_start_token(self):
+        objective = DepthObjective(TOKENIZER, max_source_length=48, packing=True, packed_source_length=64)
+        texts = [" ".join(SENTENCES[start : start + 3]) for start in range(6)]
+        config = plain_model("bart", 512).config
+        config.decoder_start_token_id = config.eos_token_id
+        with TemporaryDirectory() as folder:
+            args = DepthTrainingArguments(folder, max_steps=1, save_strategy="no", use_cpu=True)
+            trainer = DepthTrainer(config, args, train_dataset=texts, objective=objective)
+            self.assertNotEqual(trainer.model.config.decoder_start_token_id, TOKENIZER.pad_token_id)
+            self.assertGreater(trainer.train().training_loss, 0)
 
     def test_a_configuration_of_a_family_gives_a_model_from_scratch(self):
         config = AutoConfig.for_model("bart", **family_fields("bart"))

@@ -19,7 +19,9 @@ from hf_depth import (
     load_model,
 )
 from hf_depth.data.tokenization import TextEncoder, add_sentinels, sentinel_token_ids
+from hf_depth.evaluation.embeddings import sentence_embeddings
 from hf_depth.evaluation.label_scoring import score_labels
+from hf_depth.evaluation.minimal_pairs import score_minimal_pairs
 from hf_depth.models.stock import decoder_inputs, vocabulary_size
 from hf_depth.tasks.preprocessing import encode_labels
 from tiny_families import FAMILIES
@@ -178,6 +180,28 @@ class RefusalTest(parameterized.TestCase):
             DepthTrainer(
                 model=model, args=DepthTrainingArguments("unused", **QUIET), data_collator=objective.collator()
             )
+
+    def test_what_is_longer_than_the_places_of_a_model(self):
+        model, tokenizer = family("bart")
+        long = "It rains. " * 80
+        message = "An input has .* tokens, but the model knows 128 places of a text"
+        with self.assertRaisesRegex(ValueError, message):
+            sentence_embeddings(model, tokenizer, [[long]])
+        with self.assertRaisesRegex(ValueError, message):
+            score_minimal_pairs(model, tokenizer, [(long, long + "No.")], score="difference")
+        with self.assertRaisesRegex(ValueError, message):
+            TaskPredictor(model, tokenizer, "glue/sst2")([{"sentence": long}])
+        objective = PrefixLMObjective(tokenizer, max_source_length=128, max_target_length=300)
+        trainer = DepthTrainer(model, DepthTrainingArguments("unused", **QUIET), objective=objective)
+        self.assertEqual(trainer.generation_max_length, 128)
+        ids = torch.full((1, 200), 7)
+        with self.assertRaisesRegex(ValueError, "A target has 200 tokens, but the model knows 128 places"):
+            trainer.compute_loss(model, {"input_ids": ids[:, :9], "labels": ids})
+
+    def test_depth_of_a_family_without_it(self):
+        config, tokenizer = FAMILIES["longt5"]
+        with self.assertRaisesRegex(ValueError, "no DEPTH model of the kind 'longt5';.* Give `model_type=\"t5\"`"):
+            load_model(config(), tokenizer(), model_type="depth")
 
     @parameterized.parameters("eos_token", "pad_token")
     def test_a_tokenizer_without_an_end_or_padding(self, name):

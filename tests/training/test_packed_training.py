@@ -1,5 +1,8 @@
 """Laws of training on packed rows: it is training on their examples, in losses, logs and weights."""
 
+from unittest import mock
+
+import torch
 from absl.testing import parameterized
 from datasets import Dataset
 
@@ -76,6 +79,17 @@ class PackedTrainingTest(TrainingTestCase):
         run = self.trainer(tiny_model("stock_t5"), objective.collator(), rows)
         with self.assertRaisesRegex(ValueError, "takes no `encoder_segment_ids`: the examples of a packed row would"):
             run.train()
+
+    def test_targets_begin_with_the_start_token_of_the_model(self):
+        objective, rows = packed(SpanCorruptionObjective)
+        run = self.trainer(tiny_model("t5", decoder_start_token_id=5), objective.collator(), rows, max_steps=1)
+        with mock.patch.object(run.model.decoder, "forward", side_effect=run.model.decoder.forward) as decoder:
+            with mock.patch.object(run, "compute_loss", side_effect=run.compute_loss) as loss:
+                run.train()
+        segments = loss.call_args.args[1]["decoder_segment_ids"]
+        starts = (segments.diff(dim=1, prepend=torch.zeros(len(segments), 1)) != 0) & (segments > 0)
+        self.assertTrue((decoder.call_args.kwargs["input_ids"][starts] == 5).all())
+        self.assertGreater(starts.sum(), len(segments))
 
     def test_packed_evaluation_data_are_refused(self):
         objective, rows = packed(DepthObjective)
