@@ -46,6 +46,9 @@ NOT_NEGATIVE = Range(least=0)
 AT_LEAST_ONE = Range(least=1)
 # The number of worker processes. A higher number is a typing error and would fill the memory.
 WORKERS = Range(least=0, most=1024)
+# Of what a model reads or writes at once: tables of noise grow with it.
+LENGTH = Range(least=1, most=2**17)
+LENGTHS = ("max_source_length", "max_target_length", "packed_source_length", "packed_target_length")
 
 
 def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") -> None:

@@ -1,6 +1,8 @@
-"""[`UniqueKeyLoader`]: YAML without keys that are given twice, of which PyYAML takes the last without a word."""
+"""YAML without keys that are given twice, of which PyYAML takes the last without a word, and its errors in a line."""
 
 import yaml
+
+from .suggestions import quotes_advice
 
 
 class UniqueKeyLoader(yaml.SafeLoader):
@@ -19,3 +21,18 @@ class UniqueKeyLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", key_node.start_mark)
             keys.append(key)
         return super().construct_mapping(node, deep)
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """
+    What is wrong with a YAML file, in one line, to append to its name. (PyYAML's own text has several lines.)
+
+    >>> try:
+    ...     yaml.load("a: 1\\nb: c: 2", UniqueKeyLoader)
+    ... except yaml.YAMLError as error:
+    ...     yaml_problem(error)
+    ', line 2: mapping values are not allowed here: put quotes round a text with a colon.'
+    """
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())
+    return f"{f', line {mark.line + 1}' if mark else ''}: {problem}{quotes_advice(problem)}."

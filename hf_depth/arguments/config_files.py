@@ -1,6 +1,7 @@
 """YAML and JSON files of arguments: each entry with its place in the file."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import yaml
 from ..suggestions import quotes_advice
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+# A character beyond 16 bits as JSON escapes it, which YAML reads as two that are none.
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def _read(path: Path) -> list[Entry]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         text = text.replace("\t", " ")  # which may indent JSON, but no YAML
+        text = _PAIR.sub(lambda pair: json.loads(f'"{pair[0]}"'), text)
     root = yaml.compose(text, Loader=yaml.BaseLoader)
     if not isinstance(root, yaml.MappingNode):
         raise ValueError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")

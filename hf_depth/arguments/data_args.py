@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
 
-from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range, check_ranges
+from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..suggestions import listed
 
 if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `--help` does not wait for it
@@ -27,8 +27,8 @@ SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKER
     ("max_train_samples", "max_eval_samples", "max_predict_samples", "pad_to_multiple_of"), AT_LEAST_ONE
 )
 CORPUS_RANGES = SHARED_RANGES | {
-    "validation_split_percentage": Range(least=0, below=100),
     "mixture_temperature": Range(above=0),
+    "validation_split_percentage": Range(least=0, below=100),
     "shuffle_buffer_size": AT_LEAST_ONE,
     "shard_megabytes": AT_LEAST_ONE,
 }
@@ -40,13 +40,9 @@ TEXT_FLAGS = (
     "installed_packages",
 )
 MIXTURE_FLAGS = ("mixture_temperature", "mixture_stopping_strategy")
-LENGTH = Range(least=1, most=2**17)  # of what a model reads at once: tables of noise grow with it
 OBJECTIVE_RANGES = SHARED_RANGES | {
     "sentence_shuffling_probability": Range(least=0, most=1),
-    "max_source_length": LENGTH,
-    "max_target_length": LENGTH,
-    "packed_source_length": LENGTH,
-    "packed_target_length": LENGTH,
+    **dict.fromkeys(LENGTHS, LENGTH),
     "metadata_probability": Range(least=0, most=1),
     "max_metadata_length": AT_LEAST_ONE,
     "min_sentences": AT_LEAST_ONE,

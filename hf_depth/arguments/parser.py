@@ -41,7 +41,8 @@ def parse_arguments(
     - `option_groups`, which maps the name of a flag to fields that are options of it: of `{"config_overrides":
       ("d_model",)}`, `d_model` is given by `--config_overrides d_model=256`, by JSON, or in a file by a mapping;
     - `alternatives`, arguments of which one takes the place of another, each with those that belong to it: a flag for
-      one of them also overrides the others in the file, `--train_file` its `dataset_name`.
+      one of them also overrides the others in the file, `--train_file` its `dataset_name`;
+    - `other_names`, which maps what a flag is called elsewhere to what to write here.
 
     Args:
         dataclass_types (`Sequence[type]`): dataclasses as for `transformers.HfArgumentParser`, no field name twice.
@@ -87,6 +88,9 @@ class _Parser:
         self.parser = ScriptParser(list(dataclass_types), description)
         self.hints = {name: hint for kind in dataclass_types for name, hint in get_type_hints(kind).items()}
         self.alternatives = [one for kind in dataclass_types for one in getattr(kind, "alternatives", {}).items()]
+        self.other_names = {
+            name: advice for kind in dataclass_types for name, advice in getattr(kind, "other_names", {}).items()
+        }
         self.groups = set(self.parser.group_of.values())
         self.namespace = argparse.Namespace()
         self.given: set[str] = set()  # the fields that the last step set
@@ -202,9 +206,16 @@ class _Parser:
             return f"{message}; {self._spelling(name)} gives it"
         if name.startswith("no_"):  # what is near is its contrary
             return f"{message}; `--help_all` lists all"
-        names = {flag.rpartition(".")[2] for flag in self.actions} - {"hub_token"}  # which is refused
-        near = near_matches(name.rpartition(".")[2], names, count=1, cutoff=CUTOFF)
-        return f"{message}; did you mean {self._spelling(near[0])}?" if near else f"{message}; `--help_all` lists all"
+        if name in self.other_names:
+            return f"{message}; {self.other_names[name]}"
+        flags = {flag for flag in self.actions if "." not in flag} - {"hub_token"}  # which is refused
+        options = {flag.rpartition(".")[2] for flag in self.actions if "." in flag}
+        # An option, which is one of a single loader or model, is hardly ever meant where a flag is near.
+        for names in [options] if "." in name else [flags, options]:
+            near = near_matches(name.rpartition(".")[2], names, count=1, cutoff=CUTOFF)
+            if near:
+                return f"{message}; did you mean {self._spelling(near[0])}?"
+        return f"{message}; `--help_all` lists all"
 
     def _spelling(self, name: str) -> str:
         group = self.parser.group_of.get(name)

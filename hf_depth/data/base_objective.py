@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..ranges import LENGTH, LENGTHS, check_ranges
 from ..suggestions import suggestion
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .files import check_text_column, without_format
@@ -120,6 +121,7 @@ class Objective(ABC):
             raise ValueError(
                 f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
             )
+        check_ranges(self, dict.fromkeys(LENGTHS, LENGTH))
         self._check_metadata()
         if self.name != "prefix_lm":  # which masks nothing
             add_sentinels(self.tokenizer)

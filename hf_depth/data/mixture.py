@@ -21,8 +21,8 @@ import yaml
 from datasets import Dataset, IterableDataset
 
 from ..ranges import Range, check_ranges
-from ..suggestions import quotes_advice, suggestion
-from ..yaml_files import UniqueKeyLoader
+from ..suggestions import suggestion
+from ..yaml_files import UniqueKeyLoader, yaml_problem
 from .files import FILE_ARGUMENTS, Files, check_files_named, file_names
 from .streams import FIRST_POSITION, ExampleStream, Position, ResumableStream
 
@@ -188,7 +188,7 @@ def _sources_of(item: Any) -> list[MixtureSource]:
             "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
         ) from error
     except yaml.YAMLError as error:
-        raise ValueError(f"`dataset_mixture`: {text} is not YAML: {error}{quotes_advice(error)}") from error
+        raise ValueError(f"`dataset_mixture`: {text}{yaml_problem(error)}") from error
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
         raise ValueError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
     return [_source(values) for values in content]

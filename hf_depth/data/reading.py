@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,6 +56,7 @@ from .files import (
 # | an empty file among others, a table without rows | nothing | an error |
 # | columns that differ between files | `None` in some rows, or an error about a cast | an error; `None` is reported |
 # | text in some rows of JSON, other values in others | the text "5" is a number, "null" nothing | an error |
+# | a JSON list of lists | a column of lists, which tasks join to texts, labels among them | an error |
 # | a row that is no text | documents of numbers, lists or times | an error ([`check_text_column`]) |
 # | a file that is not UTF-8 | an error without the name of the file and the line | an error with both |
 # | .parquet.gz | no Parquet file | it is unpacked |
@@ -63,6 +65,7 @@ from .files import (
 
 READING_VERSION = 1  # raised when the same file gives other rows
 _START = 1 << 20  # bytes that show whether there is text in a file, and in what encoding
+_LISTS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\[")  # JSON
 _MARK = codecs.BOM_UTF8.decode()
 _LOOKED_AT = 1 << 26  # characters in which blank lines are looked for
 
@@ -240,6 +243,11 @@ def _check_start(argument: str, kind: str, file: str) -> None:
             with open_file(file) as content:
                 start = content.read(_START)
             is_empty = len(start) < _START and not start.removeprefix(codecs.BOM_UTF8).strip()
+            if kind == "json" and _LISTS.match(start):  # of which the builder makes a column of its own
+                raise ValueError(
+                    f"`{argument}`: {file} is a list of lists. Write each row as an object with the names of its "
+                    'columns, such as {"text": "…"}.'
+                )
             if b"\0" in start[:1000]:
                 raise ValueError(f"`{argument}`: {file} is no text in UTF-8. Convert it, as by `iconv -f UTF-16`.")
     except (OSError, EOFError, zlib.error, pa.ArrowInvalid):  # which the builder will tell
@@ -255,7 +263,9 @@ def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:
         problem = _problem(kind, file)
         if problem:
             return f"cannot read {file}{problem}"
-    message = " ".join(str(reason).split()) or type(reason).__name__
+    message = " ".join(str(reason).split()).rstrip(".") or type(reason).__name__
+    if isinstance(reason, StopIteration):  # of the builder of JSON, for an address with a query as for one of no rows
+        message = "there is no such file, it cannot be reached, or it has no rows"
     if isinstance(reason, CastError):
         message += " Give files of the same columns, or read them as a stream (`streaming`)"
     return without_credentials(f"cannot read {', '.join(files[:3])}{', …' if files[3:] else ''} as {kind}: {message}.")
@@ -287,7 +297,7 @@ def _problem(kind: str, file: str) -> str | None:
     except json.JSONDecodeError as error:
         return f", line {number if has_lines else error.lineno}, as json: {error.msg}."
     except (OSError, EOFError, zlib.error, pa.ArrowInvalid) as error:
-        return f" as {kind}: {error}."
+        return f" as {kind}: {str(error).rstrip('.')}."
     return None
 
 

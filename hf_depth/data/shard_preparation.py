@@ -170,6 +170,8 @@ def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
 
 
 def _is_begun(folder: Path) -> bool:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"`tokenized_dataset_dir` {folder} is a file. Name a new folder.")
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     is_begun = not names.isdisjoint((MANIFEST_FILE, PLAN_FILE))
     others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: an unfinished file

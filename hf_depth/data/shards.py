@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ..disk import MANIFEST_FILE
+from ..suggestions import listed
 from ..tables import aligned
 from .base_objective import Objective, Statistics, summed_statistics
 from .files import describe_file
@@ -268,8 +269,12 @@ class ShardFolder:
             split: a key of `counts`.
 
         Raises:
-            `ValueError`: if a shard is damaged; names it.
+            `ValueError`: if there is no such split, or a shard is damaged; names it.
         """
+        if split not in self.counts:
+            raise ValueError(
+                f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {listed(self.counts)}."
+            )
         found = {}
         for source in self.counts[split]:
             place = f"{split}/{source_folder(source)}/"

@@ -11,6 +11,7 @@ pass in the same order. They lose the buffer of `shuffle` when they are resumed.
 process would tokenize all documents.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,19 @@ from .reading import READING_VERSION
 # documents are joined, the number is that of `datasets.map`, as every batch ends in a short example.
 DOCUMENTS_AT_ONCE = 100
 JOINED_DOCUMENTS_AT_ONCE = 1000
+
+# The files of these data sets give the same documents in any order and for any consumer. Others may give other
+# documents: `take`, `skip`, `interleave_datasets`, `shuffle`, and `map` or `filter` with indices.
+_DIVISIBLE = {
+    "ArrowExamplesIterable",
+    "ExamplesIterable",
+    "FilteredExamplesIterable",
+    "FormattedExamplesIterable",
+    "MappedExamplesIterable",
+    "RebatchedArrowExamplesIterable",
+    "SelectColumnsIterable",
+    "VerticallyConcatenatedMultiSourcesExamplesIterable",
+}
 
 Position = tuple[int, ...]  # how far a consumer has read; the first number counts the examples that it has given
 
@@ -172,8 +186,11 @@ class ExampleStream(ResumableStream):
     def __post_init__(self):
         if self.buffer_size < 1:
             raise ValueError(f"`shuffle_buffer_size` must be at least 1, got {self.buffer_size}: 1 keeps the order.")
-        if "RepeatExamplesIterable" in str(self.documents.state_dict()):
+        kinds = set(re.findall(r"'type': '(\w+)'", str(self.documents.state_dict())))
+        if "RepeatExamplesIterable" in kinds:
             raise ValueError("The documents to train on are repeated already: leave out `.repeat(...)`.")
+        is_divisible = kinds <= _DIVISIBLE and not _has_indices(self.documents._ex_iterable)
+        self.num_shards = self.documents.num_shards if is_divisible else 1
 
     def one_pass(self) -> Iterator[dict[str, Any]]:
         """
@@ -235,9 +252,9 @@ class ExampleStream(ResumableStream):
     def _batches(self, consumer: int, num_consumers: int, first: Block) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yield numbered batches of documents of the consumer as examples, from a block to the end of its pass."""
         documents, part, num_parts = self.documents, (consumer + first.epoch) % num_consumers, num_consumers
-        if self.whole_shards and documents.num_shards >= num_consumers:
+        if self.whole_shards and self.num_shards >= max(2, num_consumers):
             documents, part, num_parts = documents.shard(num_consumers, part), 0, 1
-        if documents.num_shards > 1:
+        if self.num_shards > 1 and documents.num_shards > 1:
             # Shuffle the files and read some of them in turn. With a smaller buffer, `datasets` reads row by row.
             seed = int(self._random(first.epoch).integers(2**31))
             documents = documents.shuffle(seed=seed, buffer_size=DOCUMENTS_AT_ONCE)
@@ -269,7 +286,7 @@ class ExampleStream(ResumableStream):
     @property
     def settings(self) -> dict[str, Any]:
         names = ("seed", "buffer_size", "min_sentences", "whole_shards")
-        return {name: getattr(self, name) for name in names} | {"num_shards": self.documents.num_shards}
+        return {name: getattr(self, name) for name in names} | {"num_shards": self.num_shards}
 
     @property
     def versions(self) -> dict[str, Any]:
@@ -295,3 +312,9 @@ class StreamCollator:
         plain = [{name: example[name] for name in example if name != "stream_position"} for example in examples]
         # A tuple of numbers, which the data loader does not move to a device.
         return {**self.data_collator(plain), "stream_position": examples[-1]["stream_position"]}
+
+
+def _has_indices(iterable: Any) -> bool:
+    """Whether a function of `map` or `filter` takes row numbers, which differ in a part of the data."""
+    inner = [getattr(iterable, "ex_iterable", None), *getattr(iterable, "ex_iterables", ())]
+    return getattr(iterable, "with_indices", False) or any(_has_indices(part) for part in inner if part is not None)

@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from ..suggestions import listed, quotes_advice, suggestion
-from ..yaml_files import UniqueKeyLoader
+from ..suggestions import listed, suggestion
+from ..yaml_files import UniqueKeyLoader, yaml_problem
 from .checks import FieldError
 from .entries import BENCHMARK_ALIASES, BENCHMARKS, TASK_ALIASES
 from .spec import TaskSpec
@@ -221,12 +221,8 @@ def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
         raise FileNotFoundError(f"`task_file`: there is no file {str(path)!r}.") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text: {error}.") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{path}{f', line {mark.line + 1}' if mark else ''}"
-        raise ValueError(f"{place}: {error.problem}{quotes_advice(error.problem)}.") from error
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}{yaml_problem(error)}") from error
     entries = content if isinstance(content, list) else [content]
     # A dictionary of dictionaries, like `DATASET_VALS`, unless it is one task with nested fields.
     if isinstance(content, dict) and all(

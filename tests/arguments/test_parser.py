@@ -313,6 +313,12 @@ class ErrorTest(ArgumentsTestCase):
         path = self.config(text)
         self.assertIn(expected.format(path), self.message([path]))
 
+    def test_a_json_file_may_escape_any_character(self):
+        (arguments,) = parse_arguments(
+            [Arguments], [self.config(json.dumps({"train_file": ["\U0001f600.txt"]}), "run.json")]
+        )
+        self.assertEqual(arguments.train_file, ["\U0001f600.txt"])
+
     @parameterized.named_parameters(
         ("misspelt", '{"lerning_rate": 1}', "`--lerning_rate` (in {}, line 1); did you mean `--learning_rate`?"),
         ("integer", '{"max_steps": 1.5}', "argument `--max_steps` (in {}, line 1) takes an integer, got '1.5'"),

@@ -205,6 +205,11 @@ class SourceTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, f"`dataset_mixture`.*{message}"):
             read_sources(mixture)
 
+    def test_a_key_that_is_given_twice_is_named(self):
+        self.write("mixture.yaml", "- name: a\n  weight: 2\n  weight: 3\n  train_file: x.txt\n")
+        with self.assertRaisesRegex(ValueError, "mixture.yaml, line 3: 'weight' is given twice.$"):
+            read_sources(self.path("mixture.yaml"))
+
     def test_all_ways_to_write_a_source_are_equal(self):
         self.write("mixture.yaml", "- name: a\n  weight: 2e0\n  train_file: [x.txt, y.txt]\n")
         self.write("mixture.json", '[{"name": "a", "weight": 2, "train_file": ["x.txt", "y.txt"]}]')

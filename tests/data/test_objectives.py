@@ -164,6 +164,9 @@ class ObjectiveTest(parameterized.TestCase):
         (MixtureOfDenoisersObjective, {"denoisers": ["{density: 2}"]}, "`density` of a denoiser must be .*, got 2"),
         (MixtureOfDenoisersObjective, {"denoisers": [Denoiser(0.2, mode="[Z]")]}, "no mode token `.Z.`.*add_mode"),
         (MixtureOfDenoisersObjective, {"max_source_length": 2048}, "masked spans.*sentinels.*length` of `denoisers`"),
+        (DepthObjective, {"max_source_length": 10**9}, "`max_source_length` must be between 1 and 131072, got 1000"),
+        (PrefixLMObjective, {"max_target_length": 10**9}, "`max_target_length` must be between 1 and 131072, got 10"),
+        (PrefixLMObjective, {"packing": True, "packed_source_length": 10**9}, "`packed_source_length` must be betwe"),
     )
     def test_wrong_settings_are_refused_by_name(self, objective, settings, message):
         with self.assertRaisesRegex(ValueError, message):

@@ -222,6 +222,7 @@ class TrapsTest(CorpusTestCase):
             ("text.jsonl", '{"text": "a"}\n"b"\n', r"text.jsonl, line 2, as json: it is no object such as {.text.: "),
             ("text.parquet", b"no parquet", "text.parquet as parquet: "),
             ("text.txt.gz", gzip.compress(b"text " * 100_000)[:-100], "text.txt.gz as text: .*end-of-stream"),
+            ("text.json", '[["1", "a"], ["0", "b"]]', "text.json is a list of lists. Write each row as an object"),
             ("text.doc", "x", "text.doc has an unknown extension. Known are .txt, .json, .jsonl, .csv, .parquet"),
         ],
         streaming=[False, True],
@@ -229,8 +230,9 @@ class TrapsTest(CorpusTestCase):
     def test_what_cannot_be_read_is_named(self, case, streaming):
         name, content, message = case
         Path(self.path(name)).write_bytes(content.encode() if isinstance(content, str) else content)
-        with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}"):
+        with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}") as caught:
             self.read(name, streaming=streaming)
+        self.assertNotIn("..", str(caught.exception))
 
     @parameterized.parameters(False, True)
     def test_a_packed_parquet_file_is_unpacked_once_and_anew_when_it_has_changed(self, streaming):
@@ -241,7 +243,7 @@ class TrapsTest(CorpusTestCase):
             plain_copy(self.path("text.parquet.gz"), self.path("cache"))
         self.assertEqual(plain_copy(self.path("text.parquet")), self.path("text.parquet"))
 
-    @parameterized.parameters(("a.doc", "unknown extension"), ("a.jsonl", "cannot read .* as json: \\w+"))
+    @parameterized.parameters(("a.doc", "unknown extension"), ("a.jsonl", "cannot read .* as json: there is no such"))
     def test_an_error_does_not_tell_the_credentials_of_an_address(self, name, message):
         address = f"http://me:secret@127.0.0.1:1/{name}?token=secret"
         with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}") as caught:

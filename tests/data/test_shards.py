@@ -101,6 +101,11 @@ def prepare_and_die(folder: str, number_of_shards: int, after_writing: bool):
         text = {"source": "tests"}
         prepare_shards({"train": documents()}, OBJECTIVES["depth"](), folder, shard_size=2000, text=text)
 
+    def test_a_file_is_no_folder(self):
+        Path(self.path("shards")).write_text("")
+        with self.assertRaisesRegex(ValueError, "`tokenized_dataset_dir` .*shards is a file. Name a new folder"):
+            self.prepare()
+
 
 class ResumedPreparationTest(ShardsTestCase):
     @parameterized.parameters((1, False), (3, True))
@@ -189,6 +194,10 @@ class ShardFolderTest(ShardsTestCase):
                 ShardFolder.open(folder)
         with self.assertRaisesRegex(ValueError, "is no folder of shards: no manifest.json"):
             ShardFolder.open(self.path("nothing"))
+
+    def test_a_split_that_there_is_not_is_named(self):
+        with self.assertRaisesRegex(ValueError, "shards has no split 'test', only 'train'"):
+            self.prepare().load_splits(OBJECTIVES["depth"](), ["test"])
 
     def test_shards_of_another_format_are_refused(self):
         folder = self.prepare().folder

@@ -92,20 +92,23 @@ class PassTest(parameterized.TestCase):
 
     @parameterized.named_parameters(
         ("take", lambda data: data.take(30), range(30)),
+        ("skip", lambda data: data.skip(30), range(30, 60)),
+        ("filter by number", lambda data: data.filter(lambda row, i: i >= 25, with_indices=True), range(25, 60)),
         ("interleave", lambda data: interleave_datasets([data, documents(10)]), None),
         ("filter", lambda data: data.filter(lambda row: int(row["text"]) % 2), range(1, 60, 2)),
     )
     def test_what_documents_there_are_does_not_depend_on_their_division(self, change, expected):
         data = change(documents(20, 40))
         expected = [int(row["text"]) for row in data] if expected is None else list(expected)
-        stream = ExampleStream(data, Numbers(), buffer_size=8)
-        read = []
-        for consumer in range(2):
-            for example in stream.consumer_examples([consumer], 2):
-                if example["stream_epoch"]:
-                    break
-                read += numbers([example])
-        self.assertEqual(sorted(read), sorted(expected))
+        for whole_shards in (False, True):
+            stream = ExampleStream(data, Numbers(), buffer_size=8, whole_shards=whole_shards)
+            read = {0: [], 1: []}  # by their passes
+            for consumer in range(2):
+                for example in stream.consumer_examples([consumer], 2):
+                    if example["stream_epoch"] > 1:
+                        break
+                    read[example["stream_epoch"]] += numbers([example])
+            self.assertEqual([sorted(read[epoch]) for epoch in range(2)], [sorted(expected)] * 2)
 
     def test_documents_that_are_repeated_and_a_buffer_of_nothing_are_refused(self):
         with self.assertRaisesRegex(ValueError, "repeated already"):
