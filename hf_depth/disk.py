@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .errors import UserError
+
 MANIFEST_FILE = "manifest.json"
 # The folder for unfinished files. The Trainer does not take it for a checkpoint, and uploads leave out `_*`.
 UNFINISHED_FOLDER = "_unfinished"
@@ -123,7 +125,7 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         files = {name: {**entry, "size": entry["size"]} for name, entry in manifest["files"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{MANIFEST_FILE} cannot be read ({error})") from error
+        raise UserError(f"{MANIFEST_FILE} cannot be read ({error})") from error
     return manifest | {"files": files}
 
 

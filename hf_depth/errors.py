@@ -1,33 +1,36 @@
 """
-Telling mistakes of the user from defects. Scripts print a mistake as one message; a defect keeps its traceback.
+Which error is a mistake of the user: the scripts print it as one message; any other error keeps its traceback.
 
 A mistake is
 
-- an error that a `raise` statement of this package raises, also in a worker process. Bad input gets a `ValueError`
-  that names it and says what to do. An `AssertionError` and its like are defects;
-- an error from outside: a file, a name on the Hub, a missing package, memory of a device.
+- a [`UserError`]: whoever finds bad input raises it, names the input and says what to do;
+- what is wrong outside of the program: a file, a name on the Hub, a package that is missing, memory of a device.
 
-Any other error of Python or of a library (`int("x")`, shapes that do not fit) is a defect.
+So an error of Python or of a library that our code runs into (`int("x")`, shapes that do not fit) is a defect.
 """
 
-import dis
-from pathlib import Path
-
-FOR_PROGRAMMERS = (AssertionError, AttributeError, LookupError, NotImplementedError)
 LOST_CONNECTIONS = (BrokenPipeError, ConnectionAbortedError, ConnectionResetError)
-PACKAGE = Path(__file__).resolve().parent
+
+
+class UserError(ValueError):
+    """A mistake in what a user has given. Its message of one line names it and says what to do."""
 
 
 def user_message(error: Exception) -> str | None:
     """
-    Return the message for the user about an error; `None` for a defect, whose traceback should be shown.
+    What to tell the user about an error; `None` for a defect, whose traceback is to be shown.
 
     >>> user_message(KeyError("input_ids")) is None
     True
-    >>> user_message(FileNotFoundError("there is no file 'texts.txt'"))
-    "there is no file 'texts.txt'"
+    >>> user_message(UserError("`--seed` must be a number."))
+    '`--seed` must be a number.'
     """
-    if type(error).__name__ == "OutOfMemoryError":  # an error of torch, which is slow to import
+    if isinstance(error, UserError | FloatingPointError):
+        message = str(error)
+        if "\nOriginal Traceback" in message:  # a worker of a `DataLoader` puts its traceback into the message
+            message = message.rpartition(f"{type(error).__name__}: ")[2]
+        return message.strip()
+    if type(error).__name__ == "OutOfMemoryError":  # of torch, which is not imported for it
         return (
             f"{error}\nUse a smaller `--per_device_train_batch_size` with more `--gradient_accumulation_steps`, "
             "`--gradient_checkpointing`, or shorter sequences."
@@ -36,31 +39,10 @@ def user_message(error: Exception) -> str | None:
     if is_outside or type(error).__module__ == "datasets.exceptions":
         is_told = error.__cause__ is None or str(error.__cause__) in str(error)
         return str(error) if is_told else f"{error}\nThe cause: {error.__cause__}"
-    if isinstance(error, FOR_PROGRAMMERS):
-        return None
-    if _is_raised_here(error) or isinstance(error, ValueError) and _is_of_worker(error):
-        # The message of a `DataLoader` worker includes its traceback.
-        return str(error).rpartition(f"\n{type(error).__name__}: ")[2].strip()
     return None
 
 
 def is_lost_connection(error: Exception) -> bool:
-    """Return whether an error means that another process of the run has ended. That process prints the reason."""
+    """Whether another process of the run has ended: that one says why."""
     names = [kind.__name__ for kind in type(error).__mro__]
     return isinstance(error, LOST_CONNECTIONS) or "DistError" in names or "gloo" in str(error)
-
-
-def _is_raised_here(error: Exception) -> bool:
-    """Return whether a `raise` statement of this package raised the error."""
-    trace = error.__traceback__
-    if trace is None:
-        return False
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    code = trace.tb_frame.f_code
-    return PACKAGE in Path(code.co_filename).parents and dis.opname[code.co_code[trace.tb_lasti]] == "RAISE_VARARGS"
-
-
-def _is_of_worker(error: Exception) -> bool:
-    """Return whether an error comes from a worker process of `datasets` or of a `DataLoader`."""
-    return hasattr(error.__cause__, "tb") or "\nOriginal Traceback" in str(error)

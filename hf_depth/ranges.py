@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from .errors import UserError
+
 
 @dataclass(frozen=True)
 class Range:
@@ -66,11 +68,11 @@ def check_ranges(arguments: Any, ranges: Mapping[str, Range], prefix: str = "") 
     >>> from types import SimpleNamespace
     >>> check_ranges(SimpleNamespace(learning_rate=-1.0), {"learning_rate": Range(least=0)}, "--")
     Traceback (most recent call last):
-    ValueError: `--learning_rate` must be at least 0, got -1.0.
+    hf_depth.errors.UserError: `--learning_rate` must be at least 0, got -1.0.
     """
     for name, allowed in ranges.items():
         value = getattr(arguments, name, None)
         if value is not None and value not in allowed:
             is_number = isinstance(value, Real)
             finite = "" if is_number and abs(value) < math.inf else " and finite" if is_number else ", a number"
-            raise ValueError(f"`{prefix}{name}` must be {allowed}{finite}, got {value!r}.")
+            raise UserError(f"`{prefix}{name}` must be {allowed}{finite}, got {value!r}.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ..errors import UserError
 from ..suggestions import quotes_advice
 
 CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
@@ -35,19 +36,19 @@ def read_config(path: Path) -> list[Entry]:
     try:
         entries = _read(path)
     except OSError as error:
-        raise ValueError(f"cannot read the configuration file {path}: {error.strerror}") from error
+        raise UserError(f"cannot read the configuration file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"the configuration file {path} is not UTF-8 text: {error}") from error
+        raise UserError(f"the configuration file {path} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}," if mark else ""
         problem = getattr(error, "problem", None) or error
         kind = "JSON" if path.suffix == ".json" else "YAML"
-        raise ValueError(f"{path}{line} is not {kind}: {problem}{quotes_advice(problem)}") from error
+        raise UserError(f"{path}{line} is not {kind}: {problem}{quotes_advice(problem)}") from error
     places: dict[str, str] = {}
     for entry in entries:
         if entry.name in places:
-            raise ValueError(f"argument `--{entry.name}` is given twice: {places[entry.name]} and {entry.place}")
+            raise UserError(f"argument `--{entry.name}` is given twice: {places[entry.name]} and {entry.place}")
         places[entry.name] = entry.place
     return entries
 
@@ -63,11 +64,11 @@ def _read(path: Path) -> list[Entry]:
         text = _PAIR.sub(lambda pair: json.loads(f'"{pair[0]}"'), text)
     root = yaml.compose(text, Loader=yaml.BaseLoader)
     if not isinstance(root, yaml.MappingNode):
-        raise ValueError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")
+        raise UserError(f"{path} must hold `argument: value` lines, got {'nothing' if root is None else root.id}")
 
     def name(key: yaml.Node) -> str:
         if not isinstance(key, yaml.ScalarNode):
-            raise ValueError(f"{path}, line {key.start_mark.line + 1}, must begin with a name, got a {key.id}")
+            raise UserError(f"{path}, line {key.start_mark.line + 1}, must begin with a name, got a {key.id}")
         return key.value
 
     def mapping(node: yaml.MappingNode) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def _read(path: Path) -> list[Entry]:
         values: dict[str, Any] = {}
         for key, value in node.value:
             if name(key) in values:
-                raise ValueError(f"{path}, line {key.start_mark.line + 1}: {key.value!r} is given twice")
+                raise UserError(f"{path}, line {key.start_mark.line + 1}: {key.value!r} is given twice")
             values[key.value] = plain(value, is_typed=True)
         return values
 

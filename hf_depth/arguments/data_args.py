@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
 
+from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, LENGTH, LENGTHS, NOT_NEGATIVE, WORKERS, Range, check_ranges
 from ..suggestions import listed
 
@@ -100,13 +101,13 @@ class CorpusArguments:
     def __post_init__(self):
         check_ranges(self, CORPUS_RANGES)
         if self.preprocessing_only and self.tokenized_dataset_dir is None:
-            raise ValueError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
+            raise UserError("`--preprocessing_only` writes shards: name a folder by `--tokenized_dataset_dir`.")
         if self.streaming and self.tokenized_dataset_dir is not None:
             logger.warning("`--streaming` is left out: shards are map-style data, which a run copies nowhere.")
             self.streaming = False
         for name in ("dataset_config_name", "dataset_revision"):
             if getattr(self, name) is not None and self.dataset_name is None:
-                raise ValueError(f"`--{name}` is for `--dataset_name`, which is missing.")
+                raise UserError(f"`--{name}` is for `--dataset_name`, which is missing.")
         self.mixture = None
         if self.dataset_mixture is not None:
             from ..data.mixture import read_sources
@@ -141,30 +142,30 @@ class CorpusArguments:
         """
         if self.preprocessing_only:
             if training_args.world_size > 1:
-                raise ValueError(
+                raise UserError(
                     "`--preprocessing_only` is for one process, started by `python`: it starts "
                     "`--preprocessing_num_workers` processes of its own."
                 )
             return
         self._check_folders(training_args)
         if self.streaming and training_args.do_train and training_args.max_steps <= 0:
-            raise ValueError(
+            raise UserError(
                 "`--streaming` reads data whose length is not known: say how long to train by `--max_steps`."
             )
         if self.streaming and training_args.do_eval and self.max_eval_samples is None:
-            raise ValueError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
+            raise UserError("`--streaming`: say how many examples to evaluate on by `--max_eval_samples`.")
 
     def _check_folders(self, training_args: "TrainingArguments") -> None:
         if self.tokenized_dataset_dir is None:
             return
         shards, output = Path(self.tokenized_dataset_dir).resolve(), Path(training_args.output_dir).resolve()
         if shards == output:
-            raise ValueError(
+            raise UserError(
                 f"`--output_dir {training_args.output_dir}` is the folder of `--tokenized_dataset_dir`: the run would "
                 "replace its manifest, without which the shards are lost. Name another `--output_dir`."
             )
         if training_args.push_to_hub and output in shards.parents:
-            raise ValueError(
+            raise UserError(
                 f"`--push_to_hub` uploads `--output_dir {training_args.output_dir}` with the shards of "
                 "`--tokenized_dataset_dir` in it. Name another `--output_dir`."
             )
@@ -279,7 +280,7 @@ class CorpusArguments:
         if any(getattr(self, name) for name in (*SOURCE_FLAGS, "dataset_mixture")):
             changed = differences(shards.manifest["text"], json.loads(json.dumps(self.describe_text())))
             if changed:
-                raise ValueError(
+                raise UserError(
                     f"`--tokenized_dataset_dir {self.tokenized_dataset_dir}` holds another text than the one that is "
                     f"named beside it: {', '.join(changed)}. Leave out the arguments of the text (those of a file by "
                     "`--dataset_name null --dataset_config_name null`), or prepare it by `--preprocessing_only`."
@@ -332,7 +333,7 @@ class CorpusArguments:
         }
         for split, (is_needed, remedy) in needed.items():
             if is_needed and split not in corpus:
-                raise ValueError(f"There are no {split} data: {remedy}.")
+                raise UserError(f"There are no {split} data: {remedy}.")
         return {split: corpus[split] for split, (is_needed, _) in needed.items() if is_needed}
 
     def training_texts(self, documents: "Documents | DocumentMixture") -> Iterable[str | None]:
@@ -416,7 +417,7 @@ class ObjectiveArguments:
         check_ranges(self, OBJECTIVE_RANGES)
         names = dict.fromkeys(name for _, name in OBJECTIVES)
         if self.objective not in names:
-            raise ValueError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.")
+            raise UserError(f"`--objective` must be one of {listed(names)}, got {self.objective!r}.")
         noise = ("mlm_probability", "mean_noise_span_length")
         check_noise(*(_given(self, name, getattr(DepthObjective, name)) for name in noise))
         if self.denoisers is not None:
@@ -436,16 +437,16 @@ class ObjectiveArguments:
 
         kinds = [kind for kind, name in OBJECTIVES if name == self.objective]
         if model_type not in kinds:
-            raise ValueError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
+            raise UserError(f"`--objective {self.objective}` is for `--model_type {' or '.join(kinds)}` alone.")
         # Others are left aside, so that one file of arguments serves a DEPTH model and its T5 baseline.
         settings = {item.name for item in fields(OBJECTIVES[model_type, self.objective])}
         for name in ("pmi_vocab_file", "pack_examples"):
             if getattr(self, name) and name not in settings:
-                raise ValueError(
+                raise UserError(
                     f"`{name}` is not for `--objective {self.objective}` of `--model_type {model_type}`: leave it out."
                 )
         if self.pmi_vocab_file is not None and not Path(self.pmi_vocab_file).is_file():
-            raise ValueError(f"`pmi_vocab_file` {self.pmi_vocab_file}: there is no such file.")
+            raise UserError(f"`pmi_vocab_file` {self.pmi_vocab_file}: there is no such file.")
 
     def build(self, model_type: str, tokenizer: "PreTrainedTokenizerBase") -> "Objective":
         """

@@ -17,6 +17,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import SaveStrategy
 
 from ..credentials import without_credentials
+from ..errors import UserError
 from .model_args import ModelArguments
 
 logger = logging.getLogger(__name__)
@@ -40,26 +41,26 @@ def check_launch(training_args: TrainingArguments) -> None:
         training_args (`transformers.TrainingArguments`): its `world_size` is that of the launched processes.
 
     Raises:
-        `RuntimeError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1; if FSDP
+        `UserError`: if the environment variable WORLD_SIZE is above 1, but `training_args.world_size` is 1; if FSDP
             is configured, by accelerate or by `--fsdp`, on a CPU; or if `--deepspeed` is given to a script that was
             started by `python`.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched > 1 and training_args.world_size == 1:
-        raise RuntimeError(
+        raise UserError(
             f"{launched} processes were launched (WORLD_SIZE={launched}), but this one trains alone, so all of them "
             f"would write to {training_args.output_dir}. On CPUs add `--use_cpu true` to the script's arguments; "
             "for GPUs check that each process sees one (CUDA_VISIBLE_DEVICES)."
         )
     uses_fsdp = training_args.fsdp or os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
     if uses_fsdp and training_args.device.type == "cpu":
-        raise RuntimeError(
+        raise UserError(
             "FSDP is configured, but on CPUs accelerate shards nothing: each process would hold the whole model. Use "
             "GPUs, or launch with `--config_file examples/accelerate/ddp_cpu.yaml`, which says what would run, or by "
             "zero2.yaml or zero3.yaml beside it, which do shard on CPUs."
         )
     if training_args.deepspeed and not os.environ.keys() & RANK_VARIABLES:
-        raise RuntimeError(
+        raise UserError(
             "`--deepspeed` needs a launcher, for a single process too: start the script by `torchrun "
             "--nproc_per_node 1`, or by `accelerate launch --config_file examples/accelerate/zero2.yaml` without it."
         )
@@ -77,12 +78,12 @@ def set_up(training_args: TrainingArguments) -> None:
             sweep.
 
     Raises:
-        `RuntimeError`: as [`check_launch`] does.
+        `UserError`: as [`check_launch`] does.
         `ValueError`: if no `output_dir` was named (runs that share the default of `TrainingArguments` would continue
             each other), if it cannot be written, or if the processes of a training do not share it.
     """
     if training_args.output_dir == DEFAULT_OUTPUT_DIR:
-        raise ValueError("Name the folder of the run by `--output_dir`.")
+        raise UserError("Name the folder of the run by `--output_dir`.")
     torch.set_flush_denormal(True)
     # All runs of a sweep are given one `output_dir`, in which each would continue the last checkpoint of another. The
     # W&B agent sets the name of a run in the environment: the same for all processes, and when it resumes the run.
@@ -155,7 +156,7 @@ def _check_output_dir(training_args: TrainingArguments) -> None:
             if problem is None and saves and not training_args.save_on_each_node:
                 problem = _problem_of_separate_folders(folder, mark)
     if problem is not None:
-        raise ValueError(problem)
+        raise UserError(problem)
 
 
 def _problem_of_separate_folders(folder: str, mark: str) -> str | None:
@@ -191,9 +192,9 @@ def check_run_arguments(model_args: ModelArguments, training_args: TrainingArgum
     training_args.do_eval |= training_args.eval_on_start
     is_from_scratch = model_args.model_name_or_path is None
     if is_from_scratch and not training_args.do_train and (training_args.do_eval or training_args.do_predict):
-        raise ValueError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
+        raise UserError("Without `--do_train`, name the model to evaluate by `--model_name_or_path`.")
     if training_args.hub_token is not None:
-        raise ValueError(
+        raise UserError(
             "`--hub_token` would stay in logs and checkpoints. Log in once by `hf auth login`, or set HF_TOKEN."
         )
     if training_args.do_train and model_args.use_peft:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
 
+from ..errors import UserError
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 
@@ -91,7 +92,7 @@ class ModelArguments:
             _check_folder(self.model_name_or_path)
             given = [name for name in SIZE_FIELDS if getattr(self, name) is not None]
             if given:
-                raise ValueError(
+                raise UserError(
                     f"`{given[0]}` sizes a model from scratch, but `--model_name_or_path {self.model_name_or_path}` "
                     "starts from a checkpoint, which has its own size. Leave one of them out."
                 )
@@ -103,7 +104,7 @@ class ModelArguments:
 
         activation = self.feed_forward_proj.removeprefix("gated-")
         if activation not in ACT2FN:
-            raise ValueError(
+            raise UserError(
                 f"`feed_forward_proj` {self.feed_forward_proj} must be an activation function, with or without "
                 f"`gated-` before it, such as gated-gelu.{suggestion(activation, ACT2FN)}"
             )
@@ -114,12 +115,12 @@ class ModelArguments:
         if not self.use_peft:
             given = [name for name in ("lora_r", *PEFT_FIELDS) if getattr(self, name) != defaults[name]]
             if given:
-                raise ValueError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
+                raise UserError(f"`{given[0]}` is of an adapter: it needs `--use_peft`.")
         if self.load_in_4bit and self.load_in_8bit:
-            raise ValueError("`load_in_4bit` and `load_in_8bit`: choose one of them.")
+            raise UserError("`load_in_4bit` and `load_in_8bit`: choose one of them.")
         for name in ("use_peft", "load_in_4bit", "load_in_8bit"):
             if getattr(self, name) and self.model_name_or_path is None:
-                raise ValueError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
+                raise UserError(f"`{name}` is for a checkpoint: name it by `--model_name_or_path`.")
 
     @property
     def hub_arguments(self) -> dict[str, Any]:
@@ -180,7 +181,7 @@ class ModelArguments:
 
         if not is_bitsandbytes_available():
             name = "load_in_4bit" if self.load_in_4bit else "load_in_8bit"
-            raise ValueError(f"`{name}` needs the package bitsandbytes: `pip install bitsandbytes`.")
+            raise UserError(f"`{name}` needs the package bitsandbytes: `pip install bitsandbytes`.")
         if self.load_in_8bit:
             return BitsAndBytesConfig(load_in_8bit=True)
         four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
@@ -230,9 +231,9 @@ class ModelArguments:
                     if self.vocab_size is None or "vocab_size" not in str(error):  # such as a text that is not read
                         raise
                     difference = f"That is `vocab_size` {self.vocab_size} without {num_added} ids for sentences."
-                    raise ValueError(f"{error} ({difference})") from error
+                    raise UserError(f"{error} ({difference})") from error
         if not folder.is_dir():
-            raise ValueError("The first process has trained no tokenizer: its message says why.")
+            raise UserError("The first process has trained no tokenizer: its message says why.")
         return self._with_sentence_tokens(load_tokenizer(folder))
 
     def _with_sentence_tokens(self, tokenizer: "PreTrainedTokenizerBase") -> "PreTrainedTokenizerBase":
@@ -270,7 +271,7 @@ class FineTuningModelArguments(ModelArguments):
             if Path(self.model_name_or_path).is_dir():
                 raise
             reason = str(error).partition("\n")[0]
-            raise ValueError(
+            raise UserError(
                 f"`--model_name_or_path {self.model_name_or_path}`: there is no such folder here, and no such model "
                 f"was found on the Hub or in its cache: {reason}"
             ) from error
@@ -279,10 +280,10 @@ class FineTuningModelArguments(ModelArguments):
 def _check_folder(name_or_path: str) -> None:
     """Check that a path exists. (It would be looked for on the Hub, whose error does not say that it is a path.)"""
     if not name_or_path.strip():
-        raise ValueError("`--model_name_or_path` is empty: name a checkpoint, or leave it out to start from scratch.")
+        raise UserError("`--model_name_or_path` is empty: name a checkpoint, or leave it out to start from scratch.")
     is_path = name_or_path.startswith(("/", ".", "~")) or name_or_path.count("/") > 1
     if is_path and not Path(name_or_path).is_dir():
-        raise ValueError(
+        raise UserError(
             f"`--model_name_or_path {name_or_path}`: there is no such folder (nor such a name on the Hub)."
         )
 

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from transformers.hf_argparser import string_to_bool
 
+from ..errors import UserError
 from ..suggestions import near_matches
 from .config_files import CONFIG_SUFFIXES, Entry, read_config
 from .exits import stop
@@ -69,7 +70,7 @@ def parse_arguments(
         if args and not args[0].startswith("-") and "=" not in args[0]:
             path = Path(args.pop(0))
             if path.suffix not in CONFIG_SUFFIXES:
-                raise ValueError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
+                raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
             parser.read_file(path)
         parser.step(args)
         parser.replace_alternatives()
@@ -113,7 +114,7 @@ class _Parser:
         known = self.actions.keys() | self.groups
         unknown = [self.unknown(entry.name, f" ({entry.place})") for entry in entries if entry.name not in known]
         if unknown:
-            raise ValueError("\n".join(unknown))
+            raise UserError("\n".join(unknown))
         for entry in entries:
             self.read_entry(entry)
 
@@ -131,12 +132,12 @@ class _Parser:
             return  # not given
         if isinstance(value, dict):
             if dict not in kinds:
-                raise ValueError(f"argument `--{entry.name}`{place} takes one value, got a mapping")
+                raise UserError(f"argument `--{entry.name}`{place} takes one value, got a mapping")
             value = json.dumps(value)
         if not isinstance(value, list):
             self.parse([f"--{entry.name}={value}"], place)
         elif list not in kinds:
-            raise ValueError(f"argument `--{entry.name}`{place} takes one value, got a list")
+            raise UserError(f"argument `--{entry.name}`{place} takes one value, got a list")
         elif value and action.nargs == "+":
             texts = [json.dumps(item) if isinstance(item, dict) else str(item) for item in value]
             self.parse([f"--{entry.name}", *texts], place)
@@ -148,11 +149,11 @@ class _Parser:
         options = _options(value)
         if options is None:
             where = f" ({place})" if place else ""
-            raise ValueError(f"argument `--{group}`{where} takes KEY=VALUE,KEY=VALUE or a mapping, got {value!r}")
+            raise UserError(f"argument `--{group}`{where} takes KEY=VALUE,KEY=VALUE or a mapping, got {value!r}")
         for key, one in options.items():
             name = f"{group}.{key.replace('-', '_')}"
             if name not in self.actions:
-                raise ValueError(self.unknown(name, f" ({place})" if place else ""))
+                raise UserError(self.unknown(name, f" ({place})" if place else ""))
             self.read_entry(Entry(name, one, place))
             self.given.add(self.actions[name].dest)
 
@@ -172,7 +173,7 @@ class _Parser:
         for action in actions:
             if action.nargs == "+" and actions.count(action) > 1:  # argparse would take the last one alone
                 flag = action.option_strings[0]
-                raise ValueError(f"argument `{flag}` is given twice: put all its values after one `{flag}`")
+                raise UserError(f"argument `{flag}` is given twice: put all its values after one `{flag}`")
         self.parse(rest)
 
     def _is_flag(self, text: str) -> bool:
@@ -185,15 +186,15 @@ class _Parser:
         except argparse.ArgumentError as error:
             flag = f"argument `{(error.argument_name or '').split('/')[0]}`{place}"
             message = error.message
-            raise ValueError(f"{flag} {message}" if message.startswith("takes") else f"{flag}: {message}") from error
+            raise UserError(f"{flag} {message}" if message.startswith("takes") else f"{flag}: {message}") from error
         unknown = [self.unknown(arg[2:].split("=", 1)[0], place) for arg in rest if arg.startswith("--")]
         if unknown:
-            raise ValueError("\n".join(unknown))
+            raise UserError("\n".join(unknown))
         if rest and "=" in rest[0]:  # as Hydra has it
-            raise ValueError(f"unexpected `{rest[0]}`: {OTHER_CODE}")
+            raise UserError(f"unexpected `{rest[0]}`: {OTHER_CODE}")
         if rest:
             file_note = " (a configuration file comes first)" if rest[0].endswith(CONFIG_SUFFIXES) else ""
-            raise ValueError(f"unexpected value {rest[0]!r}{place}{file_note}")
+            raise UserError(f"unexpected value {rest[0]!r}{place}{file_note}")
 
     def unknown(self, name: str, place: str = "") -> str:
         """The error message for an argument that does not exist."""
@@ -234,7 +235,7 @@ class _Parser:
         """Instances of the dataclasses, after all steps; their own checks run here."""
         missing = [f"`--{name}`" for name in self.required if not hasattr(self.namespace, name)]
         if missing:
-            raise ValueError(f"missing: {', '.join(missing)}")
+            raise UserError(f"missing: {', '.join(missing)}")
         # A list argument turns `None` into a list of one `None`.
         values = {name: None if value == [None] else value for name, value in vars(self.namespace).items()}
         return self.parser.parse_dict({name: values[name] for name in values if name in self.hints})

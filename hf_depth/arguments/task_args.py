@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.hf_argparser import HfArg
 
+from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, Range, check_ranges
 from .data_args import FILE_FLAGS, SHARED_RANGES
 from .model_args import ModelArguments
@@ -86,7 +87,7 @@ class TaskArguments:
         for loader in LOADERS.values():
             loader.options(**self._options(loader.option_names))  # raises if a value is wrong
         if self.excluded_datasets and ALL_TASKS not in (self.dataset_name or ()):
-            raise ValueError(f"`--excluded_datasets` is for `--dataset_name {ALL_TASKS}`, which names all others.")
+            raise UserError(f"`--excluded_datasets` is for `--dataset_name {ALL_TASKS}`, which names all others.")
 
     def _options(self, names: Sequence[str]) -> dict[str, Any]:
         """The fields among options of a loader; one option has none."""
@@ -242,7 +243,7 @@ def chosen_tasks(
         lacking = ""
         if model_name_or_path and benchmark is None:  # which comes before what the model's folder says
             lacking = f"{model_name_or_path} has no {TASK_CONFIG_FILE}, with which a fine-tuned model names its task. "
-        raise ValueError(f"{lacking}Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
+        raise UserError(f"{lacking}Name the task by `--dataset_name` (or all of them by `{ALL_TASKS}`): {names}.")
     return list({task.full_name: task for task in tasks}.values())  # aliases name a task a second time
 
 
@@ -252,11 +253,11 @@ def _named_tasks(task_args: TaskArguments) -> "list[TaskSpec]":
     names = task_args.dataset_name
     if ALL_TASKS in names:
         if task_args.benchmark is None:
-            raise ValueError(
+            raise UserError(
                 f"`--dataset_name {ALL_TASKS}`: of which `--benchmark`? There are {', '.join(DATASET_VALS)}."
             )
         excluded = [get_task(name, task_args.benchmark).name for name in task_args.excluded_datasets or ()]
         names = [name for name in task_names(task_args.benchmark) if name not in excluded]
         if not names:
-            raise ValueError(f"`--excluded_datasets` leaves no task of {task_args.benchmark}.")
+            raise UserError(f"`--excluded_datasets` leaves no task of {task_args.benchmark}.")
     return [get_task(name, task_args.benchmark) for name in names]

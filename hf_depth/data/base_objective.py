@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..ranges import LENGTH, LENGTHS, check_ranges
 from ..suggestions import suggestion
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
@@ -60,13 +61,13 @@ def without_waiting(desc: str) -> Iterator[None]:
 
 def _check_splits(corpus: Any, limits: Mapping[str, int | None]) -> None:
     if not isinstance(corpus, Mapping):
-        raise ValueError(
+        raise UserError(
             f"`corpus` must hold splits, such as `load_corpus(...)`, got {type(corpus).__name__}. Prepare one data "
             "set by `objective.prepare(documents)`."
         )
     unknown = [split for split in limits if split not in SPLITS]
     if unknown:
-        raise ValueError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
+        raise UserError(f"`max_samples`: there is no split {unknown[0]!r}.{suggestion(unknown[0], SPLITS)}")
 
 
 @dataclass
@@ -118,7 +119,7 @@ class Objective(ABC):
     def __post_init__(self):
         self._check_settings()
         if not isinstance(self.tokenizer, PreTrainedTokenizerBase):
-            raise ValueError(
+            raise UserError(
                 f"`tokenizer` must be a tokenizer, got {self.tokenizer!r:.80}. `load_tokenizer(name)` loads one."
             )
         check_ranges(self, dict.fromkeys(LENGTHS, LENGTH))
@@ -129,7 +130,7 @@ class Objective(ABC):
         self.complete()
         preprocessor = self.preprocessor()  # checks that there are enough sentinels
         if self.metadata_columns and METADATA_IDS not in preprocessor.features:
-            raise ValueError(f"{type(self).__name__} does not take metadata: leave out `metadata_columns`.")
+            raise UserError(f"{type(self).__name__} does not take metadata: leave out `metadata_columns`.")
         self._complete_packing()
 
     def _check_settings(self) -> None:
@@ -155,12 +156,12 @@ class Objective(ABC):
             defaults = {item.name: item.default for item in fields(self)}
             given = [name for name in METADATA_SETTINGS[1:] if getattr(self, name) != defaults[name]]
             if given:
-                raise ValueError(f"`{given[0]}` is of metadata: it needs `metadata_columns`.")
+                raise UserError(f"`{given[0]}` is of metadata: it needs `metadata_columns`.")
             return
         if len(set(self.metadata_columns)) < len(self.metadata_columns):
-            raise ValueError(f"`metadata_columns` names a column twice: {', '.join(self.metadata_columns)}.")
+            raise UserError(f"`metadata_columns` names a column twice: {', '.join(self.metadata_columns)}.")
         if not 1 <= self.max_metadata_length <= self.max_source_length // 2:
-            raise ValueError(
+            raise UserError(
                 "`max_metadata_length` must be between 1 and half of `max_source_length`="
                 f"{self.max_source_length}, got {self.max_metadata_length}: the rest is for the text."
             )
@@ -187,10 +188,10 @@ class Objective(ABC):
         if not self.packing:
             given = [name for name in lengths if getattr(self, name) is not None]
             if given:
-                raise ValueError(f"`{given[0]}` is the length of packed rows: it needs `packing`.")
+                raise UserError(f"`{given[0]}` is the length of packed rows: it needs `packing`.")
             return
         if self.pack_examples:
-            raise ValueError(
+            raise UserError(
                 "`pack_examples` joins documents into one example, `packing` keeps examples apart in one row: choose "
                 "one of them."
             )
@@ -200,7 +201,7 @@ class Objective(ABC):
             if getattr(self, name) is None:
                 setattr(self, name, self.packed_examples * longest)
             if getattr(self, name) < longest:
-                raise ValueError(
+                raise UserError(
                     f"`{name}` {getattr(self, name)} is below the {longest} tokens that a single example may have: "
                     "raise it, or lower the maximal length of examples."
                 )
@@ -212,7 +213,7 @@ class Objective(ABC):
         Raises:
             `ValueError`: if the objective has no such bounds.
         """
-        raise ValueError(
+        raise UserError(
             f"`packing` is not for the objective {self.name!r} of a {self.model_type} model, which has no "
             "`length_bounds`: leave it out."
         )
@@ -315,12 +316,12 @@ class Objective(ABC):
                 example is left, or if several splits are given.
         """
         if isinstance(documents, Mapping):
-            raise ValueError(
+            raise UserError(
                 f"`documents` are the splits {', '.join(map(repr, documents))}. Prepare one of them, or all by "
                 "`objective.prepare_splits(corpus)`."
             )
         if not isinstance(documents, Documents):
-            raise ValueError(
+            raise UserError(
                 f"`documents` must be a data set, got {type(documents).__name__}. Make one of texts by "
                 '`datasets.Dataset.from_dict({"text": texts})`.'
             )
@@ -341,7 +342,7 @@ class Objective(ABC):
         desc: str,
     ) -> Documents:
         if max_samples is not None and max_samples < 1:
-            raise ValueError(f"`max_samples` must be at least 1, got {max_samples}.")
+            raise UserError(f"`max_samples` must be at least 1, got {max_samples}.")
         if isinstance(documents, IterableDataset):
             examples = prepare_dataset(documents, preprocessor, min_sentences=self.min_sentences)
             return examples if max_samples is None else examples.take(max_samples)

@@ -17,6 +17,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset, load_dataset_builder
 from datasets.exceptions import DatasetGenerationError
 
+from ..errors import UserError
 from ..suggestions import listed
 from .files import (
     Files,
@@ -115,7 +116,7 @@ def load_corpus(
     {'train': 2, 'validation': 1}
     """
     if not 0 <= validation_split_percentage < 100:
-        raise ValueError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
+        raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
     files = {"train": train_file, "validation": validation_file, "test": test_file}
     check_files_named({f"{name}_file": value for name, value in files.items()} | {"dataset_name": dataset_name})
     files = {name: file_names(value) for name, value in files.items() if value}
@@ -151,29 +152,27 @@ def _check_one_source(
     given = [name for name, value in of_hub.items() if value is not None]
     others = ["dataset_name"] * bool(dataset_name) + [f"{name}_file" for name in files]
     if mixture is not None and others:
-        raise ValueError(
-            f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture."
-        )
+        raise UserError(f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture.")
     if mixture is not None and given:
-        raise ValueError(
+        raise UserError(
             f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: give it to a source of the "
             "mixture."
         )
     if mixture is None and Mixing(**mixing) != Mixing():
-        raise ValueError(
+        raise UserError(
             "`mixture_temperature` and `mixture_stopping_strategy` are for `dataset_mixture`, which is missing."
         )
     if dataset_name and files:
-        raise ValueError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
+        raise UserError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
     if given and mixture is None and not dataset_name:
-        raise ValueError(f"`{given[0]}` is for `dataset_name`, which is missing.")
+        raise UserError(f"`{given[0]}` is for `dataset_name`, which is missing.")
     if of_hub["revision"] is not None and Path(dataset_name or "").is_dir():
-        raise ValueError(
+        raise UserError(
             f"`revision` {of_hub['revision']!r} is of a data set on the Hub, but `dataset_name` {dataset_name!r} is a "
             "folder: leave it out."
         )
     if installed_packages and others:
-        raise ValueError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
+        raise UserError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
 
 
 def _load_mixture(mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:
@@ -210,13 +209,13 @@ def _load_named(
     """The splits of a data set on the Hub, or of a folder."""
     source = f"`dataset_name` {dataset_name!r}"
     if os.path.isfile(dataset_name):
-        raise ValueError(f"{source} is a file. Name it by `train_file`.")
+        raise UserError(f"{source} is a file. Name it by `train_file`.")
     check_folder_name("dataset_name", dataset_name)
     _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
     with _naming(source):
         loaded = load_dataset(dataset_name, dataset_config_name, split=split, **options)
         if split is None and "train" not in loaded:
-            raise ValueError(f"there is no split 'train', only {listed(loaded)}.")
+            raise UserError(f"there is no split 'train', only {listed(loaded)}.")
     splits = {"train": loaded} if split is not None else {name: loaded[name] for name in SPLITS if name in loaded}
     for name, documents in splits.items():
         with _naming(f"{source}, {name} split"):
@@ -285,7 +284,7 @@ def _naming(source: str) -> Iterator[None]:
     except (ValueError, DatasetGenerationError) as error:
         if str(error).startswith("`"):
             raise
-        raise ValueError(f"{source}: {error.__cause__ or error}") from error
+        raise UserError(f"{source}: {error.__cause__ or error}") from error
 
 
 def _report_shards(argument: str, files: Sequence[str]) -> None:
@@ -435,7 +434,7 @@ def hold_out(
         upper = max(lower, upper)
     train = documents.filter(_HashBetween(split_seed, lower, math.inf), input_columns=text_column)
     if lower >= 1 or _is_empty(train):
-        raise ValueError(_TOO_FEW_DOCUMENTS.format(" and for ".join(percentages)))
+        raise UserError(_TOO_FEW_DOCUMENTS.format(" and for ".join(percentages)))
     return {"train": train, **splits}
 
 

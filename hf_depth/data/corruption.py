@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..errors import UserError
 from .example_random import Draw, ExampleRandom
 from .noise_lengths import MAX_UNIT_LENGTH, depth_most_spans, depth_noise_counts
 from .noise_spans import random_spans, unit_spans
@@ -268,7 +269,7 @@ def _check_enough_sentinels(num_spans, special_ids):
     available = len(special_ids.sentinels)
     if num_spans.max() > available:
         index = int(num_spans.argmax())
-        raise ValueError(
+        raise UserError(
             f"Example {index} of the batch can have {num_spans[index]} masked spans, but the tokenizer has "
             f"{available} sentinels (`<extra_id_0>`, …), and no two spans may share one. Raise "
             "`mean_noise_span_length`, lower `mlm_probability`, make shorter windows, or use a tokenizer with more "

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..ranges import Range, check_ranges
 from ..suggestions import listed
 from .corruption import (
@@ -212,7 +213,7 @@ class _CorruptionCollator:
         except (TypeError, ValueError):  # no pairs, or lists of lists
             is_right = False
         if not is_right:
-            raise ValueError(
+            raise UserError(
                 f"{name} must return inputs and targets, each as a pair: the ids of all {num_examples} examples in "
                 f"one array of integers, and {num_examples} lengths, at least 1, that add up to its size. It returned "
                 f"{corrupted!r:.80}."
@@ -247,7 +248,7 @@ class _CorruptionCollator:
 
     def _check_columns(self, examples: Sequence[Mapping]):
         if len(examples) == 0:
-            raise ValueError("There is no example in the batch.")
+            raise UserError("There is no example in the batch.")
         if all(issubclass(kind, Mapping) for kind in set(map(type, examples))) and len(set(map(tuple, examples))) == 1:
             examples = examples[:1]  # the others have the same columns
         has_metadata = any(METADATA_IDS in example for example in examples)
@@ -257,7 +258,7 @@ class _CorruptionCollator:
             missing = [name for name in columns if not (is_mapping and name in example)]
             if missing:
                 found = f"only {sorted(example)}" if is_mapping else f"but is of type `{type(example).__name__}`"
-                raise ValueError(
+                raise UserError(
                     f"Example {index} of the batch has no column `{missing[0]}`, {found}. Prepare the documents by "
                     f"{self._preparation}. If they are prepared, pass `remove_unused_columns=False` to the training "
                     "arguments: otherwise the Trainer drops what the model's `forward` does not name."
@@ -287,7 +288,7 @@ class _CorruptionCollator:
         if is_wrong.any():
             place = int(is_wrong.argmax())
             index = int(np.searchsorted(np.cumsum(lengths), place, side="right"))
-            raise ValueError(
+            raise UserError(
                 f"Example {index} of the batch has {token_ids[place]} in `{column}`, which is no token of a text. "
                 f"The vocabulary has {len(self.tokenizer)} ids; padding, `</s>`, sentinels and sentence tokens are "
                 "added by the collator. Tokenize with the collator's tokenizer, as "
@@ -310,7 +311,7 @@ class _CorruptionCollator:
         unit_lengths, num_units = _flatten(examples, "unit_lengths")
         totals = np.add.reduceat(unit_lengths, run_starts(num_units))  # (batch_size,)
         if not np.array_equal(totals, lengths) or not 1 <= unit_lengths.min() <= unit_lengths.max() <= MAX_UNIT_LENGTH:
-            raise ValueError(
+            raise UserError(
                 f"`unit_lengths` must lie between 1 and {MAX_UNIT_LENGTH} and add up to the tokens of each example; "
                 f"the smallest is {unit_lengths.min()}, the largest {unit_lengths.max()}. Prepare the documents anew "
                 f"by {self._preparation}."
@@ -341,17 +342,17 @@ class _CorruptionCollator:
     def _check_arguments(self):
         for name in ("eos_token", "pad_token"):
             if getattr(self.tokenizer, name) is None:
-                raise ValueError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
+                raise UserError(f"The tokenizer has no `{name}`. Use a T5 tokenizer, or set `tokenizer.{name}`.")
         if self.objective not in self._objectives:
-            raise ValueError(f"`objective` must be one of {listed(self._objectives)}, got {self.objective!r}.")
+            raise UserError(f"`objective` must be one of {listed(self._objectives)}, got {self.objective!r}.")
         if self.whole_units and self.objective != "span_corruption":
-            raise ValueError(f"`whole_units` is for span corruption, not for `objective` {self.objective!r}.")
+            raise UserError(f"`whole_units` is for span corruption, not for `objective` {self.objective!r}.")
         check_noise(self.mlm_probability, self.mean_noise_span_length)
         check_ranges(self, _RANGES)
         if self.padding not in (True, "longest", "max_length"):
-            raise ValueError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
+            raise UserError(f'`padding` must be "longest" or "max_length", got {self.padding!r}.')
         if self.padding == "max_length" and None in (self.max_source_length, self.max_target_length):
-            raise ValueError(
+            raise UserError(
                 '`padding="max_length"` needs `max_source_length` and `max_target_length`, got '
                 f"{self.max_source_length} and {self.max_target_length}."
             )
@@ -442,7 +443,7 @@ class DataCollatorForT5SpanCorruption(_CorruptionCollator):
 
     def _corrupt(self, examples, token_ids, lengths, random):
         if lengths.min() < 2:
-            raise ValueError(
+            raise UserError(
                 f"Example {int(lengths.argmin())} of the batch has a single token in `input_ids`, but one to keep and "
                 "one to mask are needed. Join it to another example, or leave it out."
             )
@@ -552,7 +553,7 @@ class DataCollatorForDepth(_CorruptionCollator):
 
     def _check_prefix(self, lengths: np.ndarray, num_sentences: np.ndarray):
         if num_sentences.min() < 2:
-            raise ValueError(
+            raise UserError(
                 f"Example {int(num_sentences.argmin())} of the batch has a single sentence, but a prefix language "
                 "model needs one to read and one to write. Leave it out (`min_sentences=2` of `prepare_dataset`)."
             )
@@ -563,7 +564,7 @@ class DataCollatorForDepth(_CorruptionCollator):
         available = len(self._special_ids.sentences)
         if num_sentences.max() > available:
             index = int(num_sentences.argmax())
-            raise ValueError(
+            raise UserError(
                 f"Example {index} of the batch has {num_sentences[index]} sentences, but the tokenizer has "
                 f"{available} sentence tokens. Make windows of fewer sentences, or add more tokens "
                 "(`add_sentence_tokens`)."
@@ -571,7 +572,7 @@ class DataCollatorForDepth(_CorruptionCollator):
         totals = np.add.reduceat(sentence_lengths, run_starts(num_sentences))  # (batch_size,)
         if sentence_lengths.min() < 1 or (totals != lengths).any():
             index = int((totals != lengths).argmax())
-            raise ValueError(
+            raise UserError(
                 "`sentence_lengths` must be at least 1 and add up to the number of tokens in `input_ids`. The "
                 f"smallest is {sentence_lengths.min()}; those of example {index} of the batch add up to "
                 f"{totals[index]}, for {lengths[index]} tokens. Change both columns together."
@@ -588,7 +589,7 @@ def _flatten(examples: Sequence[Mapping], column: str) -> Ragged:
     lengths = lengths_per_example(examples, column)
     if lengths.min() == 0 and column != METADATA_IDS:
         index = int(lengths.argmin())
-        raise ValueError(f"Example {index} of the batch has nothing in `{column}`. Leave empty examples out.")
+        raise UserError(f"Example {index} of the batch has nothing in `{column}`. Leave empty examples out.")
     if isinstance(sequences[0], list):
         return np.fromiter(chain.from_iterable(sequences), np.int64, lengths.sum()), lengths
     return np.concatenate(sequences).astype(np.int64, copy=False), lengths
@@ -598,4 +599,4 @@ def _check_fit(lengths: np.ndarray, name: str, limit: int | None, told: str, rem
     """Stop if a length exceeds the limit of this name; `told` says of what, with `{index}` and `{needed}` in it."""
     if limit is not None and lengths.max() > limit:
         told = told.format(index=int(lengths.argmax()), needed=lengths.max())
-        raise ValueError(f"{told}, but `{name}` is {limit}. {remedy}, or raise `{name}`.")
+        raise UserError(f"{told}, but `{name}` is {limit}. {remedy}, or raise `{name}`.")

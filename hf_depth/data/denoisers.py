@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from ..errors import UserError
 from ..ranges import Range
 from ..suggestions import suggestion
 from ..yaml_files import UniqueKeyLoader
@@ -55,7 +56,7 @@ class Denoiser:
     '[X] density 0.5, mean length 64, weight 1'
     >>> Denoiser(density=15)
     Traceback (most recent call last):
-    ValueError: `density` of a denoiser must be between 0.001 and 0.999, got 15.
+    hf_depth.errors.UserError: `density` of a denoiser must be between 0.001 and 0.999, got 15.
     """
 
     density: float
@@ -69,9 +70,9 @@ class Denoiser:
             if (value is not None or name != "mean_length") and value not in allowed:
                 is_number = isinstance(value, Real) and abs(value) < math.inf
                 finite = "" if is_number else ", a finite number"
-                raise ValueError(f"`{name}` of a denoiser must be {allowed}{finite}, got {value!r}.")
+                raise UserError(f"`{name}` of a denoiser must be {allowed}{finite}, got {value!r}.")
         if self.mode is not None and not (isinstance(self.mode, str) and self.mode.strip()):
-            raise ValueError(f"`mode` of a denoiser must be a token such as `[R]`, or null, got {self.mode!r}.")
+            raise UserError(f"`mode` of a denoiser must be a token such as `[R]`, or null, got {self.mode!r}.")
 
     def __str__(self) -> str:
         mode = "" if self.mode is None else f"{self.mode} "
@@ -119,7 +120,7 @@ def parse_denoisers(values: Iterable[Denoiser | Mapping[str, Any] | str]) -> tup
     values = [values] if isinstance(values, str | Mapping | Denoiser) else list(values)
     denoisers = tuple(map(_parse, values))
     if not any(denoiser.weight > 0 for denoiser in denoisers):
-        raise ValueError(f"`denoisers` must hold a denoiser with a `weight` above 0, got {values!r:.80}.")
+        raise UserError(f"`denoisers` must hold a denoiser with a `weight` above 0, got {values!r:.80}.")
     return denoisers
 
 
@@ -134,13 +135,13 @@ def _parse(value: Denoiser | Mapping[str, Any] | str) -> Denoiser:
             value = None
     names = [item.name for item in fields(Denoiser)]
     if not isinstance(value, Mapping) or "density" not in value:
-        raise ValueError(
+        raise UserError(
             "A denoiser of `denoisers` is a mapping such as {density: 0.15, mean_length: 3, mode: '[R]', weight: 1}, "
             f"got {text!r:.80}."
         )
     unknown = [name for name in value if name not in names]
     if unknown:
-        raise ValueError(f"A denoiser has no `{unknown[0]}`.{suggestion(str(unknown[0]), names)}")
+        raise UserError(f"A denoiser has no `{unknown[0]}`.{suggestion(str(unknown[0]), names)}")
     return Denoiser(**value)
 
 

@@ -18,6 +18,7 @@ from datasets import Dataset, IterableDataset, Json, Value
 from datasets.utils.file_utils import xopen
 
 from ..credentials import without_credentials
+from ..errors import UserError
 from ..suggestions import listed, suggestion
 
 logger = logging.getLogger(__name__)
@@ -53,15 +54,15 @@ def check_files_named(arguments: Mapping[str, Files]) -> None:
     Check that an argument which is given names something: in place of an empty list, as of a glob that has found none,
     or of an empty text, something else would be read.
 
-    >>> check_files_named({"train_file": [], "test_file": None})
+    >>> check_files_named({"train_file": [], "test_file": None})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: `train_file` is empty: it names no file. (A glob that finds none is an empty list in Python.)
+    hf_depth.errors.UserError: `train_file` is empty: it names no file. (A glob that finds none is ...)
     """
     for name, files in arguments.items():
         if files == "" or isinstance(files, Sequence) and "" in list(files):
-            raise ValueError(f"`{name}` is an empty text: name what is to be read, or leave it out.")
+            raise UserError(f"`{name}` is an empty text: name what is to be read, or leave it out.")
         if files is not None and not files:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` is empty: it names no file. (A glob that finds none is an empty list in Python.)"
             )
 
@@ -83,7 +84,7 @@ def find_files(argument: str, names: Sequence[str]) -> list[str]:
     counts = Counter(os.path.abspath(file) if is_local(file) else file for file in files)
     file, number = counts.most_common(1)[0]
     if number > 1:
-        raise ValueError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
+        raise UserError(f"`{argument}` names {file} {number} times, and each time it would be read. Name it once.")
     return files
 
 
@@ -92,9 +93,9 @@ def _find(argument: str, name: str) -> list[str]:
     if os.path.isfile(name):
         return [name]
     if os.path.isdir(name):
-        raise ValueError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
+        raise UserError(f"`{argument}`: {name} is a folder. Name its files, for example '{name}/*.jsonl'.")
     if os.path.exists(name):
-        raise ValueError(
+        raise UserError(
             f"`{argument}`: {name} is a pipe or a device, which can be read only once. Write what it gives to a file."
         )
     if os.path.islink(name):
@@ -122,9 +123,9 @@ def file_kind(argument: str, files: Sequence[str], builders: Mapping[str, str] =
     kinds = {builders.get(suffix_of(file)): file for file in files}
     if None in kinds:
         file, known = without_credentials(kinds[None]), ", ".join(builders)
-        raise ValueError(f"`{argument}`: {file} has an unknown extension. Known are {known}, and each with .gz.")
+        raise UserError(f"`{argument}`: {file} has an unknown extension. Known are {known}, and each with .gz.")
     if len(kinds) > 1:
-        raise ValueError(
+        raise UserError(
             f"`{argument}` mixes kinds of files, such as {' and '.join(kinds.values())}. Convert them to one kind."
         )
     return next(iter(kinds))
@@ -173,7 +174,7 @@ def check_folder_name(argument: str, name: str | None) -> None:
     """
     path = os.path.realpath(name or "")
     if name and os.path.isdir(name) and glob.escape(path) != path:
-        raise ValueError(
+        raise UserError(
             f"`{argument}`: the path of the folder {path} holds one of the characters [ * ?, so that `datasets` "
             "would read other folders. Rename it, or name its files by `train_file`."
         )
@@ -202,7 +203,7 @@ def check_held_out(train_files: Sequence[str], held_out: Iterable[tuple[str, Seq
                 "remembered, not how well others are read."
             )
         elif both:
-            raise ValueError(
+            raise UserError(
                 f"`train_file` and `{argument}` both name {_some(both)}, or a copy, and what is held out must not be "
                 "trained on. Take it out of one of them. (For scores on all that is trained on, name the same files "
                 "twice.)"
@@ -286,9 +287,9 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
     """
     first = next(iter(dataset), None)
     if first is None:
-        raise ValueError("There are no documents, hence no text.")
+        raise UserError("There are no documents, hence no text.")
     if text_column not in first:
-        raise ValueError(
+        raise UserError(
             f"There is no column {text_column!r}.{separator_advice(first)} The columns are: "
             f"{', '.join(map(repr, first))}. Name the one that holds the text by `text_column`."
         )
@@ -301,7 +302,7 @@ def check_text_column(dataset: Dataset | IterableDataset, text_column: str) -> l
 def check_one_kind(dataset: Dataset | IterableDataset, column: str) -> None:
     """Stop if a column of JSON holds values of several kinds: `datasets` reads the text "5" as a number there."""
     if isinstance((dataset.features or {}).get(column), Json):
-        raise ValueError(
+        raise UserError(
             f"The column {column!r} holds text in some rows, and numbers, lists or the like in others. Write all of "
             "them alike: a text as a list of one, or a number in quotes."
         )
@@ -343,7 +344,7 @@ def _is_text(feature: Any) -> bool:
 def _check_texts(texts: Iterable[Any], text_column: str):
     for index, text in enumerate(texts):
         if text is not None and not isinstance(text, str):
-            raise ValueError(
+            raise UserError(
                 f"The column {text_column!r} must hold text, but its row {index} holds {text!r:.80} "
                 f"({type(text).__name__}). Name the column that holds the text by `text_column`."
             )

@@ -21,6 +21,7 @@ import numpy as np
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import UserError
 from ..suggestions import suggestion
 from .example_random import Draw, ExampleRandom
 from .ragged import Ragged, run_starts
@@ -82,7 +83,7 @@ def _text(column: str, value: Any) -> str:
     if isinstance(value, date):
         return _time_text(value)
     if not isinstance(value, str | int):
-        raise ValueError(
+        raise UserError(
             f"The metadata column {column!r} holds {value!r:.80} ({type(value).__name__}), but must hold texts, "
             "numbers, dates or lists of these. Of a mapping, make each value a column (`documents.flatten()`)."
         )
@@ -112,19 +113,19 @@ def check_metadata_columns(
 
     >>> check_metadata_columns(Dataset.from_dict({"text": ["It rains."], "title": ["Rain"]}), ["name"])
     Traceback (most recent call last):
-    ValueError: There is no column 'name' (`metadata_columns`). The columns are: 'text', 'title'.
+    hf_depth.errors.UserError: There is no column 'name' (`metadata_columns`). The columns are: 'text', 'title'.
     """
     if not columns:
         return
     if text_column in columns:
-        raise ValueError(
+        raise UserError(
             f"`metadata_columns` names {text_column!r}, which holds the text: a model that reads it has nothing to "
             "restore. Leave it out."
         )
     found = documents.column_names or next(documents.iter(CHECKED_DOCUMENTS), {})
     for column in columns:
         if column not in found:
-            raise ValueError(
+            raise UserError(
                 f"There is no column {column!r} (`metadata_columns`). The columns are: "
                 f"{', '.join(map(repr, found))}.{suggestion(column, list(found))}"
             )
@@ -189,7 +190,7 @@ class MetadataEncoder:
         text, whole = self.encoder([NAME_END, NAME_END + PREFIX_END])
         self.end_ids = whole[len(text) :]  # as they are behind a text
         if self.max_length <= len(self.end_ids):
-            raise ValueError(
+            raise UserError(
                 f"`max_metadata_length` must be above {len(self.end_ids)}, the tokens of {PREFIX_END!r}, got "
                 f"{self.max_length}."
             )

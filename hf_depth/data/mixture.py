@@ -20,6 +20,7 @@ import torch
 import yaml
 from datasets import Dataset, IterableDataset
 
+from ..errors import UserError
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from ..yaml_files import UniqueKeyLoader, yaml_problem
@@ -67,7 +68,7 @@ class MixtureSource:
 
     >>> MixtureSource("novels", train_file="novels/*.jsonl.gz", weight=-1)
     Traceback (most recent call last):
-    ValueError: `dataset_mixture`, source 'novels': `weight` must be above 0, got -1.
+    hf_depth.errors.UserError: `dataset_mixture`, source 'novels': `weight` must be above 0, got -1.
     """
 
     name: str
@@ -83,7 +84,7 @@ class MixtureSource:
 
     def __post_init__(self):
         if not _NAME.fullmatch(self.name):
-            raise ValueError(
+            raise UserError(
                 f"`dataset_mixture`: {self.name!r} is no name for a source. It is part of the names of metrics: use "
                 "letters, digits, `_`, `-` and `.`, beginning with a letter or a digit, not beginning with "
                 "with_metadata, and not ending in sentence, reconstruction or eosen, as metrics do."
@@ -91,25 +92,25 @@ class MixtureSource:
         with naming_source(self.name):
             for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
                 if not isinstance(getattr(self, option), str | None):  # YAML may give any type
-                    raise ValueError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
+                    raise UserError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
             for option in FILE_ARGUMENTS:
                 try:
                     file_names(getattr(self, option))
                 except TypeError:
-                    raise ValueError(
+                    raise UserError(
                         f"`{option}` must be a file or a list of files, got {getattr(self, option)!r}."
                     ) from None
             if isinstance(self.weight, bool):
-                raise ValueError(f"`weight` must be {RANGES['weight']}, a number, got {self.weight!r}.")
+                raise UserError(f"`weight` must be {RANGES['weight']}, a number, got {self.weight!r}.")
             check_files_named({argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_name")})
             check_ranges(self, {"weight": RANGES["weight"]})
             if self.dataset_name is None and not self.train_file:
-                raise ValueError("it has neither `dataset_name` nor `train_file`: name the text to train on.")
+                raise UserError("it has neither `dataset_name` nor `train_file`: name the text to train on.")
             if self.dataset_name is not None and self.files:
-                raise ValueError(f"give either `dataset_name` or files ({', '.join(self.files)}), not both.")
+                raise UserError(f"give either `dataset_name` or files ({', '.join(self.files)}), not both.")
             for option in ("dataset_config_name", "split", "revision"):
                 if getattr(self, option) is not None and self.dataset_name is None:
-                    raise ValueError(f"`{option}` is for `dataset_name`, which is missing.")
+                    raise UserError(f"`{option}` is for `dataset_name`, which is missing.")
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -130,7 +131,7 @@ def naming_source(name: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"`dataset_mixture`, source {name!r}: {error}") from error
     except ValueError as error:
-        raise ValueError(f"`dataset_mixture`, source {name!r}: {error}") from error
+        raise UserError(f"`dataset_mixture`, source {name!r}: {error}") from error
 
 
 def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
@@ -146,21 +147,21 @@ def read_sources(mixture: Sequence[Any] | str | Path) -> list[MixtureSource]:
         `ValueError`: if a key is unknown, a value is out of range, a name occurs twice, or only some sources have a
             weight.
 
-    >>> [source.weight for source in read_sources(["name=a,weight=0.7,train_file=a.txt", "name=b,train_file=b.txt"])]
+    >>> read_sources(["name=a,weight=0.7,train_file=a.txt", "name=b,train_file=b.txt"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: `dataset_mixture`: 'b' has no `weight`, but 'a' has one. Give all sources a weight, or none.
+    hf_depth.errors.UserError: `dataset_mixture`: 'b' has no `weight`, but 'a' has one. Give all ...
     """
     items = [mixture] if isinstance(mixture, (str, Path, Mapping, MixtureSource)) else mixture
     sources = [source for item in items for source in _sources_of(item)]
     if not sources:
-        raise ValueError("`dataset_mixture` has no sources.")
+        raise UserError("`dataset_mixture` has no sources.")
     names = [source.name for source in sources]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"`dataset_mixture` has several sources {name!r}. Give each a name of its own.")
+            raise UserError(f"`dataset_mixture` has several sources {name!r}. Give each a name of its own.")
     weighted = {source.weight is not None: source.name for source in sources}
     if len(weighted) > 1:
-        raise ValueError(
+        raise UserError(
             f"`dataset_mixture`: {weighted[False]!r} has no `weight`, but {weighted[True]!r} has one. Give all "
             "sources a weight, or none."
         )
@@ -177,20 +178,20 @@ def _sources_of(item: Any) -> list[MixtureSource]:
         try:
             return [_source(json.loads(text))]
         except json.JSONDecodeError as error:
-            raise ValueError(f"`dataset_mixture`: {text!r:.80} is not JSON: {error}.") from error
+            raise UserError(f"`dataset_mixture`: {text!r:.80} is not JSON: {error}.") from error
     if "=" in text and not Path(text).is_file():
         return [_source(_key_values(text))]
     try:
         content = yaml.load(Path(text).read_text(encoding="utf-8", errors="replace"), UniqueKeyLoader)  # or JSON
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
             "name=novels,weight=0.7,train_file=novels/*.jsonl.gz."
         ) from error
     except yaml.YAMLError as error:
-        raise ValueError(f"`dataset_mixture`: {text}{yaml_problem(error)}") from error
+        raise UserError(f"`dataset_mixture`: {text}{yaml_problem(error)}") from error
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
-        raise ValueError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
+        raise UserError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
     return [_source(values) for values in content]
 
 
@@ -199,18 +200,18 @@ def _source(values: Mapping[str, Any]) -> MixtureSource:
     known = [item.name for item in fields(MixtureSource)]
     name = values.get("name")
     if name is None:
-        raise ValueError(f"`dataset_mixture`: a source has no `name`: {dict(values)}. Give it one.")
+        raise UserError(f"`dataset_mixture`: a source has no `name`: {dict(values)}. Give it one.")
     with naming_source(str(name)):
         for key in values:
             if key not in known:
-                raise ValueError(f"unknown key {key!r}.{suggestion(key, known, 'keys')}")
+                raise UserError(f"unknown key {key!r}.{suggestion(key, known, 'keys')}")
     given = {key: value for key, value in values.items() if value is not None} | {"name": str(name)}
     if "weight" in given:
         try:
             if not isinstance(given["weight"], bool):
                 given["weight"] = float(given["weight"])  # YAML reads 1e5 as text
         except (TypeError, ValueError):
-            raise ValueError(
+            raise UserError(
                 f"`dataset_mixture`, source {str(name)!r}: `weight` must be a number, got {given['weight']!r}."
             ) from None
     return MixtureSource(**given)
@@ -227,11 +228,11 @@ def _key_values(text: str) -> dict[str, Any]:
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
-            raise ValueError(
+            raise UserError(
                 f"`dataset_mixture`: {part!r} in {text!r} is no `key=value`. Give a value with a comma in a YAML file."
             )
         if key in values and not key.endswith("_file"):
-            raise ValueError(f"`dataset_mixture`: {text!r} gives {key!r} twice.")
+            raise UserError(f"`dataset_mixture`: {text!r} gives {key!r} twice.")
         values[key] = [*file_names(values[key]), value] if key in values else value
     return values
 
@@ -269,9 +270,9 @@ class Mixing:
         check_ranges(self, {"temperature": RANGES["temperature"]}, "mixture_")
         for name, weight in (self.weights or {}).items():
             if weight not in RANGES["weight"]:
-                raise ValueError(f"the weight of {name!r} must be {RANGES['weight']} and finite, got {weight!r}.")
+                raise UserError(f"the weight of {name!r} must be {RANGES['weight']} and finite, got {weight!r}.")
         if self.stopping_strategy not in STOPPING_STRATEGIES:
-            raise ValueError(
+            raise UserError(
                 f"`mixture_stopping_strategy` must be one of {', '.join(STOPPING_STRATEGIES)}, got "
                 f"{self.stopping_strategy!r}."
             )
@@ -288,9 +289,9 @@ class Mixing:
         """
         weights = sizes if self.weights is None else self.weights
         if None in weights.values():
-            raise ValueError(NO_LENGTHS)
+            raise UserError(NO_LENGTHS)
         if weights.keys() != sizes.keys():
-            raise ValueError(f"There are weights for {sorted(weights)}, but the sources are {sorted(sizes)}.")
+            raise UserError(f"There are weights for {sorted(weights)}, but the sources are {sorted(sizes)}.")
         rates = np.array([weights[name] / max(weights.values()) for name in sizes]) ** (1 / self.temperature)
         return dict(zip(sizes, (rates / rates.sum()).tolist(), strict=True))
 
@@ -308,7 +309,7 @@ class Mixing:
         needed = {name: size / shares[name] if shares[name] else np.inf for name, size in sizes.items()}
         slowest = (min if self.stopping_strategy == "first_exhausted" else max)(needed, key=needed.get)
         if needed[slowest] > MOST_REPEATS * sum(sizes.values()):
-            raise ValueError(
+            raise UserError(
                 f"An epoch of the mixture would have about {needed[slowest]:.3g} examples. It lasts until each of the "
                 f"{sizes[slowest]:,} of {slowest!r} has come, which is drawn with a probability of "
                 f"{shares[slowest]:.2g}. Raise its `weight`, or leave the source out."
@@ -324,13 +325,13 @@ class Mixing:
     def check_streams(self) -> None:
         """Raise `ValueError` if there are no weights, or the stopping strategy does not suit streams."""
         if self.stopping_strategy != "all_exhausted":
-            raise ValueError(
+            raise UserError(
                 f"`mixture_stopping_strategy` {self.stopping_strategy} has no meaning for streams, which end with "
                 "`max_steps`: a source that is used up begins its next pass, as with all_exhausted. Leave it out, "
                 "or do not stream."
             )
         if self.weights is None:
-            raise ValueError(NO_LENGTHS)
+            raise UserError(NO_LENGTHS)
 
 
 class DocumentMixture(dict[str, Dataset | IterableDataset]):
@@ -420,7 +421,7 @@ def mix_examples(
     are_streams = {isinstance(part, ExampleStream): name for name, part in examples.items()}
     if len(are_streams) != 1:
         named = " and ".join(map(repr, are_streams.values()))
-        raise ValueError(f"A mixture has map-style data or streams, not both: {named or 'there are no sources'}.")
+        raise UserError(f"A mixture has map-style data or streams, not both: {named or 'there are no sources'}.")
     if True not in are_streams:
         return MixtureDataset(examples, mixing, seed)
     mixing.check_streams()
@@ -448,7 +449,7 @@ class MixtureDataset(torch.utils.data.Dataset):
         sizes = {name: len(part) for name, part in examples.items()}
         for name, size in sizes.items():
             if not size:
-                raise ValueError(f"The source {name!r} of the mixture has no examples. Leave it out.")
+                raise UserError(f"The source {name!r} of the mixture has no examples. Leave it out.")
         mixing.check_epoch(sizes)
         self.probabilities = mixing.probabilities(sizes)
         self.stopping_strategy = mixing.stopping_strategy

@@ -20,6 +20,8 @@ from functools import partial
 
 import numpy as np
 
+from ..errors import UserError
+
 # Lengths and counts: one number, or one per example.
 Count = int | np.ndarray
 
@@ -43,15 +45,15 @@ def check_noise(mlm_probability: float, mean_noise_span_length: float) -> None:
     >>> check_noise(mlm_probability=0.15, mean_noise_span_length=3.0)
     >>> check_noise(mlm_probability=15, mean_noise_span_length=3.0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is the share of the tokens to mask: ...
+    hf_depth.errors.UserError: `mlm_probability` must be between 0.001 and 0.999, got 15. It is ...
     """
     if not MIN_NOISE_DENSITY <= mlm_probability <= MAX_NOISE_DENSITY:
-        raise ValueError(
+        raise UserError(
             f"`mlm_probability` must be between {MIN_NOISE_DENSITY} and {MAX_NOISE_DENSITY}, got {mlm_probability}. "
             "It is the share of the tokens to mask: T5 uses 0.15, DEPTH 0.3."
         )
     if not 1 <= mean_noise_span_length < math.inf:
-        raise ValueError(
+        raise UserError(
             f"`mean_noise_span_length` must be at least 1 and finite, got {mean_noise_span_length}. It is counted in "
             "tokens; the T5 default is 3.0."
         )
@@ -167,7 +169,7 @@ def largest_raw_length(
         limit *= 2
     first_too_long = bisect_left(range(limit), True, lo=2, key=is_too_long)
     if first_too_long == 2:
-        raise ValueError(
+        raise UserError(
             f"No text fits into `max_source_length`={max_source_length} and `max_target_length`={max_target_length}: "
             "two tokens of text need 3 in each. Raise them."
         )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from ..errors import UserError
 from .base_objective import Objective, Statistics
 from .data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from .denoisers import UL2_DENOISERS, Denoiser, denoiser_input_and_target_lengths, most_spans, parse_denoisers
@@ -129,12 +130,12 @@ class _UnShuffling:
         if self.max_sentences is None:
             self.max_sentences = available
         if not 2 <= self.max_sentences <= available:
-            raise ValueError(
+            raise UserError(
                 f"`max_sentences` must lie between 2 and {available}, the number of sentence tokens, got "
                 f"{self.max_sentences}. For more, raise `num_sentence_tokens`."
             )
         if not 1 <= self.min_sentences <= self.max_sentences:
-            raise ValueError(
+            raise UserError(
                 f"`min_sentences` must lie between 1 and `max_sentences`={self.max_sentences}, got "
                 f"{self.min_sentences}."
             )
@@ -150,7 +151,7 @@ class _UnShuffling:
             "`sentence_language`, raise `max_source_length`, or train a T5 (`model_type` t5)."
         )
         if split == "train":
-            raise ValueError(message)
+            raise UserError(message)
         logger.warning(message)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from datasets import Features, List, Value
 
+from ..errors import UserError
 from .metadata import METADATA_IDS
 
 PER_EXAMPLE = "_per_example"
@@ -146,7 +147,7 @@ def pack(
     limits = np.array([max_source_length, max_target_length])
     if (lengths > limits).any():
         index = int((lengths > limits).any(axis=1).argmax())
-        raise ValueError(
+        raise UserError(
             f"Example {index} can have a source of {lengths[index, 0]} and a target of {lengths[index, 1]} tokens, "
             f"but a row has {max_source_length} and {max_target_length}: raise these lengths."
         )
@@ -182,7 +183,7 @@ def examples_per_row(rows: Sequence[Mapping[str, Any]]) -> np.ndarray | None:
     name = "input_ids" + PER_EXAMPLE
     is_packed = {name in row for row in rows}
     if len(is_packed) > 1:
-        raise ValueError(
+        raise UserError(
             f"Some rows of the batch hold several examples (`{name}`) and some do not. Prepare all of the data with "
             "`packing`, or none."
         )
@@ -206,7 +207,7 @@ def lengths_per_example(rows: Sequence[Mapping[str, Any]], column: str) -> np.nd
     parts = [np.asarray(row[column + PER_EXAMPLE], dtype=np.int64) for row in rows]
     for index, (row, lengths, total) in enumerate(zip(rows, parts, totals.tolist(), strict=True)):
         if lengths.sum() != total or len(lengths) != len(row["input_ids" + PER_EXAMPLE]):
-            raise ValueError(
+            raise UserError(
                 f"Row {index} of the batch has {len(row['input_ids' + PER_EXAMPLE])} examples and {total} items in "
                 f"`{column}`, but `{column}{PER_EXAMPLE}` has {len(lengths)} numbers that add up to {lengths.sum()}. "
                 "Change these columns together."

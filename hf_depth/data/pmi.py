@@ -20,6 +20,7 @@ import regex
 from transformers import PreTrainedTokenizerBase
 
 from ..disk import replace_text
+from ..errors import UserError
 from .noise_lengths import MAX_UNIT_LENGTH
 from .ragged import Ragged
 
@@ -88,10 +89,10 @@ def read_pmi_vocabulary(path: str | os.PathLike) -> list[str]:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ValueError(f"`pmi_vocab_file` {path} cannot be read: {reason}.") from error
+        raise UserError(f"`pmi_vocab_file` {path} cannot be read: {reason}.") from error
     ngrams = [line.strip() for line in lines if len(line.split()) > 1]
     if not ngrams:
-        raise ValueError(
+        raise UserError(
             f"`pmi_vocab_file` {path} holds no collocation: it must have one n-gram of two words or more on each "
             "line, such as `new york city`. `examples/build_pmi_vocabulary.py` makes one of a corpus."
         )
@@ -127,7 +128,7 @@ class UnitFinder:
         self.version = UNITS_VERSION
         pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         if not any(piece.startswith(SPACE) for piece in pieces):
-            raise ValueError(
+            raise UserError(
                 f"PMI masking needs a SentencePiece vocabulary, whose pieces begin with `{SPACE}` after a space, but "
                 f"that of {tokenizer.name_or_path!r} marks no spaces."
             )
@@ -391,11 +392,11 @@ def build_pmi_vocabulary(
     """
     for name, value in (("size", size), ("min_count", min_count), ("max_counted", max_counted)):
         if value < 1:
-            raise ValueError(f"`{name}` must be at least 1, got {value}.")
+            raise UserError(f"`{name}` must be at least 1, got {value}.")
     counts, totals = count_ngrams(texts, max_counted)
     vocabulary = list(chain.from_iterable(_best(length, counts, totals, size, min_count) for length in SHARES))
     if not vocabulary:
-        raise ValueError(
+        raise UserError(
             f"No n-gram of two words or more comes {min_count} times in {totals[1]:,} words: read more text, or lower "
             "`min_count`."
         )

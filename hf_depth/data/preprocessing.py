@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, Features, IterableDataset, List, Value
 from transformers import PreTrainedTokenizerBase
 
+from ..errors import UserError
 from .files import check_text_column, column_texts, without_format
 from .metadata import METADATA_IDS, NUM_CUT, MetadataEncoder, check_metadata_columns, column_values
 from .noise_lengths import (
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 EXAMPLES_VERSION = 3
 
 
-class NoExamplesError(ValueError):
+class NoExamplesError(UserError):
     """No document gives an example: all have too little text, or too few sentences."""
 
 
@@ -125,14 +126,14 @@ class SpanCorruptionPreprocessor(_Preprocessor):
     def __post_init__(self, tokenizer: PreTrainedTokenizerBase):
         self.version = self.version  # of the instance, which the fingerprint of a cache is made of
         if self.raw_length < 3:
-            raise ValueError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
+            raise UserError(f"`raw_length` must be at least 3, got {self.raw_length}: raise the maximum lengths.")
         if self.pack_examples and self.metadata is not None:
-            raise ValueError(
+            raise UserError(
                 "`pack_examples` joins documents, each of which has metadata of its own: leave out `metadata_columns` "
                 "or `pack_examples`."
             )
         if self.pack_examples and self.units is not None:
-            raise ValueError(
+            raise UserError(
                 "`pack_examples` puts `</s>` between documents, which a unit of PMI masking could mask: leave out "
                 "`pmi_vocab_file`, or use `packing` in place of `pack_examples`."
             )
@@ -359,7 +360,7 @@ def check_enough_sentinels(
     """
     available = len(sentinel_token_ids(tokenizer))
     if num_spans > available:
-        raise ValueError(
+        raise UserError(
             f"Windows of these lengths can have {num_spans} masked spans, but the tokenizer has {available} sentinels "
             f"(`<extra_id_0>`, …), and no two spans may share one. {remedy} or `max_source_length`, or use a "
             "tokenizer with more sentinels."
@@ -404,7 +405,7 @@ def depth_capacities(
     capacities = np.logical_and.accumulate(fits, axis=1).sum(axis=1)  # (max_sentences,)
     enough = np.logical_and.accumulate(capacities >= num_sentences[:, 0])  # (max_sentences,)
     if not enough.any():
-        raise ValueError(
+        raise UserError(
             f"No sentence fits into `max_source_length`={max_source_length} and `max_target_length`="
             f"{max_target_length}: raise them."
         )

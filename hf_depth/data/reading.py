@@ -32,6 +32,7 @@ from datasets.table import CastError
 from filelock import FileLock
 
 from ..credentials import without_credentials
+from ..errors import UserError
 from ..suggestions import listed
 from .files import (
     column_texts,
@@ -108,7 +109,7 @@ def load_files(
         parts = [_load(kind, list(group), kept, cache_dir) for kept, group in groups]
         return concatenate_datasets(parts) if len(parts) > 1 else parts[0]
     except Exception as error:  # each builder raises exceptions of its own
-        raise ValueError(f"`{argument}`: {_explanation(kind, files, error)}") from error
+        raise UserError(f"`{argument}`: {_explanation(kind, files, error)}") from error
 
 
 def load_lines(argument: str, file: str, cache_dir: str | None = None) -> Dataset:
@@ -118,7 +119,7 @@ def load_lines(argument: str, file: str, cache_dir: str | None = None) -> Datase
     try:
         return load_dataset("text", data_files=[literal_pattern(file)], split="train", cache_dir=cache_dir)
     except Exception as error:
-        raise ValueError(f"`{argument}`: {_explanation('text', [file], error)}") from error
+        raise UserError(f"`{argument}`: {_explanation('text', [file], error)}") from error
 
 
 def plain_copy(file: str, cache_dir: str | None = None) -> str:
@@ -197,10 +198,10 @@ def _csv_columns(file: str) -> list[str]:
         header, first = next(rows, []), next(rows, None)
     check_header(file, header)
     if first is None:
-        raise ValueError(f"{file} has no rows")
+        raise UserError(f"{file} has no rows")
     if len(first) > len(header):
         advice = separator_advice(header) or " Enclose a cell that holds a comma in quotation marks."
-        raise ValueError(
+        raise UserError(
             f"the first row of {file} has {len(first)} cells, but there are {len(header)} columns: {listed(header)}."
             f"{advice}"
         )
@@ -211,7 +212,7 @@ def check_header(file: str, columns: Sequence[str]) -> None:
     """Stop if two columns of a table have the same name."""
     double = [column for index, column in enumerate(columns) if column in columns[:index]]
     if double:
-        raise ValueError(f"{file} has several columns {double[0]!r}: {listed(columns)}. Rename all but one of them.")
+        raise UserError(f"{file} has several columns {double[0]!r}: {listed(columns)}. Rename all but one of them.")
 
 
 def _stream(
@@ -224,14 +225,14 @@ def _stream(
         # `iter(rows)` would divide them among the workers of a data loader once more.
         for batch in _load(kind, [file], _options(kind, file), cache_dir, streaming=True).iter(1000):
             if text_column not in batch:
-                raise ValueError(f"there is no column {text_column!r}, only {listed(batch)}")
+                raise UserError(f"there is no column {text_column!r}, only {listed(batch)}")
             column_texts(batch, text_column)
             for values in zip(*batch.values(), strict=True):
                 yield dict(zip(batch, values, strict=True))
                 number += 1
     except Exception as error:
         after = f" (after {number:,} rows)" if number else ""
-        raise ValueError(f"`{argument}`: {_explanation(kind, [file], error)}{after}") from error
+        raise UserError(f"`{argument}`: {_explanation(kind, [file], error)}{after}") from error
 
 
 def _check_start(argument: str, kind: str, file: str) -> None:
@@ -244,16 +245,16 @@ def _check_start(argument: str, kind: str, file: str) -> None:
                 start = content.read(_START)
             is_empty = len(start) < _START and not start.removeprefix(codecs.BOM_UTF8).strip()
             if kind == "json" and _LISTS.match(start):  # of which the builder makes a column of its own
-                raise ValueError(
+                raise UserError(
                     f"`{argument}`: {file} is a list of lists. Write each row as an object with the names of its "
                     'columns, such as {"text": "…"}.'
                 )
             if b"\0" in start[:1000]:
-                raise ValueError(f"`{argument}`: {file} is no text in UTF-8. Convert it, as by `iconv -f UTF-16`.")
+                raise UserError(f"`{argument}`: {file} is no text in UTF-8. Convert it, as by `iconv -f UTF-16`.")
     except (OSError, EOFError, zlib.error, pa.ArrowInvalid):  # which the builder will tell
         return
     if is_empty:
-        raise ValueError(f"`{argument}`: {file} is empty.")
+        raise UserError(f"`{argument}`: {file} is empty.")
 
 
 def _explanation(kind: str, files: Sequence[str], error: Exception) -> str:

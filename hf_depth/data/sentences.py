@@ -14,6 +14,7 @@ import nupunkt
 import sentencex
 from nupunkt.layout import LIST_MARKER, iter_blocks
 
+from ..errors import UserError
 from ..suggestions import suggestion
 
 # Languages for which sentencex has rules of its own; for any other code it silently applies the English ones.
@@ -153,7 +154,7 @@ class SentenceSplitter:
         except BaseException as error:
             if type(error).__name__ != "PanicException":  # of Rust; no `Exception`, and nowhere to be imported
                 raise
-            raise ValueError(
+            raise UserError(
                 f"sentencex cannot split the {self.language!r} text {paragraph!r:.200}: {error}. Remove what is "
                 "unusual in it, and report it to https://github.com/wikimedia/sentencex."
             ) from None
@@ -186,7 +187,7 @@ def get_sentence_splitter(language: str = "en") -> SentenceSplitter:
     """
     known = sorted(SENTENCEX_LANGUAGES | {"en", LINES})
     if language not in known:
-        raise ValueError(
+        raise UserError(
             f"There are no sentence rules for the language {language!r}.{suggestion(language, known, cutoff=0.5)} "
             f"Known languages: {', '.join(known)}. For another one, take the nearest of them."
         )

@@ -24,6 +24,7 @@ import tokenizers
 from datasets import Dataset
 
 from ..disk import MANIFEST_FILE, replace_text, sync_folder
+from ..errors import UserError
 from .base_objective import Objective, summed_statistics
 from .files import check_text_column, without_format
 from .metadata import check_metadata_columns, column_values
@@ -171,12 +172,12 @@ def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
 
 def _is_begun(folder: Path) -> bool:
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"`tokenized_dataset_dir` {folder} is a file. Name a new folder.")
+        raise UserError(f"`tokenized_dataset_dir` {folder} is a file. Name a new folder.")
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     is_begun = not names.isdisjoint((MANIFEST_FILE, PLAN_FILE))
     others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: an unfinished file
     if others and not is_begun:
-        raise ValueError(
+        raise UserError(
             f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
         )
     return is_begun
@@ -185,7 +186,7 @@ def _is_begun(folder: Path) -> bool:
 def _check_same(folder: Path, saved: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     changed = differences({name: saved.get(name) for name in plan}, plan)
     if changed:
-        raise ValueError(
+        raise UserError(
             f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose another "
             f"folder, or prepare this one anew by `overwrite_cache`.{revision_advice(changed)}"
         )
@@ -201,11 +202,11 @@ def _documents_by_source(
         folders = [source_folder(source) for source in sources]
         double = [source for source, name in zip(sources, folders, strict=True) if folders.count(name) > 1]
         if double:
-            raise ValueError(f"The sources {', '.join(map(repr, double))} would share one folder. Rename them.")
+            raise UserError(f"The sources {', '.join(map(repr, double))} would share one folder. Rename them.")
         named = documents.sources if isinstance(documents, DocumentMixture) else {}
         for source, part in sources.items():
             if not isinstance(part, Dataset):
-                raise ValueError(
+                raise UserError(
                     f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
                 )
             part = without_format(part)
@@ -340,7 +341,7 @@ class _ShardWriter:
         try:
             return kept.cast(pa.schema(fields))
         except pa.ArrowInvalid as error:  # a length is greater than all ids
-            raise ValueError(
+            raise UserError(
                 f"The examples do not fit into integers of type {self.id_type}: {error}. Lower `max_source_length`."
             ) from error
 

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from ..disk import MANIFEST_FILE
+from ..errors import UserError
 from ..suggestions import listed
 from ..tables import aligned
 from .base_objective import Objective, Statistics, summed_statistics
@@ -146,7 +147,7 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         manifest["versions"]["format"], manifest["settings"]  # raises for another kind of manifest
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
+        raise UserError(
             f"`tokenized_dataset_dir` {folder}: {path.name} cannot be read ({error!r}). Start anew by "
             "`overwrite_cache`, or name another folder."
         ) from error
@@ -192,7 +193,7 @@ class ShardFolder:
         folder = Path(folder)
         manifest = read_manifest(folder)
         if manifest is not None and manifest["versions"]["format"] != SHARDS_VERSION:
-            raise ValueError(
+            raise UserError(
                 f"`tokenized_dataset_dir` {folder} has the format {manifest['versions']['format']}, but "
                 f"{SHARDS_VERSION} is read here. Prepare the text again in another folder."
             )
@@ -203,7 +204,7 @@ class ShardFolder:
         elif "shards" not in manifest:
             problem = "is not finished"
         if problem is not None:
-            raise ValueError(
+            raise UserError(
                 f"`tokenized_dataset_dir` {folder} {problem}. Prepare it (again) by `--preprocessing_only`, with the "
                 "arguments of its preparation."
             )
@@ -256,7 +257,7 @@ class ShardFolder:
         now = json.loads(json.dumps(now, default=str))
         changed = differences({"tokenizer": self.manifest["tokenizer"], **self.manifest["settings"]}, now)
         if changed:
-            raise ValueError(
+            raise UserError(
                 f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
                 "with the settings and the tokenizer of the shards, or prepare others by `--preprocessing_only`."
             )
@@ -272,7 +273,7 @@ class ShardFolder:
             `ValueError`: if there is no such split, or a shard is damaged; names it.
         """
         if split not in self.counts:
-            raise ValueError(
+            raise UserError(
                 f"`tokenized_dataset_dir` {self.folder} has no split {split!r}, only {listed(self.counts)}."
             )
         found = {}
@@ -290,7 +291,7 @@ class ShardFolder:
         except (OSError, ValueError, pa.ArrowException) as error:
             examples, reason = [], " ".join(str(error).split())
         if len(examples) != number:
-            raise ValueError(
+            raise UserError(
                 f"`tokenized_dataset_dir` {self.folder}: the shard {name} is damaged: {reason}. Remove this file, and "
                 "prepare again by `--preprocessing_only`."
             )
@@ -336,7 +337,7 @@ class ShardFolder:
             elif len(sources) == 1:
                 (data[split],) = sources.values()
             else:
-                raise ValueError(
+                raise UserError(
                     f"`tokenized_dataset_dir` {self.folder} has several sources: {', '.join(sources)}. Say how to mix "
                     "them by `dataset_mixture`."
                 )

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from datasets import IterableDataset
 
+from ..errors import UserError
 from .metadata import column_values
 from .preprocessing import DepthPreprocessor, NoExamplesError, SpanCorruptionPreprocessor
 from .reading import READING_VERSION
@@ -185,10 +186,10 @@ class ExampleStream(ResumableStream):
 
     def __post_init__(self):
         if self.buffer_size < 1:
-            raise ValueError(f"`shuffle_buffer_size` must be at least 1, got {self.buffer_size}: 1 keeps the order.")
+            raise UserError(f"`shuffle_buffer_size` must be at least 1, got {self.buffer_size}: 1 keeps the order.")
         kinds = set(re.findall(r"'type': '(\w+)'", str(self.documents.state_dict())))
         if "RepeatExamplesIterable" in kinds:
-            raise ValueError("The documents to train on are repeated already: leave out `.repeat(...)`.")
+            raise UserError("The documents to train on are repeated already: leave out `.repeat(...)`.")
         is_divisible = kinds <= _DIVISIBLE and not _has_indices(self.documents._ex_iterable)
         self.num_shards = self.documents.num_shards if is_divisible else 1
 

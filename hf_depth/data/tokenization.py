@@ -17,6 +17,8 @@ import tokenizers
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, T5Tokenizer
 
+from ..errors import UserError
+
 logger = logging.getLogger(__name__)
 
 NUM_SENTENCE_TOKENS = 20
@@ -80,12 +82,12 @@ def load_tokenizer(name_or_path: str | os.PathLike, **kwargs: Any) -> PreTrained
     except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:  # an unknown name, a damaged file
         reason = str(error).strip().partition("\n")[0].removesuffix(" from one of: ").rstrip(".: ")
         reason = _sentencepiece_problem() if "tiktoken" in reason else reason
-        raise ValueError(
+        raise UserError(
             f"The tokenizer {str(name_or_path)!r} cannot be read: {reason}. Name a folder with a tokenizer.json or a "
             "spiece.model, or a tokenizer of the Hub, by `tokenizer_name`."
         ) from error
     if len(tokenizer) <= len(tokenizer.all_special_ids) + 1:  # a lone "▁" is no vocabulary
-        raise ValueError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
+        raise UserError(f"{name_or_path} holds no vocabulary. Name a tokenizer by `tokenizer_name`.")
     _take_missing_tokens(tokenizer, name_or_path, kwargs)
     return tokenizer
 
@@ -196,11 +198,11 @@ def add_sentence_tokens(
     [0, 1, 19, 20]
     """
     if num_sentence_tokens < 1:
-        raise ValueError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
+        raise UserError(f"`num_sentence_tokens` must be at least 1, got {num_sentence_tokens}.")
     add_sentinels(tokenizer)
     present = len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN))
     if present not in (0, num_sentence_tokens):
-        raise ValueError(
+        raise UserError(
             f"The tokenizer already has {present} sentence tokens, {num_sentence_tokens} were requested. Request "
             f"{present}, or start from the T5 tokenizer without sentence tokens."
         )
@@ -209,7 +211,7 @@ def add_sentence_tokens(
     tokenizer.add_special_tokens({"extra_special_tokens": tokens}, replace_extra_special_tokens=False)
     ids = tokenizer.convert_tokens_to_ids(tokens)
     if ids != list(range(ids[0], ids[0] + len(ids))):
-        raise ValueError(
+        raise UserError(
             f"The ids of `<sent_0>` … `<eosen>` must follow each other, but are {ids}: the tokenizer's vocabulary "
             "already had some of these tokens. Start from the T5 tokenizer without them."
         )
@@ -262,7 +264,7 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
     """
     token_id = _token_id(tokenizer, mode)
     if token_id is None:
-        raise ValueError(
+        raise UserError(
             f"The tokenizer has no mode token `{mode}`: call `add_mode_tokens(tokenizer, ...)` with the modes of all "
             "denoisers before the model is loaded, or go without them by `mode_tokens=False`."
         )
@@ -273,11 +275,11 @@ def mode_token_id(tokenizer: PreTrainedTokenizerBase, mode: str) -> int:
 def _check_mode(tokenizer: PreTrainedTokenizerBase, mode: str) -> None:
     others = {tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token, *SENTENCE_TOKENS}
     if mode in others or _SENTINEL.fullmatch(mode) or re.fullmatch("<sent_\\d+>", mode):
-        raise ValueError(
+        raise UserError(
             f"The `mode` {mode!r} of a denoiser is a token with a meaning of its own. Take another one, such as `[R]`."
         )
     if mode not in tokenizer.all_special_tokens:
-        raise ValueError(
+        raise UserError(
             f"The `mode` {mode!r} of a denoiser is a piece of the vocabulary, which the model reads in texts too: it "
             f"would not know one from the other. Take another one, such as `[{mode.strip('▁[]')}]`."
         )
@@ -303,7 +305,7 @@ def sentinel_token_ids(tokenizer: PreTrainedTokenizerBase, allow_none: bool = Fa
         unused = (_numbered_token_ids(tokenizer, *pattern)[:NUM_SENTINELS] for pattern in UNUSED_PATTERNS)
         ids = next((found for found in unused if len(found) >= MIN_UNUSED), _NO_IDS)
     if not len(ids) and not allow_none:
-        raise ValueError(
+        raise UserError(
             f"The tokenizer {tokenizer.name_or_path!r} has no sentinel token `<extra_id_0>`. Use a T5 tokenizer, or "
             "add sentinels to yours by `hf_depth.data.tokenization.add_sentinels(tokenizer)`."
         )
@@ -325,7 +327,7 @@ def sentence_token_ids(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """
     ids = _numbered_token_ids(tokenizer, SENTENCE_PATTERN)
     if not len(ids):
-        raise ValueError("The tokenizer has no token `<sent_0>`: call `add_sentence_tokens(tokenizer)` first.")
+        raise UserError("The tokenizer has no token `<sent_0>`: call `add_sentence_tokens(tokenizer)` first.")
     return ids
 
 
@@ -341,7 +343,7 @@ def eosen_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """
     token_id = _token_id(tokenizer, EOSEN_TOKEN)
     if token_id is None:
-        raise ValueError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
+        raise UserError("The tokenizer has no token `<eosen>`: call `add_sentence_tokens(tokenizer)` first.")
     return token_id
 
 
@@ -388,7 +390,7 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
     )
     if is_depth:
         if not len(_numbered_token_ids(tokenizer, SENTENCE_PATTERN)) or _token_id(tokenizer, EOSEN_TOKEN) is None:
-            raise ValueError(
+            raise UserError(
                 "A DEPTH model needs sentence tokens, but the tokenizer has no `<sent_0>` or no `<eosen>`. Add them "
                 f"by `add_sentence_tokens(tokenizer)`, then load a model that fits: {line}."
             )
@@ -402,13 +404,13 @@ def check_sentence_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizer
             for name, value in expected.items():
                 found = getattr(config, name, value)  # T5Gemma's parts have configurations of their own
                 if found != value:
-                    raise ValueError(
+                    raise UserError(
                         f"`{part}.config.{name}` is {found}, but the tokenizer has {value}: the model would not find "
                         f"the sentence tokens. Load a model that fits the tokenizer: {line}."
                     )
     vocab_size = model.config.get_text_config(decoder=True).vocab_size  # T5Gemma's is in a part of its configuration
     if vocab_size < len(tokenizer):
-        raise ValueError(
+        raise UserError(
             f"`model.config.vocab_size` is {vocab_size}, but the tokenizer has {len(tokenizer)} tokens, "
             f"and each needs a row of the embeddings. Load a model that fits the tokenizer: {line}."
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 import sentencepiece
 from transformers import PreTrainedTokenizerBase, T5Tokenizer
 
+from ..errors import UserError
 from .tokenization import NUM_SENTINELS
 
 CHARACTER_COVERAGE = 0.99999  # rarer characters are unknown to a trained vocabulary; printable ASCII never is
@@ -53,9 +54,9 @@ def train_tokenizer(
     'A dog sat.</s>'
     """
     if isinstance(texts, str):
-        raise ValueError("`texts` must be several documents, got one string: write `[text]`.")
+        raise UserError("`texts` must be several documents, got one string: write `[text]`.")
     if vocab_size <= NUM_SENTINELS:
-        raise ValueError(f"`vocab_size` must be larger than its {NUM_SENTINELS} sentinels, got {vocab_size}.")
+        raise UserError(f"`vocab_size` must be larger than its {NUM_SENTINELS} sentinels, got {vocab_size}.")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -75,7 +76,7 @@ def train_tokenizer(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise ValueError(_explain_training_error(str(error), vocab_size)) from error
+        raise UserError(_explain_training_error(str(error), vocab_size)) from error
     with tempfile.TemporaryDirectory() as folder:
         # Read from a folder of its own: `output_dir` may hold an older tokenizer, which would be read instead.
         source, saved = Path(folder, "model"), Path(folder, "tokenizer") if output_dir is None else Path(output_dir)

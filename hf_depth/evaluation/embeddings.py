@@ -15,6 +15,7 @@ from ..data.tokenization import (
     layout_document,
     sentence_token_ids,
 )
+from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import suggestion
 from .inference import batches_by_length, check_least, encode_documents, evaluating, is_list, not_finite, padded
@@ -97,7 +98,7 @@ def sentence_embeddings(
 def _check_layer(model: PreTrainedModel, layer: int) -> None:
     number = model.get_encoder().config.get_text_config().num_hidden_layers + 1
     if not -number <= layer < number:
-        raise ValueError(
+        raise UserError(
             f"`layer` must be between {-number} and {number - 1} for an encoder of {number - 1} layers (0: the token "
             f"embeddings), got {layer}."
         )
@@ -108,11 +109,11 @@ def _check_pooling(model: PreTrainedModel, pooling: str | None) -> str:
     if pooling is None:
         return "sentence_token" if has_them else "mean"
     if pooling not in POOLINGS:
-        raise ValueError(
+        raise UserError(
             f"`pooling` must be one of {', '.join(POOLINGS)}, got {pooling!r}.{suggestion(str(pooling), POOLINGS)}"
         )
     if pooling == "sentence_token" and not has_them:
-        raise ValueError("`pooling` sentence_token is for a DEPTH model: a T5 has no sentence tokens. Use mean.")
+        raise UserError("`pooling` sentence_token is for a DEPTH model: a T5 has no sentence tokens. Use mean.")
     return pooling
 
 
@@ -138,13 +139,13 @@ def _lay_out(
     -1 for those that no embedding is made of.
     """
     if not sentences:
-        raise ValueError(f"Document {number} has no sentence. Leave it out.")
+        raise UserError(f"Document {number} has no sentence. Leave it out.")
     if not has_sentence_tokens(model.config):
         owners = [place for place, ids in enumerate(sentences) for _ in ids]
         return [*(token_id for ids in sentences for token_id in ids), tokenizer.eos_token_id], [*owners, -1]
     tokens = sentence_token_ids(tokenizer)
     if len(sentences) > len(tokens):
-        raise ValueError(
+        raise UserError(
             f"Document {number} has {len(sentences)} sentences, but the model has {len(tokens)} sentence tokens. Give "
             f"it as several documents: `[sentences[i : i + {len(tokens)}] for i in range(0, len(sentences), "
             f"{len(tokens)})]`."

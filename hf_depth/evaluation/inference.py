@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import TextEncoder
+from ..errors import UserError
 from ..models.stock import check_length, number_of_places
 
 
@@ -66,7 +67,7 @@ def encode_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[Seq
         if [] in sentences:
             place = sentences.index([])
             text = documents[number][place]
-            raise ValueError(
+            raise UserError(
                 f"Sentence {place} of document {number} is empty: {text!r:.80} has no token. Leave it out."
             )
     return found
@@ -76,7 +77,7 @@ def check_least(least: int, **numbers: int | None) -> None:
     """Raise a `ValueError` that names the argument if a number is below the least; `None` is not given."""
     for name, number in numbers.items():
         if number is not None and number < least:
-            raise ValueError(f"`{name}` must be at least {least}, got {number}.")
+            raise UserError(f"`{name}` must be at least {least}, got {number}.")
 
 
 def not_finite(what: str, model: PreTrainedModel | None = None) -> FloatingPointError:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from ..errors import UserError
 from ..models.modeling_depth import (
     MaskRule,
     cross_entropy_per_token,
@@ -185,7 +186,7 @@ def _check_decoder_is_free(model: PreTrainedModel) -> None:
     """Raise if PEFT puts virtual tokens in front of the decoder's, for which the mask of the labels has no room."""
     peft_config = getattr(model, "active_peft_config", None)
     if getattr(peft_config, "is_prompt_learning", False) and peft_config.peft_type not in ENCODER_PROMPTS:
-        raise ValueError(
+        raise UserError(
             "`score_labels` cannot score by a PEFT model with virtual tokens before the decoder's (prefix tuning): "
             "labels that share a sequence cannot attend to them. Use LoRA or prompt tuning, or generate the labels."
         )

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..errors import UserError
 from ..suggestions import listed
 from ..tasks.checks import METRIC_ALIASES, METRIC_KINDS
 from ..tasks.spec import UNPARSED
@@ -258,7 +259,7 @@ def check_installed(names: Iterable[str]) -> None:
     for name in names:
         needed = METRICS[name].needs
         if needed is not None and importlib.util.find_spec(needed) is None:
-            raise ValueError(
+            raise UserError(
                 f"The metric {name!r} needs {needed}, which is not installed: `pip install {needed}`, or install "
                 "hf_depth with its extra `metrics`."
             )
@@ -316,7 +317,7 @@ def register_metric(
     found = TaskMetric(key, kind, function, scale, baseline, hub_name)
     _check_metric(found)
     if key in METRIC_ALIASES or (not overwrite and METRICS.get(key, found) != found):
-        raise ValueError(
+        raise UserError(
             f"There already is another metric {key!r}. Choose another `key`. (`overwrite=True` replaces one of the "
             "same `key`.)"
         )
@@ -328,14 +329,12 @@ def register_metric(
 def _check_metric(metric: TaskMetric) -> None:
     """Stop on a metric that could not be computed after the training."""
     if not metric.key or not isinstance(metric.key, str) or metric.kind not in KINDS:
-        raise ValueError(
+        raise UserError(
             f"A metric must have a `key`, its name, and a `kind` among {listed(KINDS)}, got {metric.key!r} and "
             f"{metric.kind!r}."
         )
     if metric.key in _REPORTED or metric.key.startswith(_REPORTED_BEGINS) or metric.key.endswith("_per_second"):
-        raise ValueError(
-            f"`eval_{metric.key}` is what an evaluation reports beside the metrics: choose another `key`."
-        )
+        raise UserError(f"`eval_{metric.key}` is what an evaluation reports beside the metrics: choose another `key`.")
     try:
         signature = inspect.signature(metric.function)
         signature.bind([], [], **{name: None for name in _OPTIONS if name in signature.parameters})
@@ -359,7 +358,7 @@ def _of_evaluate(metric: "evaluate.EvaluationModule", key: str) -> Callable[...,
     def function(predictions: Sequence, references: Sequence) -> float:
         found = metric.compute(predictions=predictions, references=references)
         if key not in found and len(found) > 1:
-            raise ValueError(f"The metric has {listed(found)}, not {key!r}: give one of them as `key`.")
+            raise UserError(f"The metric has {listed(found)}, not {key!r}: give one of them as `key`.")
         return found.get(key, next(iter(found.values())))
 
     return function

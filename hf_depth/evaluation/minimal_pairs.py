@@ -31,6 +31,7 @@ from ..data.tokenization import (
     sentence_token_ids,
     sentinel_token_ids,
 )
+from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import decoder_inputs
 from ..suggestions import suggestion
@@ -62,10 +63,10 @@ def read_minimal_pairs(paths: Iterable[str | os.PathLike]) -> dict[str, list[Pai
     for path in map(Path, paths):
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not files:
-            raise ValueError(f"{path} has no file that ends in .jsonl: name a folder of minimal pairs, or a file.")
+            raise UserError(f"{path} has no file that ends in .jsonl: name a folder of minimal pairs, or a file.")
         for file in files:
             if file.stem in tasks:
-                raise ValueError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
+                raise UserError(f"{file}: another file has this name, by which scores are told apart. Rename one.")
             tasks[file.stem] = _read_pairs(file)
     return tasks
 
@@ -76,9 +77,9 @@ def _read_pairs(file: Path) -> list[Pair]:
     try:
         text = file.read_text(encoding="utf-8-sig").rstrip()  # with or without a byte order mark
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text: {error}.") from error
+        raise UserError(f"{file} is not UTF-8 text: {error}.") from error
     if not text:
-        raise ValueError(f"{file} is empty.")
+        raise UserError(f"{file} is empty.")
     return [_pair(f"{file}, line {number}", line) for number, line in enumerate(text.split("\n"), 1)]
 
 
@@ -86,10 +87,10 @@ def _pair(place: str, line: str) -> Pair:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place}, is not JSON: {error.msg}.") from error
+        raise UserError(f"{place}, is not JSON: {error.msg}.") from error
     pair = tuple(row.get(name) if isinstance(row, dict) else None for name in COLUMNS)
     if not all(isinstance(sentence, str) and sentence.strip() for sentence in pair):
-        raise ValueError(f"{place}, must have a text as `{COLUMNS[0]}` and as `{COLUMNS[1]}`, got {line.strip():.80}")
+        raise UserError(f"{place}, must have a text as `{COLUMNS[0]}` and as `{COLUMNS[1]}`, got {line.strip():.80}")
     return pair
 
 
@@ -130,9 +131,9 @@ def score_minimal_pairs(
     ((2, 2), True)
     """
     if score not in SCORES:
-        raise ValueError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.{suggestion(str(score), SCORES)}")
+        raise UserError(f"`score` must be one of {', '.join(SCORES)}, got {score!r}.{suggestion(str(score), SCORES)}")
     if score == "prefix" and has_sentence_tokens(model.config):
-        raise ValueError("`score` prefix is for models without sentence tokens: take spans or difference for DEPTH.")
+        raise UserError("`score` prefix is for models without sentence tokens: take spans or difference for DEPTH.")
     check_least(1, span_length=span_length, batch_size=batch_size)
     encoded = encode_documents(tokenizer, pairs)
     of_sentences = [blanks for good, bad in encoded for blanks in _blanks(score, good, bad, span_length)]

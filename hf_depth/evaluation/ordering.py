@@ -27,6 +27,7 @@ from ..data.tokenization import (
     sentence_token_ids,
     sentinel_token_ids,
 )
+from ..errors import UserError
 from ..models.configuration_depth import DepthConfig
 from ..models.modeling_depth import has_sentence_tokens, is_sentence_token
 from .inference import batches_by_length, check_least, encode_documents, evaluating, is_list, not_finite, padded
@@ -233,11 +234,11 @@ def score_sentence_orders(
     check_least(1, num_arrangements=num_arrangements, batch_size=batch_size)
     (sentences,) = _check(model, tokenizer, [sentences])
     if not is_list(orders):
-        raise ValueError(f"`orders` must be a list of orders, got {orders!r:.80}.")
+        raise UserError(f"`orders` must be a list of orders, got {orders!r:.80}.")
     orders = [list(order) if is_list(order) else [order] for order in orders]
     for number, order in enumerate(orders):
         if sorted(order) != list(range(len(sentences))):
-            raise ValueError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
+            raise UserError(f"Order {number} must have each index from 0 to {len(sentences) - 1} once, got {order}.")
     arrangements = _arrangements(len(sentences), num_arrangements, seed)
     (sources,) = _encode(tokenizer, [sentences], [arrangements], max_source_length)
     with _decoding(model):
@@ -247,13 +248,13 @@ def score_sentence_orders(
 def _check(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, documents: Any) -> list[list[str]]:
     """The documents as lists."""
     if not has_sentence_tokens(model.config):
-        raise ValueError(
+        raise UserError(
             f"{type(model).__name__} has no sentence tokens: sentences are put in order by a DEPTH model. Load "
             'one, or pre-train one by `load_model(..., model_type="depth")` and `DepthObjective`.'
         )
     check_sentence_tokens(model, tokenizer)
     if not is_list(documents) or not len(documents):
-        raise ValueError(
+        raise UserError(
             "`sentences` must be a list of the sentences of a document, or a list of such lists, got "
             f"{documents!r:.80}. `get_sentence_splitter()` of hf_depth.data.sentences splits a text."
         )
@@ -265,9 +266,9 @@ def _check_document(number: int, document: Any, most: int) -> list[str]:
     """Check that a document is sentences, of which there are sentence tokens for as many."""
     sentences = list(document) if is_list(document) else [None]
     if not all(isinstance(sentence, str) for sentence in sentences):
-        raise ValueError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
+        raise UserError(f"Document {number} of `sentences` must be a list of texts, got {document!r:.80}.")
     if not 2 <= len(sentences) <= most:
-        raise ValueError(
+        raise UserError(
             f"Document {number} has {len(sentences)} sentence{'' if len(sentences) == 1 else 's'}. There must be at "
             f"least two to put in order, and no more than the {most} sentence tokens of the model."
         )
@@ -347,7 +348,7 @@ def _encode(tokenizer, documents, arrangements, max_source_length) -> list[list[
         length = len(sources[-1][0])  # whatever the order
         if length > longest:
             name = "the tokenizer's `model_max_length`" if max_source_length is None else "`max_source_length`"
-            raise ValueError(
+            raise UserError(
                 f"Document {number} takes {length} tokens, {name} is {longest}, and no text is cut. Give fewer "
                 "sentences, or a larger `max_source_length` if the model was trained on inputs as long."
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import UserError
 from ..tables import aligned, markdown_table
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
 from .metrics import exact_match, get_metric
@@ -170,7 +171,7 @@ def _check_submission(spec: TaskSpec, split: str, predicted_ids: np.ndarray, ind
     task = f"Task {spec.name!r}, split {split!r}"
     values, counts = np.unique(indices, return_counts=True)
     if (counts > 1).any():
-        raise ValueError(f"{task}: the index {values[counts > 1][0]} is given twice. Predict each example once.")
+        raise UserError(f"{task}: the index {values[counts > 1][0]} is given twice. Predict each example once.")
     unparsed = int((predicted_ids == UNPARSED).sum())
     if unparsed:
         first = spec.labels[min(spec.labels)]

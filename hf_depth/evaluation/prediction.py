@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import check_sentence_tokens, load_tokenizer
+from ..errors import UserError
 from ..models.loading import load_model
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, number_of_places
@@ -172,7 +173,7 @@ class TaskPredictor:
         """
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"`dtype` must be float32 or bfloat16, got {dtype}: T5 overflows in float16.")
+            raise UserError(f"`dtype` must be float32 or bfloat16, got {dtype}: T5 overflows in float16.")
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir}
         config = find_task_config(name_or_path, **hub)
         if config is None and task is None:
@@ -217,12 +218,12 @@ class TaskPredictor:
             `FloatingPointError`: if a probability is not finite, as of a model whose weights are not.
         """
         if generate_kwargs and self.prediction_mode == "score_labels":
-            raise ValueError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
+            raise UserError(f"`{next(iter(generate_kwargs))}`: nothing is generated if labels are scored.")
         if return_scores and self.label_ids is None:
-            raise ValueError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
+            raise UserError(f"`return_scores`: the task {self.spec.full_name!r} is free-form, so it has no labels.")
         for name, value in (("num_return_sequences", 1), ("return_dict_in_generate", False)):
             if generate_kwargs.get(name, value) != value:
-                raise ValueError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
+                raise UserError(f"`{name}={generate_kwargs[name]}` is not supported: an example has one prediction.")
         lengths = ("num_beams", "max_length", "max_new_tokens")
         check_least(1, **{name: generate_kwargs[name] for name in lengths if name in generate_kwargs})
         texts = read_new_examples(examples, self.spec, options=self.loader_options, length=self.preprocessor.length)

@@ -15,6 +15,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenization import TextEncoder
+from ..errors import UserError
 from ..suggestions import suggestion
 from ..tasks.spec import TaskSpec
 from .embeddings import sentence_embeddings
@@ -57,7 +58,7 @@ class ProbeOptions:
 
     def __post_init__(self):
         if self.normalization not in NORMALIZATIONS:
-            raise ValueError(
+            raise UserError(
                 f"`normalization` must be one of {', '.join(NORMALIZATIONS)}, got {self.normalization!r}."
                 f"{suggestion(str(self.normalization), NORMALIZATIONS)}"
             )

@@ -24,6 +24,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..disk import replace_text
+from ..errors import UserError
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
 from ..tasks.dataset import name_datasets
 from ..tasks.spec import UNLABELED, TaskSpec
@@ -91,7 +92,7 @@ class Probe:
             train, validation = train.select(order[held_out:]), train.select(order[:held_out])
         labels = np.array(self.spec.label_ids(train))
         if len(np.unique(labels)) < 2:
-            raise ValueError(
+            raise UserError(
                 f"A probe of {self.spec.full_name} needs training examples of at least two classes, but the "
                 f"{len(labels)} that there are have {len(np.unique(labels))}. Give more of them."
             )
@@ -274,7 +275,7 @@ def probe_tasks(
         name = part.spec.name if part.spec.train_split else part.spec.train_on  # as in `training_tasks`
         source = trained.get((part.spec.benchmark, name))
         if source is None:
-            raise ValueError(
+            raise UserError(
                 f"Task {part.spec.full_name!r} has no training examples to fit a probe on: name `train_file`."
             )
         validated = next((split for split in source.spec.validation_splits if split in source.examples), None)

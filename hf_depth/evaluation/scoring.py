@@ -10,6 +10,7 @@ from typing import Any
 import datasets
 import numpy as np
 
+from ..errors import UserError
 from ..tasks.dataset import TaskDataset
 from ..tasks.spec import UNLABELED, UNPARSED, Example, TaskSpec
 from .metrics import TaskMetric, get_metric
@@ -60,7 +61,7 @@ def compute_task_metrics(
     """
     given = texts if predicted_ids is None else predicted_ids
     if given is None or len(given) != len(rows):
-        raise ValueError(f"Task {spec.name!r}: give a text, or a class, for each of the {len(rows)} examples.")
+        raise UserError(f"Task {spec.name!r}: give a text, or a class, for each of the {len(rows)} examples.")
     if spec.labels is None:
         return _free_form_metrics(spec, rows, texts, group_columns)
 
@@ -86,7 +87,7 @@ def majority_class(label_ids: Iterable[int]) -> int:
     """The most frequent class, the smallest of several; unlabeled examples do not count."""
     labels = np.asarray([label_id for label_id in label_ids if label_id != UNLABELED], dtype=np.int64)
     if not len(labels):
-        raise ValueError("No example is labeled, hence there is no majority class.")
+        raise UserError("No example is labeled, hence there is no majority class.")
     classes, counts = np.unique(labels, return_counts=True)
     return int(classes[counts.argmax()])
 

@@ -12,6 +12,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from ..errors import UserError
 from .masks import is_compact, mask_for
 
 
@@ -51,7 +52,7 @@ def register_attention(name: str, function: Callable[..., torch.Tensor], device_
                 module, query, key, value, attention_mask, dropout=dropout, position_bias=position_bias, **kwargs
             )
         if dropout > 0 or position_bias is None:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` is for a T5 without dropout of attention weights: set `dropout_rate=0.0`, or take `sdpa`."
             )
         output = function(query, key, value, bias_by_distance(position_bias), attention_mask, False)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from ..errors import UserError
 from .attention import expand_bias
 from .masks import compact_mask, expand_mask
 
@@ -1044,24 +1045,24 @@ def _check(query, key, value, bias, mask):
     batch_size, num_heads, query_length, head_dim = query.shape
     key_length = key.shape[2]
     if reason := unsupported(head_dim, query.dtype):
-        raise ValueError(f"`query`: {reason}")
+        raise UserError(f"`query`: {reason}")
     for name, tensor in (("key", key), ("value", value)):
         if tensor.shape != (batch_size, num_heads, key_length, head_dim) or tensor.dtype != query.dtype:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` must be of the batch size, heads, head size and dtype of `query`, {tuple(query.shape)} in "
                 f"{query.dtype}, and as long as `key`, got {tuple(tensor.shape)} in {tensor.dtype}."
             )
     relative_positions = (num_heads, query_length + key_length - 1)
     if bias.numel() > 0 and bias.shape != relative_positions:
-        raise ValueError(f"`bias` must be of shape {relative_positions} or empty, got {tuple(bias.shape)}.")
+        raise UserError(f"`bias` must be of shape {relative_positions} or empty, got {tuple(bias.shape)}.")
     if mask is not None:
         batch_sizes, shape = (1, batch_size), (1, 3, query_length + key_length)
         if mask.shape[0] not in batch_sizes or mask.shape[1:] != shape or mask.dtype != torch.int32:
-            raise ValueError(
+            raise UserError(
                 f"`mask` must be int32 of shape {(batch_size, *shape)}, got {mask.dtype} {tuple(mask.shape)}."
             )
         if max(query_length, key_length) > MAX_MASKED_LENGTH:
-            raise ValueError(
+            raise UserError(
                 f"The Triton kernels take a `mask` of up to {MAX_MASKED_LENGTH:,} tokens, got {query_length:,} and "
                 f'{key_length:,}: use attn_implementation="sdpa" for longer rows.'
             )

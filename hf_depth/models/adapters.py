@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from ..errors import UserError
 from .modeling_depth import has_sentence_tokens
 from .stock import vocabulary_size
 
@@ -25,7 +26,7 @@ def peft(what: str = "`--use_peft`") -> ModuleType:
     try:
         import peft
     except ImportError as error:
-        raise ValueError(f"{what} needs the package peft: `pip install peft`.") from error
+        raise UserError(f"{what} needs the package peft: `pip install peft`.") from error
     return peft
 
 
@@ -61,12 +62,12 @@ def add_lora(
     """
     library = peft()
     if vocabulary_size(model.config) != vocabulary_size(base):
-        raise ValueError(
+        raise UserError(
             f"The tokenizer has tokens for which {model.name_or_path} has no rows, and an adapter would not save new "
             "ones. Save the model first by `load_model(...).save_pretrained(folder)`, and start from that folder."
         )
     if has_sentence_tokens(model.config) and not has_sentence_tokens(base):
-        raise ValueError(
+        raise UserError(
             f"{model.name_or_path} knows no sentence tokens, and an adapter would not learn them, since embeddings "
             "stay as they are. Pre-train a DEPTH model of it without `use_peft` first."
         )
@@ -85,7 +86,7 @@ def add_lora(
     try:
         return library.get_peft_model(model, config)
     except ValueError as error:
-        raise ValueError(
+        raise UserError(
             f"`lora_target_modules` {config.target_modules}: PEFT finds no linear layers of that name in a "
             f"{type(model).__name__}. Name some, such as q+v of a T5, or leave it out for all."
         ) from error
@@ -109,9 +110,9 @@ def load_adapted(
     try:
         base = library.PeftConfig.from_pretrained(name_or_path, **hub_arguments).base_model_name_or_path
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name_or_path} is a PEFT adapter that cannot be read: {error}") from error
+        raise UserError(f"{name_or_path} is a PEFT adapter that cannot be read: {error}") from error
     if not base:
-        raise ValueError(f"{name_or_path} is a PEFT adapter that does not say of which model: wrap that yourself.")
+        raise UserError(f"{name_or_path} is a PEFT adapter that does not say of which model: wrap that yourself.")
     model = load_base(base)
     tied = getattr(model.config, "tie_word_embeddings", None)
     model = library.PeftModel.from_pretrained(model, name_or_path, **hub_arguments).merge_and_unload()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pickle import UnpicklingError
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import sentence_fields
+from ..errors import UserError
 from ..suggestions import suggestion
 from .adapters import is_adapter, load_adapted
 from .configuration_depth import DEPTH_CONFIGS, T5_MODEL_TYPES, DepthConfig, DepthFields
@@ -65,6 +67,18 @@ SCRATCH_DEFAULTS = {
 }
 
 
+@contextlib.contextmanager
+def _mistakes_of_users() -> Iterator[None]:
+    """Raise as `UserError` what a model refuses: the files that go to the Hub cannot import it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+@_mistakes_of_users()
 def load_model(
     name_or_config: str | os.PathLike | PreTrainedConfig | None,
     tokenizer: PreTrainedTokenizerBase,
@@ -135,12 +149,12 @@ def load_model(
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
     if quantization_config is not None:
         if not is_checkpoint:
-            raise ValueError("A model from scratch is not quantised (`quantization_config`): name a checkpoint.")
+            raise UserError("A model from scratch is not quantised (`quantization_config`): name a checkpoint.")
         hub["quantization_config"] = quantization_config
     source_type = "depth" if source is None else config_model_type(source)
     model_type = model_type or source_type
     if model_type not in MODEL_TYPES:
-        raise ValueError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
+        raise UserError(f"Unknown `model_type` {model_type!r}.{suggestion(model_type, MODEL_TYPES, 'kinds')}")
     attn_implementation = "sdpa" if attn_implementation == "auto" else attn_implementation
     if is_checkpoint and source_type == model_type == "depth":
         _check_sentence_ids_are_kept(name_or_config, source, tokenizer)
@@ -154,7 +168,7 @@ def load_model(
         return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
     if config.vocab_size < len(tokenizer):
         if "vocab_size" in config_changes:
-            raise ValueError(
+            raise UserError(
                 f"`vocab_size` {config.vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens. "
                 f"Use at least {_rounded_up(len(tokenizer))}, or leave the argument out."
             )
@@ -204,14 +218,14 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
     except (OSError, TypeError, ValueError) as error:
         if find_adapter_config_file(name_or_path, **hub_arguments) is not None:
-            raise ValueError(
+            raise UserError(
                 f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
                 f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
             ) from error
         if isinstance(error, OSError):
             raise
         checkpoint = get_last_checkpoint(name_or_path) if os.path.isdir(name_or_path) else None
-        raise ValueError(
+        raise UserError(
             f"{name_or_path} is no T5 and no DEPTH model, by its config.json: {str(error).partition(chr(10))[0]}"
             + (f" Its last checkpoint is {checkpoint}." if checkpoint else "")
         ) from error
@@ -237,7 +251,7 @@ def config_model_type(config: PreTrainedConfig) -> str:
     if config.model_type in T5_MODEL_TYPES or is_encoder_decoder(config):
         return "t5"
     source = f"{config.name_or_path} is" if config.name_or_path else "The configuration is that of"
-    raise ValueError(
+    raise UserError(
         f"{source} a model of the kind {config.model_type!r}, which is no encoder-decoder. Name a checkpoint that "
         "`AutoModelForSeq2SeqLM` loads, such as a T5, mT5, T5Gemma, BART or DEPTH model."
     )
@@ -262,7 +276,7 @@ def _config(source, model_type, tokenizer, changes):
     known = {*DepthConfig().to_dict(), "gradient_checkpointing"} - set(NOT_INHERITED)
     if unknown := changes.keys() - known:
         name = min(unknown)
-        raise ValueError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
+        raise UserError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
     if source is not None:
         # The fields of all T5s have the same names, whichever class the file names.
         values = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
@@ -278,7 +292,7 @@ def _config(source, model_type, tokenizer, changes):
         special_ids |= sentence_fields(tokenizer)
     for name, value in special_ids.items():
         if changes.get(name, value) != value:
-            raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
+            raise UserError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
     values |= special_ids
     values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
     if model_type == "depth":
@@ -301,7 +315,7 @@ def _of_type(source, model_type):
         fields = {name: value for name, value in fields.items() if name not in SENTENCE_SETTINGS}
         return AutoConfig.for_model(source.made_of[0], **fields)
     if source.model_type not in DEPTH_CONFIGS:
-        raise ValueError(
+        raise UserError(
             f"There is no DEPTH model of the kind {source.model_type!r}; there are some of "
             f"{', '.join(map(repr, DEPTH_CONFIGS))}. DEPTH needs attention that takes a mask for each pair of tokens, "
             "unlike that of LongT5 and ProphetNet, and no other place where tokens meet, unlike the routing of Switch "
@@ -316,7 +330,7 @@ def _load_depth_of_family(name_or_path, config, tokenizer, attn_implementation, 
     ids = sentence_fields(tokenizer)
     for name, value in ids.items():
         if changes.get(name, value) != value:
-            raise ValueError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
+            raise UserError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
     config.update(ids)
     if name_or_path is not None and vocabulary_size(config) < len(tokenizer):
         # The sentence tokens get their rows below; until then any ids do.
@@ -334,7 +348,7 @@ def _check_size_is_kept(source, changes):
     before = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
     for name in (*SIZE_FIELDS, BIAS_FIELD):
         if name in changes and changes[name] != before[name]:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` is {changes[name]}, but the checkpoint has {before[name]}, and its weights fit no other. "
                 "Leave the argument out, or pass `None` or a configuration for a model from scratch."
             )
@@ -345,7 +359,7 @@ def _check_sentence_ids_are_kept(name_or_path, source, tokenizer):
     for name, found in sentence_fields(tokenizer).items():
         trained = getattr(source, name)
         if trained != found:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` of {name_or_path} is {trained}, but that of the tokenizer is {found}: the model would look "
                 "for its sentence tokens in rows of the embeddings that were not trained for them. Load the tokenizer "
                 f"that was saved beside the model: `load_tokenizer({str(name_or_path)!r})`."
@@ -370,14 +384,14 @@ def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implemen
             **hub,
         )
     except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
-        raise ValueError(
+        raise UserError(
             f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
             "was not copied or written to its end: fetch them again, or name another checkpoint."
         ) from error
     _check_loaded_weights(name_or_path, loading_info)
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
-            raise ValueError(
+            raise UserError(
                 f"{name} of {name_or_path} is not finite: the run that saved it had diverged, or the file is damaged. "
                 "Name another checkpoint."
             )
@@ -397,7 +411,7 @@ def _check_loaded_weights(name_or_path, loading_info):
             more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
             problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
     if problems:
-        raise ValueError(
+        raise UserError(
             f"The weights of {name_or_path} are not those of the model that its config.json describes ("
             f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
             "output head."

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
 
+from ..errors import UserError
 from ..suggestions import suggestion
 
 SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
@@ -54,7 +55,7 @@ def decoder_start_token_id(model: PreTrainedModel) -> int:
         if getattr(source, "decoder_start_token_id", None) is not None:
             return source.decoder_start_token_id
     if getattr(decoder, "bos_token_id", None) is None:
-        raise ValueError(
+        raise UserError(
             f"The configuration of the {type(model).__name__} has no `decoder_start_token_id`, which its targets "
             "begin with. Load the model by `load_model(..., tokenizer)`, or set it: that of `</s>` or padding, mostly."
         )
@@ -85,7 +86,7 @@ def check_length(length: int, places: int | None, what: str = "An input") -> Non
     stop without a word of why.)
     """
     if places is not None and length > places:
-        raise ValueError(
+        raise UserError(
             f"{what} has {length} tokens, but the model knows {places} places of a text (`max_position_embeddings`). "
             "Cut it, or lower `max_source_length` or `max_target_length`."
         )
@@ -124,7 +125,7 @@ def load_stock_model(
     """
     model_class = MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
     if attn_implementation.startswith("depth_"):
-        raise ValueError(
+        raise UserError(
             f"`attn_implementation` {attn_implementation!r} is for a T5 and a DEPTH made of one, not for "
             f"{config.model_type!r} models."
         )
@@ -147,13 +148,13 @@ def _changed(
     known = config.to_dict()
     for name in changes:
         if name not in known and name not in config.attribute_map:
-            raise ValueError(
+            raise UserError(
                 f"Unknown argument `{name}` of `load_model`, for a {config.model_type!r} model."
                 f"{suggestion(name, sorted(known), 'fields')}"
             )
     for name in SPECIAL_IDS[:2]:
         if getattr(tokenizer, name) is None:
-            raise ValueError(
+            raise UserError(
                 f"The tokenizer has no `{name.removesuffix('_id')}`, with which every target ends or is padded. Set "
                 f"`tokenizer.{name.removesuffix('_id')}`."
             )
@@ -166,7 +167,7 @@ def _changed(
     size = vocabulary_size(config)
     if not is_checkpoint and size < len(tokenizer):
         if "vocab_size" in changes:
-            raise ValueError(f"`vocab_size` {size} is smaller than the tokenizer, which has {len(tokenizer)} tokens.")
+            raise UserError(f"`vocab_size` {size} is smaller than the tokenizer, which has {len(tokenizer)} tokens.")
         size = -(-len(tokenizer) // 128) * 128
     for part in parts_with_vocabulary(config):
         for name, value in ids.items():
@@ -209,20 +210,20 @@ def _loaded(model_class, name_or_path, config, attn_implementation, hub, loading
             **loading,
         )
     except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
-        raise ValueError(
+        raise UserError(
             f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
             "was not copied or written to its end: fetch them again, or name another checkpoint."
         ) from error
     wrong = {kind: sorted(map(str, info[f"{kind}_keys"])) for kind in ("missing", "mismatched")}
     for kind, keys in wrong.items():
         if keys:
-            raise ValueError(
+            raise UserError(
                 f"The weights of {name_or_path} are not those of the {model_class.__name__} that its config.json "
                 f"describes ({kind}: {', '.join(keys[:5])}). Name another checkpoint."
             )
     for name, parameter in model.named_parameters():
         if parameter.is_floating_point() and not parameter.isfinite().all():
-            raise ValueError(f"{name} of {name_or_path} is not finite: the run that saved it had diverged.")
+            raise UserError(f"{name} of {name_or_path} is not finite: the run that saved it had diverged.")
     return model
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from ..errors import UserError
 from ..suggestions import listed, suggestion
 
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman"}
@@ -39,7 +40,7 @@ _NAME = re.compile(r"[\w][\w.\-]*")  # names become part of file names and metri
 Problems = Iterator[tuple[str, str]]  # a field, and what is wrong with it
 
 
-class FieldError(ValueError):
+class FieldError(UserError):
     """Raised if a field of a task has a wrong value."""
 
     def __init__(self, task: str, field: str, message: str):
@@ -75,17 +76,17 @@ def check_prediction_mode(tasks: Iterable[Any], prediction_mode: str, modes: Seq
         `ValueError`: names the mode, or the free-form tasks.
     """
     if prediction_mode not in modes:
-        raise ValueError(
+        raise UserError(
             f"`prediction_mode` must be one of {', '.join(modes)}, got {prediction_mode!r}."
             f"{suggestion(str(prediction_mode), modes)}"
         )
     tasks = list(tasks)
     numbers = [task.name for task in tasks if task.is_regression]
     if numbers and prediction_mode == "probe":
-        raise ValueError(f"`prediction_mode` probe predicts classes, but {listed(numbers)} predicts numbers.")
+        raise UserError(f"`prediction_mode` probe predicts classes, but {listed(numbers)} predicts numbers.")
     free_form = [task.name for task in tasks if task.labels is None]
     if free_form and prediction_mode != "generate":
-        raise ValueError(
+        raise UserError(
             f"`prediction_mode` {prediction_mode} is for tasks with labels, but {listed(free_form)} is free-form. Use "
             "`prediction_mode` generate."
         )

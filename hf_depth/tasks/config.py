@@ -11,6 +11,7 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from ..credentials import is_hub_name
 from ..data.tokenization import EOSEN_TOKEN, SENTENCE_TOKENS
+from ..errors import UserError
 from ..suggestions import listed, suggestion
 from .checks import check_prediction_mode
 from .spec import TaskSpec
@@ -74,7 +75,7 @@ class TaskConfig:
         object.__setattr__(self, "tasks", tuple(self.tasks))
         names = self.task_names
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"`tasks` must be one or several different tasks, got {listed(names)}.")
+            raise UserError(f"`tasks` must be one or several different tasks, got {listed(names)}.")
         check_prediction_mode([], self.prediction_mode)
 
     @property
@@ -96,10 +97,8 @@ class TaskConfig:
         if len(found) == 1:
             return found[0]
         if name is None or found:
-            raise ValueError(
-                f"The model has several tasks: choose one by `task`. They are: {listed(self.task_names)}."
-            )
-        raise ValueError(f"The model has no task {name!r}.{suggestion(name, self.task_names, 'tasks')}")
+            raise UserError(f"The model has several tasks: choose one by `task`. They are: {listed(self.task_names)}.")
+        raise UserError(f"The model has no task {name!r}.{suggestion(name, self.task_names, 'tasks')}")
 
     def replace(self, **changes: Any) -> "TaskConfig":
         """Return a copy with other values of some fields."""
@@ -128,15 +127,15 @@ class TaskConfig:
         """
         version = values.get("format_version") if isinstance(values, Mapping) else None
         if not isinstance(version, int):
-            raise ValueError("it has no `format_version`, so it is no description of tasks.")
+            raise UserError("it has no `format_version`, so it is no description of tasks.")
         if version > FORMAT_VERSION:
-            raise ValueError(f"its format is {version}, this version of hf_depth reads {FORMAT_VERSION}: upgrade it.")
+            raise UserError(f"its format is {version}, this version of hf_depth reads {FORMAT_VERSION}: upgrade it.")
         known = {item.name: values[item.name] for item in fields(cls) if item.name in values}
         try:
             tasks = tuple(TaskSpec(**entry) for entry in known.pop("tasks").values())
             return cls(tasks=tasks, **known)
         except (AttributeError, KeyError, TypeError) as error:  # the file was changed by hand
-            raise ValueError(f"a field is missing or wrong: {error}") from error
+            raise UserError(f"a field is missing or wrong: {error}") from error
 
     def save_pretrained(self, save_directory: str | os.PathLike) -> None:
         """
@@ -165,7 +164,7 @@ class TaskConfig:
         config = find_task_config(name_or_path, **hub_arguments)
         if config is None:
             _find(name_or_path, CONFIG_NAME, **hub_arguments)  # raises if the Hub is offline or there is no model
-            raise ValueError(
+            raise UserError(
                 f"{name_or_path} has no {TASK_CONFIG_FILE}, which is saved with a fine-tuned model: it was not "
                 "fine-tuned, or by an earlier version. Name its task by `task`, such as 'glue/rte'."
             )
@@ -186,7 +185,7 @@ def find_task_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> T
     try:
         return TaskConfig.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except ValueError as error:
-        raise ValueError(f"{TASK_CONFIG_FILE} of {name_or_path} cannot be read: {error}") from error
+        raise UserError(f"{TASK_CONFIG_FILE} of {name_or_path} cannot be read: {error}") from error
 
 
 def _find(name_or_path: str | os.PathLike, file: str, **arguments: Any) -> str | None:

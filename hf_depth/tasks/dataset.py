@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq
 
+from ..errors import UserError
 from ..suggestions import listed
 from .config import TaskConfig
 from .rows import check_class_order
@@ -57,7 +58,7 @@ class DataCollatorForTasks(DataCollatorForSeq2Seq):
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: str | None = None) -> dict:
         if "input_ids" not in features[0]:
-            raise ValueError(f"The examples have no column 'input_ids', but: {listed(features[0])}. {HOW_TO_PREPARE}")
+            raise UserError(f"The examples have no column 'input_ids', but: {listed(features[0])}. {HOW_TO_PREPARE}")
         examples = [{name: _as_list(one[name]) for name in COLLATED_COLUMNS if name in one} for one in features]
         batch = super().__call__(examples, return_tensors)
         return {name: values for name, values in batch.items() if values is not None}
@@ -107,7 +108,7 @@ class TaskDataset(torch.utils.data.Dataset):
     def __post_init__(self):
         missing = [name for name in ("input_ids", "labels") if name not in self.prepared.column_names]
         if missing or len(self.rows) != len(self.prepared):
-            raise ValueError(
+            raise UserError(
                 f"`prepared` must hold the ids of the {len(self.rows)} examples of {self.spec.full_name} "
                 f"({self.split}), but has {len(self.prepared)} examples with the columns "
                 f"{listed(self.prepared.column_names)}. {HOW_TO_PREPARE}"

@@ -11,6 +11,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..data.files import check_held_out, file_names
+from ..errors import UserError
 from ..suggestions import suggestion
 from .loaders import disco_eval, discourse, natural_instructions, python_modules, table
 from .registry import get_task
@@ -143,7 +144,7 @@ def get_loader(spec: TaskSpec) -> Loader:
         `TypeError`: if the entry in `LOADERS` is not a [`Loader`].
     """
     if spec.loader not in LOADERS:
-        raise ValueError(
+        raise UserError(
             f"Task {spec.name!r}, field `loader`: there is no loader {spec.loader!r}."
             f"{suggestion(spec.loader, LOADERS, 'loaders')}"
         )
@@ -190,7 +191,7 @@ def check_own_files(tasks: Sequence[tuple[TaskSpec, Collection[str], TaskFiles]]
             if other is not task:
                 argument = file_argument(task, split)
                 argument = argument if file in file_names(getattr(files, argument)) else "dataset_dir"
-                raise ValueError(
+                raise UserError(
                     f"`{argument}`: the tasks {other.full_name!r} and {task.full_name!r} would both have the examples "
                     f"of {file}. Give each its own: a `dataset_dir` with a folder for each, such as {other.name!r} "
                     f"and {task.name!r}."
@@ -216,7 +217,7 @@ def options_of_loaders(
     known = list(dict.fromkeys(name for of_loader in names.values() for name in of_loader))
     for name in options:
         if name not in known:
-            raise ValueError(
+            raise UserError(
                 f"`options`: there is no option `{name}` of {', '.join(f'the loader {loader!r}' for loader in names)}."
                 f"{suggestion(name, known, 'options')}"
             )

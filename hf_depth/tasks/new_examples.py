@@ -7,6 +7,7 @@ from typing import Any
 
 from datasets import Dataset
 
+from ..errors import UserError
 from ..suggestions import listed
 from .loading import build_options, get_loader
 from .preprocessing import INSTANCE_COLUMN
@@ -91,7 +92,7 @@ def _rows(examples: Any, spec: TaskSpec) -> list[Any]:
     if not isinstance(examples, Iterable) or isinstance(examples, Mapping | Set | bytes):
         advice = " For one example, write `predictor([example])`." if isinstance(examples, Mapping) else ""
         advice = " A set has no order: give a list." if isinstance(examples, Set) else advice
-        raise ValueError(
+        raise UserError(
             f"`examples` must be a list of examples, a Dataset, a DataFrame or a file, got {type(examples).__name__}."
             f"{advice}"
         )
@@ -106,17 +107,17 @@ def _rows(examples: Any, spec: TaskSpec) -> list[Any]:
 def _texts(row: Any, spec: TaskSpec, place: str) -> dict[str, str]:
     """Return the text of each column of an example, found by its name or else by an alias."""
     if not isinstance(row, Mapping):
-        raise ValueError(f"{place} must be {_kind_of_example(spec)}, got {row!r:.80}.")
+        raise UserError(f"{place} must be {_kind_of_example(spec)}, got {row!r:.80}.")
     texts = {}
     for column in spec.text_column_name:
         aliases = [alias for alias, own in spec.column_aliases.items() if own == column]
         name = next((name for name in (column, *aliases) if name in row), None)
         if name is None:
-            raise ValueError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
+            raise UserError(f"{place} has no column {column!r}. The columns are: {listed(row)}.")
         text = row[name]
         if isinstance(text, Sequence) and not isinstance(text, str) and all(isinstance(part, str) for part in text):
             text = " ".join(text)
         if not isinstance(text, str):
-            raise ValueError(f"{place}: the column {name!r} must hold text, but holds {text!r:.80}.")
+            raise UserError(f"{place}: the column {name!r} must hold text, but holds {text!r:.80}.")
         texts[column] = text
     return texts

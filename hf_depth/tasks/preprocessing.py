@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.sentences import get_sentence_splitter
 from ..data.tokenization import SENTENCE_TOKENS, TextEncoder, eosen_token_id, layout_document, sentence_token_ids
+from ..errors import UserError
 from .rows import check_class_order
 from .spec import TaskSpec
 
@@ -87,7 +88,7 @@ class TaskPreprocessor:
         shortest = 3 * len(self.spec.text_column_name) + 2 if self.sentence_tokens else 0
         for name, least in (("max_source_length", max(8, shortest)), ("max_target_length", 2)):
             if getattr(self, name) < least:
-                raise ValueError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
+                raise UserError(f"`{name}` must be at least {least}, got {getattr(self, name)}.")
         _check_labels(self.spec, tokenizer, self.max_target_length)
         self.encoder = TextEncoder(tokenizer)
         self.eos_token_id = tokenizer.eos_token_id
@@ -188,13 +189,13 @@ def _check_labels(spec: TaskSpec, tokenizer: PreTrainedTokenizerBase, max_target
     for label, ids in zip(spec.labels.values(), encode_labels(tokenizer, list(spec.labels.values())), strict=True):
         ids = ids[ids >= 0]
         if len(ids) > max_target_length:
-            raise ValueError(
+            raise UserError(
                 f"Task {spec.name!r}: the label {label!r} takes {len(ids)} tokens with `</s>`. Raise "
                 f"`max_target_length`, which is {max_target_length}."
             )
         read = tokenizer.decode(ids, skip_special_tokens=True)
         if spec.parse(read) != spec.parse(label):
-            raise ValueError(
+            raise UserError(
                 f"Task {spec.name!r}: the tokenizer writes the label {label!r} as {read!r}, which is another text. "
                 "Change the label."
             )
@@ -308,12 +309,12 @@ def encode_labels(tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]) -> 
     seen = {}
     for label, ids in zip(labels, encoded, strict=True):
         if tokenizer.unk_token_id in ids or len(ids) == 1:
-            raise ValueError(
+            raise UserError(
                 f"The vocabulary cannot write the label {label!r}: its ids are {ids}, with <unk> being "
                 f"{tokenizer.unk_token_id}. Choose other texts as `labels` of the task, or another tokenizer."
             )
         if (other := seen.setdefault(tuple(ids), label)) is not label:
-            raise ValueError(
+            raise UserError(
                 f"The labels {other!r} and {label!r} have the same ids {ids}. Choose other texts as `labels` of the "
                 "task, or another tokenizer."
             )

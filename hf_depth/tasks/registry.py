@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from ..errors import UserError
 from ..suggestions import listed, suggestion
 from ..yaml_files import UniqueKeyLoader, yaml_problem
 from .checks import FieldError
@@ -64,16 +65,16 @@ def get_task(name: str, benchmark: str | None = None) -> TaskSpec:
     if benchmark is None:
         found = [b for b, tasks in DATASET_VALS.items() if TASK_ALIASES.get(b, {}).get(name, name) in tasks]
         if len(found) > 1:
-            raise ValueError(f"Several benchmarks have a task {name!r}: {listed(found)}. Give the `benchmark`, too.")
+            raise UserError(f"Several benchmarks have a task {name!r}: {listed(found)}. Give the `benchmark`, too.")
         if not found:
             everything = [task for tasks in DATASET_VALS.values() for task in tasks]
-            raise ValueError(f"There is no task {name!r}.{suggestion(name, everything, 'tasks')}{_OF_THE_HUB}")
+            raise UserError(f"There is no task {name!r}.{suggestion(name, everything, 'tasks')}{_OF_THE_HUB}")
         benchmark = found[0]
     benchmark = _benchmark(benchmark)
     tasks = DATASET_VALS[benchmark]
     name = TASK_ALIASES.get(benchmark, {}).get(name, name)
     if name not in tasks:
-        raise ValueError(f"The benchmark {benchmark!r} has no task {name!r}.{suggestion(name, tasks, 'tasks')}")
+        raise UserError(f"The benchmark {benchmark!r} has no task {name!r}.{suggestion(name, tasks, 'tasks')}")
     return as_task(tasks[name], benchmark, name)
 
 
@@ -200,7 +201,7 @@ def load_task_file(path: str | os.PathLike) -> list[TaskSpec]:
         try:
             tasks.append(register_task(entry))
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+            raise UserError(f"{path}: {error}") from error
     return tasks
 
 
@@ -214,15 +215,15 @@ def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise ValueError(f"`task_file`: {path} is not a file. Name a YAML file.")
+        raise UserError(f"`task_file`: {path} is not a file. Name a YAML file.")
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
     except FileNotFoundError:
         raise FileNotFoundError(f"`task_file`: there is no file {str(path)!r}.") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text: {error}.") from error
+        raise UserError(f"{path}: not UTF-8 text: {error}.") from error
     except yaml.YAMLError as error:
-        raise ValueError(f"{path}{yaml_problem(error)}") from error
+        raise UserError(f"{path}{yaml_problem(error)}") from error
     entries = content if isinstance(content, list) else [content]
     # A dictionary of dictionaries, like `DATASET_VALS`, unless it is one task with nested fields.
     if isinstance(content, dict) and all(
@@ -234,7 +235,7 @@ def read_task_file(path: str | os.PathLike) -> list[dict[str, Any]]:
             for name, entry in tasks.items()
         ]
     if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
-        raise ValueError(f"{path}: expected a task or several, such as:\n{_EXAMPLE}")
+        raise UserError(f"{path}: expected a task or several, such as:\n{_EXAMPLE}")
     return [{"benchmark": CUSTOM_BENCHMARK} | {str(key): entry[key] for key in entry} for entry in entries]
 
 
@@ -242,7 +243,7 @@ def _benchmark(name: str) -> str:
     benchmark = BENCHMARK_ALIASES.get(name, name)
     if benchmark not in DATASET_VALS:
         near = suggestion(name, DATASET_VALS, "benchmarks")
-        raise ValueError(f"There is no benchmark {name!r}.{near}{_OF_THE_HUB}")
+        raise UserError(f"There is no benchmark {name!r}.{near}{_OF_THE_HUB}")
     return benchmark
 
 

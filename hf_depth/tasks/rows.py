@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from ..data.files import check_one_kind, separator_advice, without_format
+from ..errors import UserError
 from ..suggestions import listed, suggestion
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
 
@@ -46,12 +47,12 @@ def check_rows(
     dataset = _rename(without_format(dataset), spec)
     _check_columns(dataset, spec, place, needs_labels)
     if not len(dataset):
-        raise ValueError(f"{place} has no rows.")
+        raise UserError(f"{place} has no rows.")
     for column in (*spec.text_column_name, *([spec.label_column_name] if spec.labels is None else [])):
         try:
             check_one_kind(dataset, column)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
+            raise UserError(f"{place}: {error}") from None
     label = List(Value("string")) if spec.labels is None else Value("float64" if spec.is_regression else "int64")
     texts = {column: Value("string") for column in spec.text_column_name}
     names, is_numbered = _class_names(dataset, spec, place), _has_row_numbers(dataset)
@@ -95,7 +96,7 @@ def check_splits(name: str, splits: Any, spec: TaskSpec) -> None:
             )
         if split not in spec.splits:
             near = suggestion(split, spec.splits, "splits")
-            raise ValueError(f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{near}")
+            raise UserError(f"`{name}`: the task {spec.full_name!r} has no split {split!r}.{near}")
 
 
 def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
@@ -107,7 +108,7 @@ def check_class_order(dataset: Dataset, spec: TaskSpec) -> None:
     feature = dataset.features.get(spec.label_column_name)
     for number, name in enumerate(getattr(feature, "names", None) or ()):
         if spec.parse(name) not in (number, UNPARSED):
-            raise ValueError(
+            raise UserError(
                 f"The column {spec.label_column_name!r} is a ClassLabel in which {number} is {name!r}, but in the "
                 f"task {spec.name!r} it is {spec.labels.get(number)!r}. `TaskSplits.from_datasets` reads the names."
             )
@@ -174,7 +175,7 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
     needed = [*spec.text_column_name, *([spec.label_column_name] if needs_labels else [])]
     for column in needed:
         if column not in dataset.column_names:
-            raise ValueError(
+            raise UserError(
                 f"{place}: the task {spec.name!r} needs a column {column!r}."
                 f"{separator_advice(dataset.column_names, or_tsv=True)}"
                 f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or name it in the task's "
@@ -197,7 +198,7 @@ def _class_names(dataset: Dataset, spec: TaskSpec, place: str) -> list[str] | No
     if not spec.is_classification or not foreign:
         return feature.names
     if len(foreign) < len(names):
-        raise ValueError(
+        raise UserError(
             f"{place}: the column {column!r} is a ClassLabel with the names {listed(feature.names)}, of which "
             f"{listed(foreign)} are no labels of the task {spec.name!r}. These are: {listed(spec.labels.values())}. "
             "Rename the classes, or change the task's `labels`."

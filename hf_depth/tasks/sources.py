@@ -25,6 +25,7 @@ from ..data.files import (
     shard_problem,
 )
 from ..data.reading import check_header, load_files, load_lines
+from ..errors import UserError
 from ..suggestions import listed
 from .spec import TaskSpec
 
@@ -131,7 +132,7 @@ def split_files(
         names = getattr(files, argument)
         if names and not any(splits):
             advice = f" It is trained and validated on the task {spec.train_on!r}." if spec.train_on else ""
-            raise ValueError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
+            raise UserError(f"`{argument}`: the task {spec.name!r} has no such split.{advice}")
         if names:
             named[splits[0]] = file_names(names)
     if not files.dataset_dir:
@@ -146,7 +147,7 @@ def _files_in_folder(
     spec: TaskSpec, root: Path, suffixes: Sequence[str], folders: Sequence[str]
 ) -> dict[str, list[str]]:
     if not root.is_dir():
-        raise ValueError(f"`dataset_dir`: there is no folder {str(root)!r}.")
+        raise UserError(f"`dataset_dir`: there is no folder {str(root)!r}.")
     names = {_plain(spec.name), _plain(spec.config_name or spec.name)}
     own = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and _plain(folder.name) in names]
     for folder in [*(root / name for name in folders), *own, root]:
@@ -154,7 +155,7 @@ def _files_in_folder(
         if files:
             return files
     there = sorted(path.name + ("/" if path.is_dir() else "") for path in root.iterdir())
-    raise ValueError(
+    raise UserError(
         f"`dataset_dir`: {root} has neither files of the task {spec.name!r}, such as train{suffixes[0]}, "
         f"nor a folder {spec.name!r} with them (known extensions: {', '.join(suffixes)}, and each with "
         f".gz). It holds: {listed(there[:20])}."
@@ -187,7 +188,7 @@ def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> N
     if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
         problem = f"{Path(files[0]).parent} has several files: {listed(names)}"
     if problem:
-        raise ValueError(
+        raise UserError(
             f"`dataset_dir`, split {split!r}: {problem}. Copy the folder again, without older files in it, or name "
             f"the files to take by `{argument}`."
         )
@@ -252,7 +253,7 @@ def _read_tsv(argument: str, file: str, spec: TaskSpec, cache_dir: str | None) -
             desc=f"Reading {Path(file).name}",
         )
     except ValueError as error:
-        raise ValueError(f"`{argument}`: {error}") from error
+        raise UserError(f"`{argument}`: {error}") from error
     num_broken = sum(bool(text.strip()) for text in lines["text"][start + 1 :]) - len(rows)
     if num_broken:
         logger.warning(
@@ -272,7 +273,7 @@ def _cells(
         if number <= start or not line.strip() or (skips and len(cells) != len(header)):
             continue
         if len(cells) != len(header):
-            raise ValueError(
+            raise UserError(
                 f"{file}, line {number + 1}: it has {len(cells)} cells between tabs, but the columns are "
                 f"{len(header)}: {listed(header)}. Repair or remove the line."
             )
@@ -303,7 +304,7 @@ def keep_rows(
         return Dataset.from_generator(rows, gen_kwargs=dict(arguments), features=features, cache_dir=cache_dir)
     except DatasetGenerationError as error:
         cause = error.__cause__ or error
-        raise ValueError(str(cause)) from cause
+        raise UserError(str(cause)) from cause
 
 
 def kept_splits(rows: Dataset) -> dict[str, Dataset]:
@@ -332,7 +333,7 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
             split.
     """
     if not spec.path:
-        raise ValueError(
+        raise UserError(
             f"The task {spec.name!r} names no data set on the Hub (`path`). Give its data by `train_file`, "
             "`validation_file`, `test_file` or `dataset_dir`."
         )
@@ -341,13 +342,13 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
     try:
         loaded: DatasetDict = load_dataset(spec.path, spec.config_name, cache_dir=cache_dir)
     except Exception as error:  # no network, no such data set, a loading script, …
-        raise ValueError(
+        raise UserError(
             f"The data set {source} of the task {spec.name!r} cannot be loaded from the Hub: {error} Without a "
             "network, give its data by `train_file`, `validation_file`, `test_file` or `dataset_dir`."
         ) from error
     for split in filter(None, (spec.train_split, *spec.validation_splits)):
         if split not in loaded:
-            raise ValueError(
+            raise UserError(
                 f"The data set {source} has no split {split!r}, but: {listed(loaded)}. Name its splits in the fields "
                 f"`train_split`, `validation_splits` and `test_splits` of the task {spec.name!r}, `[]` for none."
             )

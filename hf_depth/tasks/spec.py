@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from ..errors import UserError
 from ..suggestions import listed, suggestion
 from .checks import METRIC_ALIASES, UNLABELED_TEXTS, check_task
 
@@ -164,7 +165,7 @@ class TaskSpec:
         for column, prefix in zip(self.text_column_name, self.prefix, strict=True):
             text = example.get(column)
             if not isinstance(text, str):
-                raise ValueError(
+                raise UserError(
                     f"Task {self.name!r}: the column {column!r} must hold text, but holds {text!r:.80}"
                     + (f". The columns are: {listed(example)}." if column not in example else ".")
                 )
@@ -223,7 +224,7 @@ class TaskSpec:
             return []
         texts = [label] if isinstance(label, str) else label
         if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError(
+            raise UserError(
                 f"the column {self.label_column_name!r} must hold a text or a list of texts that are not empty, but "
                 f"holds {label!r:.80}."
             )
@@ -240,7 +241,7 @@ class TaskSpec:
         """
         label = example.get(self.label_column_name)
         if self.labels is None:
-            raise ValueError(f"Task {self.name!r} is free-form, so it has no classes.")
+            raise UserError(f"Task {self.name!r} is free-form, so it has no classes.")
         if is_unlabeled(label):
             return UNLABELED
         if self.is_regression:

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
 from ..data.corpus import PYTHON_TEXT
+from ..errors import UserError
 from ..suggestions import listed
 from .config import TaskConfig
 from .dataset import TaskDataset, name_datasets
@@ -190,7 +191,7 @@ class TaskSplits:
         trained = [_with_lengths(task, lengths) for task in training_tasks(tested)]
         loaded = [*trained, *(task for task in tested if task not in trained)]
         if do_eval and not any(task.validation_splits for task in trained):
-            raise ValueError(
+            raise UserError(
                 f"`do_eval`: there are no `validation_splits` of {listed(task.name for task in trained)}. Name those "
                 "of the data, or leave out `do_eval`."
             )
@@ -209,7 +210,7 @@ class TaskSplits:
                 splits.parts.append(LoadedTask(task, {}, load=partial(splits._load_task, task, own, wanted)))
                 splits._load_part(splits.parts[-1], tokenizer, sentence_tokens)
         if do_predict and not any(split in part.spec.test_splits for part in splits.parts for split in part.examples):
-            raise ValueError("No task has test data: name `test_file`, or leave out `do_predict`.")
+            raise UserError("No task has test data: name `test_file`, or leave out `do_predict`.")
         return splits
 
     def _load_task(
@@ -368,7 +369,7 @@ class TaskSplits:
         self._check_prepared()
         trained = [part for part in self.parts if part.spec.train_split in part.prepared]
         if not trained:
-            raise ValueError("No task has training data: name `train_file`, or do not train.")
+            raise UserError("No task has training data: name `train_file`, or do not train.")
         seed = self.seed if seed is None else seed
         examples = [part.prepared[part.spec.train_split] for part in trained]
         return mix_tasks(examples, seed, mixing_maximum, mixing_temperature)
@@ -399,7 +400,7 @@ class TaskSplits:
 
     def _check_prepared(self) -> None:
         if self._tokenizer is None:
-            raise ValueError("The examples are not prepared yet: call `splits.prepare(tokenizer)` first.")
+            raise UserError("The examples are not prepared yet: call `splits.prepare(tokenizer)` first.")
 
     # ---- Reports ----------------------------------------------------------------------------------------------------
 
@@ -467,7 +468,7 @@ class _Purpose:
     def __post_init__(self):
         if self.limit is not None and self.limit < 1:
             name = self.flag.removeprefix("do_")
-            raise ValueError(f"`max_{name}_samples` must be at least 1, got {self.limit}.")
+            raise UserError(f"`max_{name}_samples` must be at least 1, got {self.limit}.")
 
     def select(self, examples: Dataset) -> Dataset:
         """Return at most `limit` examples: a random subset, in the order of the data."""
@@ -481,7 +482,7 @@ class _Purpose:
         message = f"Task {task.name!r} has no {split!r} data for `{self.flag}`, only {listed(examples)}"
         if not may_lack and self.flag != "do_predict":
             remedy = f"name `{self.file}`, a `dataset_dir` that holds them, or leave out `{self.flag}`"
-            raise ValueError(f"{message}: {remedy}.")
+            raise UserError(f"{message}: {remedy}.")
         logger.warning(f"{message}.")
 
 
@@ -502,7 +503,7 @@ def _needed_splits(
 def _as_specs(tasks: TaskSpec | str | Sequence[TaskSpec | str]) -> list[TaskSpec]:
     tasks = [tasks] if isinstance(tasks, TaskSpec | str) else list(tasks)
     if not tasks:
-        raise ValueError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
+        raise UserError("`tasks` is empty. Name one or several, such as 'glue/rte'.")
     specs = [get_task(task) if isinstance(task, str) else task for task in tasks]
     return list({spec.full_name: spec for spec in specs}.values())  # a task may be named twice, or by an alias
 
@@ -571,6 +572,6 @@ def mixing_rates(sizes: Sequence[int], maximum: int = 65_536, temperature: float
     """
     for name, value, least in (("mixing_maximum", maximum, 1), ("mixing_temperature", temperature, 1.0)):
         if value < least:
-            raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+            raise UserError(f"`{name}` must be at least {least}, got {value}.")
     weights = [min(size, maximum) ** (1 / temperature) for size in sizes]
     return [weight / sum(weights) for weight in weights]

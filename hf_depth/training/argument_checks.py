@@ -8,6 +8,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from ..errors import UserError
 from ..ranges import AT_LEAST_ONE, NOT_NEGATIVE, WORKERS, Range
 from ..suggestions import listed, suggestion
 
@@ -84,7 +85,7 @@ def check_json(args: TrainingArguments) -> None:
             try:
                 json.loads(value)
             except ValueError as error:
-                raise ValueError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
+                raise UserError(f"`{name}` must be JSON, got {value!r}: {error}.") from error
 
 
 def check_arguments(args: TrainingArguments) -> None:
@@ -110,18 +111,18 @@ def check_supported(args: TrainingArguments, unsupported: dict[str, tuple[tuple[
     """
     for name, (allowed, reason) in unsupported.items():
         if (value := getattr(args, name)) not in allowed:
-            raise ValueError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
+            raise UserError(f"`{name}` {value!r} is not supported: {reason}. Leave it out.")
 
 
 def check_bad_batches(args: TrainingArguments) -> None:
     """Raise `ValueError` if `skip_bad_batches` is used with float16 or DeepSpeed, which do not support it."""
     if args.skip_bad_batches and args.fp16:
-        raise ValueError(
+        raise UserError(
             "`skip_bad_batches` is not for `fp16`, whose loss scaling already skips steps that overflow. Use `bf16`, "
             "or leave it out."
         )
     if args.skip_bad_batches and args.deepspeed_plugin is not None:
-        raise ValueError(
+        raise UserError(
             "`skip_bad_batches` is not for DeepSpeed, whose optimizer makes its step before the gradient can be "
             "checked. Train by data parallelism (`examples/accelerate/multi_gpu.yaml`), or leave it out."
         )
@@ -130,9 +131,9 @@ def check_bad_batches(args: TrainingArguments) -> None:
 def _check_precision(args: TrainingArguments) -> None:
     """Raise if the device or the residual stream does not support the precision."""
     if args.fp16 and args.device.type == "cpu":
-        raise ValueError("`fp16` has no effect on a CPU. Leave it out, or use `bf16`.")
+        raise UserError("`fp16` has no effect on a CPU. Leave it out, or use `bf16`.")
     if args.residual_dtype != "float32" and not (args.residual_dtype == "bfloat16" and args.bf16):
-        raise ValueError(
+        raise UserError(
             f"`residual_dtype` {args.residual_dtype!r} with `bf16`={args.bf16} is not supported: give "
             '`residual_dtype="bfloat16"` with `bf16=True`, or leave it at "float32".'
         )
@@ -146,13 +147,13 @@ def _check_evaluation(args: TrainingArguments) -> None:
             "`--eval_strategy steps`, or leave it out."
         )
     if args.generation_cache_implementation not in (None, *GENERATION_CACHES):
-        raise ValueError(
+        raise UserError(
             f"`generation_cache_implementation` must be one of {listed(GENERATION_CACHES)}, got "
             f"{args.generation_cache_implementation!r}."
         )
     for name in ("constrain_sentence_order", "generation_cache_implementation"):
         if getattr(args, name) and not args.predict_with_generate:
-            raise ValueError(
+            raise UserError(
                 f"`{name}` is for evaluations that generate: add `--predict_with_generate`, or leave it out."
             )
 
@@ -160,28 +161,28 @@ def _check_evaluation(args: TrainingArguments) -> None:
 def _check_saving(args: TrainingArguments) -> None:
     """Raise if the settings would train nothing or save nothing."""
     if args.max_steps < 1 and args.max_steps != -1:
-        raise ValueError(
+        raise UserError(
             f"`max_steps` must be at least 1, got {args.max_steps}. Leave it out (-1) to train for "
             "`num_train_epochs`. To evaluate without training, leave out `--do_train`."
         )
     if not args.output_dir.strip():
-        raise ValueError(f"`output_dir` must name a folder, got {args.output_dir!r}.")
+        raise UserError(f"`output_dir` must name a folder, got {args.output_dir!r}.")
     if args.save_strategy == SaveStrategy.STEPS and args.save_steps == 0:
-        raise ValueError("`save_steps` must be above 0, or `save_strategy` be no, got 0.")
+        raise UserError("`save_steps` must be above 0, or `save_strategy` be no, got 0.")
     keeps_best = args.save_strategy == SaveStrategy.BEST
     if (keeps_best or args.load_best_model_at_end) and args.eval_strategy == IntervalStrategy.NO:
         name = "save_strategy` best" if keeps_best else "load_best_model_at_end`"
-        raise ValueError(
+        raise UserError(
             f"`{name} compares evaluations while training: ask for some by `eval_strategy`, or leave it out."
         )
     if keeps_best and args.metric_for_best_model is None:
-        raise ValueError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
+        raise UserError("`save_strategy` best needs a `metric_for_best_model`, such as loss.")
     _report_metric_without_effect(args)
     if args.hub_model_id is not None:
         try:
             validate_repo_id(args.hub_model_id)
         except HFValidationError as error:
-            raise ValueError(f"`hub_model_id` {args.hub_model_id!r} is no name of a repository: {error}") from error
+            raise UserError(f"`hub_model_id` {args.hub_model_id!r} is no name of a repository: {error}") from error
 
 
 def _report_metric_without_effect(args: TrainingArguments) -> None:
@@ -210,8 +211,8 @@ def _check_trackers(args: TrainingArguments) -> None:
     installed = get_available_reporting_integrations()
     for name in args.report_to:
         if name not in INTEGRATION_TO_CALLBACK:
-            raise ValueError(
+            raise UserError(
                 f"There is no `report_to` {name!r}.{suggestion(name, INTEGRATION_TO_CALLBACK, 'trackers')}"
             )
         if name not in installed and name not in NOT_ALWAYS_LISTED:
-            raise ValueError(f"`report_to` {name} needs a package that is not installed: `pip install {name}`.")
+            raise UserError(f"`report_to` {name} needs a package that is not installed: `pip install {name}`.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import set_seed
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from ..errors import UserError
 from ..evaluation.probe_features import BagOfWords
 from ..evaluation.probing import Probe, with_random_weights
 from ..evaluation.scoring import compute_task_metrics
@@ -58,9 +59,7 @@ def _add(found: Scores, metrics: Mapping[tuple[str, str, str], Mapping[str, floa
 def _bag_of_words(part: LoadedTask, trainer: "TaskTrainer") -> Scores:
     spec, examples = part.spec, part.examples
     if spec.labels is None or spec.train_split not in examples:
-        raise ValueError(
-            f"The baseline bag_of_words is for tasks with labels and training examples: {spec.full_name}."
-        )
+        raise UserError(f"The baseline bag_of_words is for tasks with labels and training examples: {spec.full_name}.")
     validation = next((examples[split] for split in spec.validation_splits if split in examples), None)
     features = BagOfWords(trainer.processing_class, spec, seed=trainer.args.seed)
     probe = Probe(spec, features, trainer.args.seed).fit(examples[spec.train_split], validation)

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 from ..data.tokenization import SENTENCE_TOKENS, check_sentence_tokens
+from ..errors import UserError
 from ..evaluation.metrics import check_installed
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import number_of_places
@@ -35,12 +36,12 @@ def check_trainer(trainer: "DepthTrainer") -> None:
     """Raise `ValueError` if a part of a trainer would have no effect, or would train another model than asked for."""
     args = trainer.args
     if trainer.compute_loss_func is not None:
-        raise ValueError(
+        raise UserError(
             "`compute_loss_func` would never be called: the loss is weighted by `sentence_loss_coefficient`. "
             f"Override `compute_loss` in a subclass of {type(trainer).__name__}."
         )
     if is_compiled_module(trainer.model):
-        raise ValueError(
+        raise UserError(
             "`model` is the result of `torch.compile`, in which the Trainer finds no labels. Give the original model, "
             "and `torch_compile=True` to the training arguments."
         )
@@ -104,9 +105,9 @@ def check_parts(
         check_sentence_tokens(model, tokenizer)
     if constrains_order and not (is_depth and tokenizers):
         missing = "a tokenizer: give `processing_class`" if is_depth else "a DEPTH model"
-        raise ValueError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
+        raise UserError(f"`constrain_sentence_order` needs {missing}, or leave it out.")
     if any(tokenizer.get_vocab() != tokenizers[0].get_vocab() for tokenizer in tokenizers[1:]):
-        raise ValueError(
+        raise UserError(
             "`processing_class` and the tokenizer of `data_collator` have different vocabularies. Use one tokenizer "
             "for the data, the collator, the model and the trainer."
         )
@@ -115,7 +116,7 @@ def check_parts(
         if isinstance(collators[0], collator) and is_depth != needs_depth:
             objective = "SpanCorruptionObjective" if needs_depth else "DepthObjective"
             model_type = "depth" if needs_depth else "t5"
-            raise ValueError(
+            raise UserError(
                 f"{collator.__name__} writes {'' if needs_depth else 'no '}sentence tokens, which does not fit a "
                 f"{type(model).__name__}. Make data and collator by `{objective}(tokenizer, ...)`, or load the other "
                 f'kind of model by `load_model(..., tokenizer, model_type="{model_type}")`.'
@@ -131,7 +132,7 @@ def check_places(model: PreTrainedModel, max_source_length: int | None) -> None:
     """
     places = number_of_places(model.get_encoder())
     if None not in (places, max_source_length) and max_source_length > places:
-        raise ValueError(
+        raise UserError(
             f"`max_source_length` is {max_source_length}, but the {type(model).__name__} knows {places} places of a "
             f"text (`max_position_embeddings`). Lower it to {places}."
         )
@@ -148,7 +149,7 @@ def check_packed_rows(model: PreTrainedModel) -> None:
         `ValueError`: names the model.
     """
     if "encoder_segment_ids" not in inspect.signature(model.forward).parameters:
-        raise ValueError(
+        raise UserError(
             f"A {type(model).__name__} takes no `encoder_segment_ids`: the examples of a packed row would attend to "
             "each other. Load a T5 or a DEPTH model by `load_model`, or prepare the data without `packing`."
         )
@@ -200,7 +201,7 @@ def check_evaluation_data(
             )
         other = names_by_key.setdefault(dataset.key, name)
         if other != name:  # files of predictions and the model card name a data set by task and split
-            raise ValueError(
+            raise UserError(
                 f"`{argument}` and `eval_dataset[{other!r}]` are both called {dataset.spec.full_name} "
                 f"({dataset.split}), and the predictions of one would replace those of the other. Give one of "
                 "them another `split`: `TaskDataset(task, 'other', …)`, or `dataclasses.replace(dataset, split="
@@ -218,24 +219,24 @@ def _check_examples(trainer: "DepthTrainer", argument: str, dataset: Iterable[Ma
     if first is None:
         return
     if "input_ids" not in first:
-        raise ValueError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
+        raise UserError(f"`{argument}` has no column 'input_ids', but: {listed(first)}. {HOW_TO_PREPARE}")
     counts = count_tokens(dataset, trainer.processing_class.get_vocab().get(SENTENCE_TOKENS[0], NO_TOKEN))
     if counts.greatest_id >= len(trainer.processing_class):
-        raise ValueError(
+        raise UserError(
             f"`{argument}` holds the token id {counts.greatest_id}, but the tokenizer "
             f"{trainer.processing_class.name_or_path!r} has {len(trainer.processing_class)} tokens: the examples were "
             "prepared with another one. Prepare them with the `processing_class` of the trainer."
         )
     without = counts.with_text - counts.with_token
     if without and has_sentence_tokens(trainer.model.config):
-        raise ValueError(
+        raise UserError(
             f"`{argument}` was prepared without sentence tokens{_how_many(without, counts)}, but the model is a "
             "DEPTH model, which reads them. Prepare it by `TaskSplits.prepare(tokenizer)` or "
             "`TaskPreprocessor(tokenizer, task)` with the tokenizer of the model "
             "(`add_sentence_tokens(tokenizer)` adds the tokens) and without `sentence_tokens=False`."
         )
     if counts.with_token and not has_sentence_tokens(trainer.model.config):
-        raise ValueError(
+        raise UserError(
             f"`{argument}` was prepared with sentence tokens{_how_many(counts.with_token, counts)}, but the model "
             f"is a {type(trainer.model).__name__}, which knows none. Prepare it with `sentence_tokens=False`, or "
             "train a DEPTH model."
@@ -251,7 +252,7 @@ def _check_targets(trainer: "DepthTrainer", argument: str, dataset: TaskDataset)
     ids = [int(token_id) for token_id in dataset.prepared[index]["labels"] if token_id >= 0]
     read = trainer.processing_class.decode(ids, skip_special_tokens=True)
     if spec.parse(read) != spec.parse(expected[0]):
-        raise ValueError(
+        raise UserError(
             f"`{argument}`: the tokenizer {trainer.processing_class.name_or_path!r} reads the target of example "
             f"{index} of {spec.full_name} ({dataset.split}) as {read!r}, but its label is {expected[0]!r}: the "
             "examples were prepared with another tokenizer. Prepare them with the `processing_class` of the "
@@ -276,7 +277,7 @@ def check_direction_of_metric(trainer: "DepthTrainer") -> None:
         greater_is_better |= {f"{key}_{metric}" if key else metric: known[metric] for metric in known}
     expected = greater_is_better.get(name, args.greater_is_better)
     if args.greater_is_better not in (expected, None):
-        raise ValueError(
+        raise UserError(
             f"`greater_is_better` is {args.greater_is_better}, but of the `metric_for_best_model` {name!r} "
             f"{'more' if expected else 'less'} is better. Give `greater_is_better={expected}`, or leave both out: "
             "models are then compared by their score, and more is better."

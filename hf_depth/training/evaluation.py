@@ -9,6 +9,7 @@ import torch
 from transformers.trainer_utils import EvalLoopOutput, speed_metrics
 
 from ..data.metadata import has_metadata
+from ..errors import UserError
 from ..evaluation.attention_entropy import attention_entropy, entropy_metrics, warn_of_saturation
 from ..models.modeling_depth import has_sentence_tokens
 from ..suggestions import suggestion
@@ -226,7 +227,7 @@ def check_metric_for_best_model(trainer: "DepthTrainer") -> None:
     name = "loss" if args.metric_for_best_model is None else args.metric_for_best_model.removeprefix("eval_")
     known = trainer.metric_names()
     if name not in known:
-        raise ValueError(
+        raise UserError(
             f"`metric_for_best_model` {name!r} is no metric of the evaluation.{suggestion(name, known, 'metrics')}"
         )
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel, Seq2SeqTrainer
 
+from ..errors import UserError
 from ..evaluation.ordering import SentenceOrderLogitsProcessor
 from ..ranges import Range, check_ranges
 from .collators import objective_collator, objective_collators
@@ -110,7 +111,7 @@ def generate(trainer: "DepthTrainer", model: nn.Module, inputs: Mapping[str, Any
     generation = trainer.model.generation_config
     number = settings.get("num_return_sequences") or generation.num_return_sequences
     if number not in (None, 1):
-        raise ValueError(f"`num_return_sequences={number}` is not supported: an example has one prediction.")
+        raise UserError(f"`num_return_sequences={number}` is not supported: an example has one prediction.")
     if trainer.args.generation_cache_implementation is not None:
         settings = {"cache_implementation": trainer.args.generation_cache_implementation} | settings
     if (settings.get("cache_implementation") or generation.cache_implementation) == "static":

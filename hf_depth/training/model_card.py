@@ -23,6 +23,7 @@ from .. import __version__
 from ..credentials import is_hub_name, told_command, told_name, without_credentials
 from ..data.metadata import metadata_prefix
 from ..data.sentences import LINES, get_sentence_splitter
+from ..errors import UserError
 from ..evaluation.metrics import get_metric
 from ..evaluation.outputs import results_table
 from ..evaluation.prediction import generation_length
@@ -146,7 +147,7 @@ def check_metadata(trainer: Trainer) -> None:
     try:
         ModelCard(f"---\n{metadata.to_yaml()}\n---\n").validate()
     except ValueError as error:
-        raise ValueError(
+        raise UserError(
             f"The Hub would refuse the model card: {' '.join(str(error).split())} Licenses have names such as "
             "apache-2.0, see `--hub_license` and https://huggingface.co/docs/hub/repositories-licenses."
         ) from error

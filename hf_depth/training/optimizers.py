@@ -15,6 +15,7 @@ from transformers import Adafactor, TrainingArguments
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum, strtobool
 
+from ..errors import UserError
 from ..ranges import NOT_NEGATIVE, Range, check_ranges
 from ..suggestions import suggestion
 
@@ -79,9 +80,9 @@ class AdamWScale(Optimizer):
     ):
         for name, value in {"lr": lr, "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}.items():
             if not value >= 0:
-                raise ValueError(f"`{name}` must be at least 0, got {value}.")
+                raise UserError(f"`{name}` must be at least 0, got {value}.")
         if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"`betas` must be at least 0 and below 1, got {betas}.")
+            raise UserError(f"`betas` must be at least 0 and below 1, got {betas}.")
         options = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "min_rms": min_rms}
         super().__init__(params, options)
 
@@ -332,7 +333,7 @@ def check_optimizer(args: TrainingArguments) -> None:
     name = getattr(args.optim, "value", args.optim)
     given = _parts(args.optim_args)
     if any("=" not in part for part in given):
-        raise ValueError(f"`optim_args` must be NAME=VALUE pairs with commas between them, got {args.optim_args!r}.")
+        raise UserError(f"`optim_args` must be NAME=VALUE pairs with commas between them, got {args.optim_args!r}.")
     is_made_for_layers = any(kind in name for kind in ("galore", "apollo", "lomo"))
     try:
         kind, options = get_optimizer_class_and_options(args)
@@ -342,10 +343,10 @@ def check_optimizer(args: TrainingArguments) -> None:
         if is_made_for_layers and not isinstance(error, ImportError):
             return  # lacks the model
         settings = f"`optim` {name}" + (f" with `optim_args` {args.optim_args!r}" if given else "")
-        raise ValueError(f"{settings}: {error}") from error
+        raise UserError(f"{settings}: {error}") from error
     for option in (part.partition("=")[0] for part in given):
         if not _is_read(args, option):
-            raise ValueError(
+            raise UserError(
                 f"`optim_args`: {option!r} is no option of `optim` {name} in the Trainer, and would be without "
                 "effect. Leave it out, or choose another optimizer."
             )
@@ -377,12 +378,12 @@ def read_options(args: TrainingArguments) -> dict[str, Any]:
     for option, _, value in (part.partition("=") for part in _parts(args.optim_args) if known):
         try:
             if name == OptimizerNames.ADAFACTOR and option in _OWN_RATES:
-                raise ValueError(f"{option} is not supported, but a schedule has its rates: {_OWN_RATES[option]}.")
+                raise UserError(f"{option} is not supported, but a schedule has its rates: {_OWN_RATES[option]}.")
             if option not in known:
-                raise ValueError(f"{option!r} is no option of {name}.{suggestion(option, known, 'options')}")
+                raise UserError(f"{option!r} is no option of {name}.{suggestion(option, known, 'options')}")
             options[option] = _read(option, value, *known[option])
         except ValueError as error:
-            raise ValueError(f"`optim` {name} with `optim_args` {args.optim_args!r}: {error}") from error
+            raise UserError(f"`optim` {name} with `optim_args` {args.optim_args!r}: {error}") from error
     return options
 
 
@@ -394,7 +395,7 @@ def _read(option: str, value: str, convert: Callable[[str], Any], limits: Range 
     try:
         number = convert(value)
     except ValueError as error:
-        raise ValueError(f"{option} is {value!r}: {error}") from error
+        raise UserError(f"{option} is {value!r}: {error}") from error
     if limits is not None:
         check_ranges(SimpleNamespace(**{option: number}), {option: limits})
     return number

@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..data.base_objective import Objective
 from ..data.denoisers import parse_denoisers
 from ..data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
+from ..errors import UserError
 from ..models.loading import load_model
 from ..suggestions import listed
 from .collators import objective_collator
@@ -68,7 +69,7 @@ def with_tokenizer(
         )
     if tokenizer is None:
         if not isinstance(model, str | os.PathLike):
-            raise ValueError(f"`objective` needs a tokenizer: give `{objective.__name__}(tokenizer)`.")
+            raise UserError(f"`objective` needs a tokenizer: give `{objective.__name__}(tokenizer)`.")
         tokenizer = load_tokenizer(model)
     if objective.model_type == "depth":
         add_sentence_tokens(tokenizer)
@@ -97,7 +98,7 @@ def loaded(
     elif tokenizer is None:
         tokenizer = getattr(objective_collator(data_collator), "tokenizer", None)
     if tokenizer is None:
-        raise ValueError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
+        raise UserError("`model` is a name, which needs a tokenizer: give `objective`, or `processing_class`.")
     set_seed(args.seed)  # rows of new tokens are drawn
     return load_model(model, tokenizer, model_type=None if objective is None else objective.model_type)
 
@@ -119,7 +120,7 @@ def prepared(dataset: Any, split: str, objective: Objective, args: TrainingArgum
         return {name: prepared(part, split, objective, args) for name, part in dataset.items()}
     if not is_text(dataset):
         if (wrong := _what_it_is(dataset)) is not None:
-            raise ValueError(
+            raise UserError(
                 f"`{'train' if split == 'train' else 'eval'}_dataset` {wrong}. Give a list of texts, a data set with "
                 "a column `text`, or one that `objective.prepare` has made."
             )

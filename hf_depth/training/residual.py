@@ -5,6 +5,8 @@ from functools import partial
 import torch
 from torch import nn
 
+from ..errors import UserError
+
 
 def set_residual_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
     """
@@ -22,7 +24,7 @@ def set_residual_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
         if not hasattr(stack, "block"):
             if dtype is None:
                 return
-            raise ValueError(
+            raise UserError(
                 f"`residual_dtype` is for models with layers of T5, not for a {type(model).__name__}: leave it out."
             )
         first = stack.block[0]

@@ -23,6 +23,7 @@ from transformers.trainer_utils import PredictionOutput
 from ..credentials import without_credentials
 from ..data.tokenization import load_tokenizer
 from ..disk import one_error_for_a_full_disk
+from ..errors import UserError
 from ..evaluation.outputs import results_table, write_outputs
 from ..evaluation.plots import plot_losses, plot_unshuffling
 from ..evaluation.scoring import TaskEvaluation
@@ -118,9 +119,9 @@ class Run:
                 belongs to another run.
         """
         if not (args.do_train or args.do_eval or args.do_predict):
-            raise ValueError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
+            raise UserError("Nothing to do: set `do_train`, `do_eval` or `do_predict` in the arguments.")
         if args.push_to_hub and not args.do_train:
-            raise ValueError(
+            raise UserError(
                 "`push_to_hub` uploads a model that the run trains, with its card: set `do_train`, or leave out "
                 f"`push_to_hub` and upload a folder by `hf upload {args.hub_model_id or 'me/model'} FOLDER`."
             )
@@ -223,16 +224,14 @@ class Run:
 
     def _check(self, trainer: DepthTrainer, test_dataset: Any) -> None:
         if isinstance(trainer, TaskTrainer) and not isinstance(self, FineTuningRun):
-            raise ValueError(
-                "A TaskTrainer predicts several test sets and writes files of its own: use FineTuningRun."
-            )
+            raise UserError("A TaskTrainer predicts several test sets and writes files of its own: use FineTuningRun.")
         if trainer.args.output_dir != self.args.output_dir:
-            raise ValueError(
+            raise UserError(
                 f"The trainer writes to {trainer.args.output_dir}, but the run to {self.args.output_dir}. Make both "
                 "with the same arguments."
             )
         if self.checkpoint is not None and not self._is_restored:
-            raise ValueError(
+            raise UserError(
                 f"The run continues {self.checkpoint}: make the trainer with `model=run.restore(model)`, which checks "
                 "the model and, after the end of training, returns the trained one."
             )
@@ -241,12 +240,12 @@ class Run:
             if is_left and data[step] is None:
                 argument = {"do_train": "train_dataset", "do_eval": "eval_dataset", "do_predict": "test_dataset"}[step]
                 owner = "run.execute" if step == "do_predict" else type(trainer).__name__
-                raise ValueError(f"`{step}` needs data: give `{owner}(..., {argument}=...)`, or leave out `{step}`.")
+                raise UserError(f"`{step}` needs data: give `{owner}(..., {argument}=...)`, or leave out `{step}`.")
 
     def _check_found(self) -> None:
         """Raise if another run has trained in the folder since this one was found."""
         if self._found is not None and checkpoint_names(self.args.output_dir) != self._found:
-            raise ValueError(
+            raise UserError(
                 f"Another run has written checkpoints to {self.args.output_dir} since this one began. Run the same "
                 "command again: it continues from the last of them."
             )

@@ -11,6 +11,8 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers.utils import ExplicitEnum
 
+from ..errors import UserError
+
 logger = logging.getLogger(__name__)
 
 T5_WARMUP_STEPS = 10_000  # for which the learning rate of T5 is constant (Raffel et al. 2020, section 3.1.2)
@@ -91,7 +93,7 @@ def check_schedule(args: TrainingArguments, peak: float) -> None:
     """
     options = args.lr_scheduler_kwargs or {}
     if not isinstance(options, dict):
-        raise ValueError(f"`lr_scheduler_kwargs` must be a mapping of names to values, got {options!r}.")
+        raise UserError(f"`lr_scheduler_kwargs` must be a mapping of names to values, got {options!r}.")
     steps = args.max_steps if args.max_steps > 0 else UNKNOWN_LENGTH
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
     try:
@@ -99,7 +101,7 @@ def check_schedule(args: TrainingArguments, peak: float) -> None:
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         given = f" {options}" if options else ""
-        raise ValueError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`{given}: {error}") from error
+        raise UserError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`{given}: {error}") from error
 
 
 def _schedule(args: TrainingArguments, optimizer: Optimizer, num_training_steps: int) -> LRScheduler:
@@ -125,10 +127,10 @@ def _check_numbers(options: dict[str, Any], peak: float) -> None:
     """Check the kwargs of a schedule: of NaN, some would make a learning rate of 0."""
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} must be finite, got {value}.")
+            raise UserError(f"{name} must be finite, got {value}.")
     least = options.get("min_lr")
     if isinstance(least, int | float) and least > peak:
-        raise ValueError(f"min_lr {least} is above the peak of the learning rate, {peak}.")
+        raise UserError(f"min_lr {least} is above the peak of the learning rate, {peak}.")
 
 
 def _checked_rates(schedule: LRScheduler, warmup_steps: int, num_training_steps: int) -> list[float]:
@@ -138,7 +140,7 @@ def _checked_rates(schedule: LRScheduler, warmup_steps: int, num_training_steps:
     for step in sorted(step for step in steps if step <= num_training_steps):
         shares += [share(step) for share in getattr(schedule, "lr_lambdas", ())[:1]]  # all groups have the same one
         if shares and not 0 <= shares[-1] <= 1 + 1e-6:
-            raise ValueError(
+            raise UserError(
                 f"the learning rate of step {step} would be {shares[-1]:g} times its peak. It must be at least 0, and "
                 "not above the peak."
             )
@@ -157,7 +159,7 @@ def _check_phases(options: dict[str, Any], warmup_steps: int, num_training_steps
     phases = {name: options[name] for name in ("num_stable_steps", "num_decay_steps") if options.get(name) is not None}
     for name, steps in phases.items():
         if not isinstance(steps, int) or steps < 0:
-            raise ValueError(f"{name} must be a number of steps, got {steps!r}.")
+            raise UserError(f"{name} must be a number of steps, got {steps!r}.")
     if warmup_steps + sum(phases.values()) > num_training_steps:
         said = " and ".join(f"{name} {steps}" for name, steps in {"warmup_steps": warmup_steps, **phases}.items())
-        raise ValueError(f"{said} are more than the {num_training_steps} steps of the run.")
+        raise UserError(f"{said} are more than the {num_training_steps} steps of the run.")

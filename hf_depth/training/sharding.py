@@ -6,6 +6,7 @@ from accelerate.utils import FullyShardedDataParallelPlugin, parse_flag_from_env
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
+from ..errors import UserError
 from .optimizers import OptimizerName
 from .schedules import ScheduleName
 
@@ -45,7 +46,7 @@ def check_whole_matrices(args: TrainingArguments, engine: str | None) -> None:
     """
     if engine is not None and args.optim in NEED_WHOLE_MATRICES:
         name = getattr(args.optim, "value", args.optim)
-        raise ValueError(
+        raise UserError(
             f"`optim` {name} needs whole matrices, of which each process has only a part under {engine}. Use `--optim "
             "adamw_torch`, or data parallelism without sharding (`accelerate launch --multi_gpu`)."
         )
@@ -71,21 +72,21 @@ def check_sharding(
     engine = "DeepSpeed" if deepspeed_config is not None else None if fsdp_plugin is None else "FSDP"
     check_whole_matrices(args, engine)
     if fsdp_plugin is not None and fsdp_plugin.state_dict_type.name != "FULL_STATE_DICT":
-        raise ValueError(
+        raise UserError(
             f"`fsdp_state_dict_type` {fsdp_plugin.state_dict_type.name}: the Trainer would save no model. Set it to "
             "FULL_STATE_DICT in the configuration of accelerate, as in `examples/accelerate/fsdp2.yaml`."
         )
     config = deepspeed_config or {}
     if "scheduler" in config and args.lr_scheduler_type in list(ScheduleName):
         name = ScheduleName(args.lr_scheduler_type).value
-        raise ValueError(
+        raise UserError(
             f"`lr_scheduler_type` {name} would have no effect: the settings of DeepSpeed have their own `scheduler`. "
             "Remove it there, as in the files of examples/deepspeed."
         )
     zero = config.get("zero_optimization", {})
     # accelerate takes "auto" for false.
     if zero.get("stage") == 3 and zero.get("stage3_gather_16bit_weights_on_model_save") is not True:
-        raise ValueError(
+        raise UserError(
             "ZeRO-3 without `stage3_gather_16bit_weights_on_model_save`: no model that can be loaded would be saved. "
             "Set it to true (in a configuration of accelerate, `zero3_save_16bit_model`), as in the files of "
             "`examples/deepspeed` and `examples/accelerate`."

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_utils import IntervalStrategy
 
 from ..data.streams import Position, ResumableStream
+from ..errors import UserError
 
 if TYPE_CHECKING:
     from .trainer import DepthTrainer
@@ -52,7 +53,7 @@ class StreamReading:
                 f"A stream has no epochs: `{by_epochs[0]}` epoch takes effect only at the end of training. Give steps."
             )
         if trainer.accelerator.dispatch_batches is not False or trainer.accelerator.split_batches:
-            raise ValueError(
+            raise UserError(
                 "A stream to train on is divided among processes and workers already: `accelerator_config` needs "
                 "`dispatch_batches` false and `split_batches` false, the defaults of this package."
             )
@@ -71,7 +72,7 @@ class StreamReading:
     def check_division(self, dataloader: DataLoader) -> None:
         """Raise `ValueError` if parts of the stream would not be read, as with tensor parallelism."""
         if dataloader.dataset.num_shards != self.num_consumers // self.trainer.args.world_size:
-            raise ValueError(
+            raise UserError(
                 f"{self.trainer.args.world_size} processes do not share the stream one by one, as with tensor "
                 "parallelism: some of its parts would not be read. Train on map-style data."
             )

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
+from ..errors import UserError
 from ..evaluation.label_scoring import check_finite_scores, score_labels
 from ..evaluation.metrics import get_metric
 from ..evaluation.prediction import decode_generated, generation_length
@@ -150,10 +151,10 @@ class TaskTrainer(DepthTrainer):
         }
         for name, advice in instead.items():
             if arguments.get(name) is not None:
-                raise ValueError(f"`{name}` is not supported by TaskTrainer. {advice}")
+                raise UserError(f"`{name}` is not supported by TaskTrainer. {advice}")
         check_prediction_mode([], self.args.prediction_mode)  # a probe trains no model
         if self.args.remove_unused_columns:
-            raise ValueError(
+            raise UserError(
                 "`remove_unused_columns=True` would remove `index`, by which each prediction finds its example. Leave "
                 "it at False: the collator takes what the model needs."
             )
@@ -300,7 +301,7 @@ class TaskTrainer(DepthTrainer):
         """The loss, then ids (B, G) or scores (B, C), and in the place of labels the index (B,) of each example."""
         inputs = self._prepare_inputs(inputs)
         if "index" not in inputs:
-            raise ValueError(
+            raise UserError(
                 "The batches of `data_collator` have no `index`, by which each prediction finds its example. Pass on "
                 "that column of the examples (int64, one number for each), or build on `DataCollatorForTasks`."
             )

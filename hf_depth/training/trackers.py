@@ -9,6 +9,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_callback import ExportableState
 
+from ..errors import UserError
+
 MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")  # of W&B
 
 
@@ -100,4 +102,4 @@ def check_trackers(args: TrainingArguments) -> None:
     except Exception as error:  # each tracker has errors of its own
         hint = " WANDB_MODE=offline needs no key." if "API key" in str(error) else ""
         message = f"`--report_to {' '.join(args.report_to)}`: {' '.join(str(error).split())}{hint}"
-        raise ValueError(message) from error
+        raise UserError(message) from error

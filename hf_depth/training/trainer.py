@@ -23,6 +23,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput, speed_metric
 from ..data.base_objective import Objective
 from ..data.metadata import has_metadata
 from ..data.streams import StreamCollator
+from ..errors import UserError
 from ..models.modeling_depth import has_sentence_tokens
 from ..models.stock import check_length, decoder_inputs, number_of_places
 from . import raw_text
@@ -180,7 +181,7 @@ class DepthTrainer(Seq2SeqTrainer):
                 f"{type(self).__name__} reads settings that it does not have."
             )
         if data_collator is None and objective is None:
-            raise ValueError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
+            raise UserError("`data_collator` is missing: give `objective`, or its collator, `objective.collator()`.")
         if objective is not None:
             objective = raw_text.with_tokenizer(objective, processing_class, model)
             processing_class = objective.tokenizer if processing_class is None else processing_class
@@ -310,7 +311,7 @@ class DepthTrainer(Seq2SeqTrainer):
             if resume_from_checkpoint is True:
                 resume_from_checkpoint = last_complete_checkpoint(self.args.output_dir, self.args)
                 if resume_from_checkpoint is None:
-                    raise ValueError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
+                    raise UserError(f"There is no complete checkpoint in {self.args.output_dir} to resume from.")
             self._resumed_from = resume_from_checkpoint or None
             if self._resumed_from is not None:
                 self.args.eval_on_start = False  # the run has it in its logs already
@@ -634,7 +635,7 @@ class DepthTrainer(Seq2SeqTrainer):
             `ValueError`: if rows hold several examples.
         """
         if "encoder_segment_ids" in inputs:
-            raise ValueError(
+            raise UserError(
                 "The evaluation data are packed, but metrics count examples and `generate()` takes one per row. "
                 "Prepare them by `objective.prepare(documents, packing=False)`."
             )

@@ -17,6 +17,7 @@ from transformers import SchedulerType, Seq2SeqTrainingArguments
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
+from ..errors import UserError
 from ..ranges import check_ranges
 from ..suggestions import suggestion
 from ..tasks.checks import EVALUATION_MODES, check_prediction_mode
@@ -62,7 +63,7 @@ def _known_name(argument: str, value: str) -> ExplicitEnum:
     value = getattr(value, "value", value)
     known = {member.value: member for kind in NAMES[argument] for member in kind}
     if value not in known:
-        raise ValueError(f"There is no `{argument}` {value!r}.{suggestion(value, known, 'names')}")
+        raise UserError(f"There is no `{argument}` {value!r}.{suggestion(value, known, 'names')}")
     return known[value]
 
 
@@ -236,10 +237,10 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if precision in ("", "no"):
             return
         if precision not in ("bf16", "fp16"):
-            raise ValueError(f"ACCELERATE_MIXED_PRECISION must be no, bf16 or fp16, got {precision}.")
+            raise UserError(f"ACCELERATE_MIXED_PRECISION must be no, bf16 or fp16, got {precision}.")
         given = next((name for name in ("bf16", "fp16") if getattr(self, name)), precision)
         if given != precision:
-            raise ValueError(
+            raise UserError(
                 f"`{given}` contradicts ACCELERATE_MIXED_PRECISION={precision}, the `mixed_precision` of `accelerate "
                 "launch` and its configuration: leave one of them out."
             )
@@ -257,7 +258,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if "learning_rate" in not_given:
             self.learning_rate = self._default_rates[0]
         elif "optim" in not_given and engine is not None:
-            raise ValueError(
+            raise UserError(
                 f"`learning_rate` {self.learning_rate} without `optim`: under {engine} the default is not "
                 f"{DEFAULT_OPTIMIZER.value}, but adamw_torch, whose learning rates are lower. Give `--optim "
                 "adamw_torch` as well, or leave the learning rate out."
@@ -469,7 +470,7 @@ class TaskTrainingArguments(DepthTrainingArguments):
     def __post_init__(self):
         if self.early_stopping_patience is not None:
             if self.eval_strategy == "no":
-                raise ValueError(
+                raise UserError(
                     "`early_stopping_patience` counts evaluations while training: ask for some by `--eval_strategy "
                     "steps --eval_steps 500`, or by `--eval_strategy epoch --save_strategy epoch`."
                 )
@@ -505,4 +506,4 @@ class TaskTrainingArguments(DepthTrainingArguments):
             (has_model, f"would replace results of the model in `output_dir` {folder}: name another one"),
         ):
             if is_wrong:
-                raise ValueError(f"`prediction_mode` probe {message}.")
+                raise UserError(f"`prediction_mode` probe {message}.")

@@ -55,14 +55,14 @@ class CheckLaunchTest(parameterized.TestCase):
 
     def test_processes_that_train_alone_are_stopped(self):
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
-            with self.assertRaisesRegex(RuntimeError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
+            with self.assertRaisesRegex(ValueError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
                 check_launch(arguments(world_size=1))
 
     @parameterized.parameters(({"ACCELERATE_USE_FSDP": "true"}, {}), ({}, {"fsdp": True}))
     def test_fsdp_on_a_cpu_is_refused(self, environment, changes):
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"} | environment):
             check_launch(arguments(world_size=2, device="cuda", **changes))
-            with self.assertRaisesRegex(RuntimeError, "FSDP.*CPUs.*ddp_cpu.yaml.*zero3.yaml"):
+            with self.assertRaisesRegex(ValueError, "FSDP.*CPUs.*ddp_cpu.yaml.*zero3.yaml"):
                 check_launch(arguments(world_size=2, **changes))
 
     @parameterized.parameters("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -71,7 +71,7 @@ class CheckLaunchTest(parameterized.TestCase):
             check_launch(arguments(world_size=1, deepspeed="zero3.json"))
         with mock.patch.dict("os.environ"):
             os.environ.pop("RANK", None)
-            with self.assertRaisesRegex(RuntimeError, "`--deepspeed` needs a launcher.*torchrun"):
+            with self.assertRaisesRegex(ValueError, "`--deepspeed` needs a launcher.*torchrun"):
                 check_launch(arguments(world_size=1, deepspeed="zero3.json"))
 
 

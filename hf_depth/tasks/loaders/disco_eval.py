@@ -15,6 +15,7 @@ from huggingface_hub import hf_hub_download
 
 from ...data.files import file_version, is_local, open_file, suffix_of
 from ...data.files import find_files as all_files
+from ...errors import UserError
 from ...suggestions import listed
 from ..rows import INDEX, ROWS_VERSION, check_rows
 from ..sources import TABLE_SUFFIXES, TaskFiles, file_argument, keep_rows, read_tables, split_files
@@ -55,7 +56,7 @@ def _lines(file: str) -> Iterator[tuple[str, list[str]]]:
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise ValueError(f"{file}, line {number}, is not UTF-8 text: {error.reason}.") from error
+                raise UserError(f"{file}, line {number}, is not UTF-8 text: {error.reason}.") from error
             if text.strip():
                 yield f"{file}, line {number}", text.split("\t")
 
@@ -153,13 +154,13 @@ def _read(argument: str, names: Sequence[str], spec: TaskSpec, text_rows: Rows, 
 
 def _kept(argument: str, rows: Rows, file: str, spec: TaskSpec, cache_dir: str | None) -> Dataset:
     if not is_local(file):
-        raise ValueError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
+        raise UserError(f"`{argument}`: {file} is an address. Download the file, and name it here.")
     features = Features(dict.fromkeys((*spec.text_column_name, spec.label_column_name), Value("string")))
     arguments = {"rows": rows, "file": file, "spec": spec, "version": (ROWS_VERSION, *file_version(file))}
     try:
         return keep_rows(_generate, arguments, features, cache_dir)
     except ValueError as error:
-        raise ValueError(f"`{argument}`: {error}") from error
+        raise UserError(f"`{argument}`: {error}") from error
 
 
 def _generate(rows: Rows, file: str, spec: TaskSpec, version: tuple) -> Iterator[dict[str, Any]]:
@@ -167,7 +168,7 @@ def _generate(rows: Rows, file: str, spec: TaskSpec, version: tuple) -> Iterator
     for row in rows(file, spec):
         yield row
     if row is None:
-        raise ValueError(f"{file} has no rows.")
+        raise UserError(f"{file} has no rows.")
 
 
 def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
@@ -176,13 +177,13 @@ def pickle_rows(file: str, spec: TaskSpec) -> Iterator[dict[str, Any]]:
         try:
             data = _PlainUnpickler(content, encoding="utf-8").load()
         except Exception as error:  # a damaged pickle can raise anything
-            raise ValueError(f"{file}: cannot be read as a pickle of plain data: {error}.") from error
+            raise UserError(f"{file}: cannot be read as a pickle of plain data: {error}.") from error
     if not isinstance(data, list | tuple):
-        raise ValueError(f"{file}: expected a list of (label, texts, …), got {type(data).__name__}.")
+        raise UserError(f"{file}: expected a list of (label, texts, …), got {type(data).__name__}.")
     for number, row in enumerate(data):
         place = f"{file}, row {number} (the first is row 0)"
         if not isinstance(row, list | tuple) or not row:
-            raise ValueError(f"{place}: expected (label, texts, …), got {row!r:.80}.")
+            raise UserError(f"{place}: expected (label, texts, …), got {row!r:.80}.")
         yield _row(spec, place, row[0], [_joined(text, place) for text in row[1:]])
 
 
@@ -200,7 +201,7 @@ def _joined(text: Any, place: str) -> str:
     """Return a text, or the parts of a text joined."""
     parts = [text] if isinstance(text, str) else text
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise ValueError(f"{place}: expected a text or a list of texts, got {text!r:.80}.")
+        raise UserError(f"{place}: expected a text or a list of texts, got {text!r:.80}.")
     return " ".join(part.strip() for part in parts)
 
 
@@ -208,13 +209,13 @@ def _row(spec: TaskSpec, place: str, label: Any, texts: list[str]) -> dict[str, 
     """Return a row with the columns of the task. The label stays as it is in the file; `check_rows` reads it."""
     columns = spec.text_column_name
     if len(texts) != len(columns):
-        raise ValueError(
+        raise UserError(
             f"{place}: expected a label and {len(columns)} texts for the task {spec.name!r}, got {len(texts) + 1} "
             f"parts, the first {str(label)!r:.80}."
         )
     texts = [text.strip() for text in texts]
     if "" in texts:
-        raise ValueError(f"{place}: text {texts.index('') + 1} of {len(texts)} is empty.")
+        raise UserError(f"{place}: text {texts.index('') + 1} of {len(texts)} is empty.")
     return {**dict(zip(columns, texts, strict=True)), spec.label_column_name: str(label)}
 
 
@@ -228,7 +229,7 @@ def _columns_in_order(dataset: Dataset, spec: TaskSpec, place: str) -> Dataset:
     if set(ordinals) <= set(there):
         there = list(ordinals)
     elif len(there) != len(wanted):
-        raise ValueError(
+        raise UserError(
             f"{place}: the task {spec.name!r} needs {len(wanted)} columns with text, {listed(wanted)}, or "
             f"{listed(ordinals)}. There are: {listed(there)}."
         )
@@ -239,7 +240,7 @@ def _download(spec: TaskSpec, cache_dir: str | None) -> dict[str, list[str]]:
     """Download the published files of a task from its data set on the Hub."""
     folder = FOLDERS.get(spec.config_name)
     if folder is None or not spec.path:
-        raise ValueError(
+        raise UserError(
             f"The task {spec.name!r}: `config_name` must be one of {listed(FOLDERS)}, and `path` a data set on the "
             f"Hub with their files, got {spec.config_name!r} and {spec.path!r}. Or give files: `train_file`, …"
         )
@@ -250,7 +251,7 @@ def _download(spec: TaskSpec, cache_dir: str | None) -> dict[str, list[str]]:
             for split, name in names.items()
         }
     except Exception as error:  # no network, no such file, …
-        raise ValueError(
+        raise UserError(
             f"The files of the task {spec.name!r} cannot be loaded from {spec.path!r} on the Hub: {error} Without a "
             "network, download https://github.com/ZeweiChu/DiscoEval and name its folder `data` by `dataset_dir`."
         ) from error

@@ -19,6 +19,7 @@ from datasets import Dataset, Features, Value
 
 from ...data.corpus import HELD_OUT_PERCENTAGE, hold_out, load_corpus
 from ...data.sentences import LINES, SentenceSplitter, get_sentence_splitter
+from ...errors import UserError
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator, split_files
 from ..spec import TaskSpec
 
@@ -64,14 +65,14 @@ class DiscourseOptions:
         check_test_split_percentage(self.test_split_percentage)
         limit = self.max_examples_per_document
         if limit is not None and limit < 1:
-            raise ValueError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
+            raise UserError(f"`max_examples_per_document` must be at least 1, or None for no limit, got {limit}.")
         get_sentence_splitter(self.sentence_language)  # raises if the language is unknown
 
 
 def check_test_split_percentage(percentage: float) -> None:
     """Raise `ValueError` if the test and validation splits would take all documents."""
     if not 0 < percentage < 100 - VALIDATION_PERCENTAGE:
-        raise ValueError(
+        raise UserError(
             f"`test_split_percentage` must lie between 0 and {100 - VALIDATION_PERCENTAGE}, got {percentage}."
         )
 
@@ -198,7 +199,7 @@ def _check_task(spec: TaskSpec) -> None:
             f"{name!r} with {one.num_sentences} columns and {one.num_examples} labels"
             for name, one in DISCOURSE_TASKS.items()
         ]
-        raise ValueError(
+        raise UserError(
             f"The task {spec.name!r}: `config_name` {spec.config_name!r} with {num_columns} columns and {num_labels} "
             f"labels is no discourse task. There are: {', '.join(known)}."
         )
@@ -242,7 +243,7 @@ def _rows(
         try:
             examples = list(_examples(spec.config_name, found, options.max_examples_per_document, seed))
         except ValueError as error:
-            raise ValueError(f"Task {spec.name!r}, {split} split: {error}") from error
+            raise UserError(f"Task {spec.name!r}, {split} split: {error}") from error
         _report(spec, split, len(found), len(examples), counts[split])
         for texts, label, id in examples:
             row = dict(zip(spec.text_column_name, texts, strict=True))
@@ -330,7 +331,7 @@ def _some(items: list, number: int, rng: np.random.Generator) -> list:
 def _other_window(documents: Sequence[_Document], index: int, rng: np.random.Generator) -> tuple[str, ...]:
     """Return a window of another document. All documents are equally likely."""
     if len(documents) == 1:
-        raise ValueError(
+        raise UserError(
             "the task needs a sentence of another document, but only one document has enough sentences of its own. "
             "Add documents that do not repeat each other, or name a file for this split. (In a text file, blank lines "
             "separate documents.)"
@@ -349,7 +350,7 @@ def _report(spec: TaskSpec, split: str, num_documents: int, num_examples: int, c
         f"{'; left out: ' if left_out else ''}{', '.join(left_out)}."
     )
     if not num_examples:
-        raise ValueError(
+        raise UserError(
             f"{message} An example needs {len(spec.text_column_name)} sentences in a row, each of at least "
             f"{MIN_LETTERS} letters, with a full stop or the like at its end, and in no other document. (In a text "
             "file without blank lines, each line is a document.)"

@@ -20,6 +20,7 @@ from typing import Any
 from datasets import Dataset, Features, List, Value
 
 from ...data.files import file_version
+from ...errors import UserError
 from ...suggestions import listed
 from ..sources import TaskFiles, keep_rows, kept_splits, named_generator
 from ..spec import TaskSpec
@@ -88,7 +89,7 @@ class NaturalInstructionsOptions:
             value = getattr(self, item.name)
             least = 1 if item.name.startswith("max_") else 0 if item.name.startswith("num_") else None
             if least is not None and value is not None and value < least:
-                raise ValueError(f"`{item.name}` must be at least {least}, got {value}.")
+                raise UserError(f"`{item.name}` must be at least {least}, got {value}.")
 
     @property
     def prompt(self) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def complete_example(
     task = {"Name": "", "Definition": "", "Positive Examples": (), "Negative Examples": ()}
     task |= {name: example[name] for name in TASK_FIELDS if example.get(name)}
     if options.add_task_definition and not task["Definition"]:
-        raise ValueError(
+        raise UserError(
             f"An example of {spec.full_name!r} has no 'Definition', which its prompt begins with. Give it, or the "
             f"whole prompt as {column!r}."
         )
@@ -216,7 +217,7 @@ def load(
         `ValueError`: if the folder, a list, a task, a field or an option is missing or wrong.
     """
     if files.train_file or files.validation_file or files.test_file:
-        raise ValueError(
+        raise UserError(
             f"The task {spec.name!r} is read from the folder `dataset_dir`, not from `train_file`, `validation_file` "
             "or `test_file`."
         )
@@ -245,15 +246,15 @@ def read_task(path: str | os.PathLike) -> dict[str, Any]:
     try:
         task = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # not UTF-8, or not JSON
-        raise ValueError(f"{path} cannot be read as a task: {error}.") from error
+        raise UserError(f"{path} cannot be read as a task: {error}.") from error
     if not isinstance(task, dict):
-        raise ValueError(f"{path} cannot be read as a task: it holds no fields, but {task!r:.40}.")
+        raise UserError(f"{path} cannot be read as a task: it holds no fields, but {task!r:.40}.")
     for field, may_be_empty in LISTS.items():
         value = task.get(field)
         is_list = isinstance(value, list) or (field == "Definition" and isinstance(value, str))
         if not is_list or not (value or may_be_empty):
             kind = "a list" if may_be_empty else "a list that is not empty"
-            raise ValueError(f"{path}: the field {field!r} must be {kind}, got {value!r:.40}.")
+            raise UserError(f"{path}: the field {field!r} must be {kind}, got {value!r:.40}.")
     for field in ("Positive Examples", "Negative Examples"):
         for index, example in enumerate(task[field]):
             _check_texts(path, f"{field!r}[{index}]", example, ("input", "output"))
@@ -269,13 +270,13 @@ def _check_texts(path: Path | str, place: str, values: Any, fields: Sequence[str
     for field in fields:
         value = values.get(field) if isinstance(values, dict) else None
         if not isinstance(value, str):
-            raise ValueError(f"{path}: {place} must have a text {field!r}, got {values!r:.80}.")
+            raise UserError(f"{path}: {place} must have a text {field!r}, got {values!r:.80}.")
 
 
 def _references(path: Path, place: str, output: Any) -> list[str]:
     references = [output] if isinstance(output, str) else output
     if not isinstance(references, list) or not references or not all(isinstance(text, str) for text in references):
-        raise ValueError(f"{path}: {place} must have an 'output' that is a list of texts, got {output!r:.80}.")
+        raise UserError(f"{path}: {place} must have an 'output' that is a list of texts, got {output!r:.80}.")
     return references
 
 
@@ -298,7 +299,7 @@ def _example(title: str, example: Mapping[str, str], add_explanation: bool) -> s
 def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[str, list[Path]]:
     """Return the files of the tasks in the official lists for training and test."""
     if dataset_dir is None:
-        raise ValueError(
+        raise UserError(
             f"The task {spec.name!r} needs `dataset_dir`, a copy of the repository with its tasks: `git clone "
             "https://github.com/allenai/natural-instructions`."
         )
@@ -306,7 +307,7 @@ def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[s
     for split in ("train", "test"):
         names = folder / "splits" / "default" / f"{split}_tasks.txt"
         if not names.is_file():
-            raise ValueError(
+            raise UserError(
                 f"`dataset_dir`: there is no file {names}. Name a copy of the repository "
                 "allenai/natural-instructions, which has the folders 'tasks' and 'splits/default'."
             )
@@ -314,14 +315,14 @@ def _task_paths(spec: TaskSpec, dataset_dir: str | os.PathLike | None) -> dict[s
         paths[split] = [folder / "tasks" / f"{name}.json" for name in dict.fromkeys(filter(None, lines))]
         missing = [path.stem for path in paths[split] if not path.is_file()]
         if missing:
-            raise ValueError(
+            raise UserError(
                 f"{folder / 'tasks'} lacks {len(missing)} of the {len(paths[split])} tasks in "
                 f"splits/default/{split}_tasks.txt: {listed(missing[:5])}{', …' if missing[5:] else ''}. Add their "
                 "files, or take them off the list."
             )
     both = sorted(path.stem for path in set(paths["train"]) & set(paths["test"]))
     if both:
-        raise ValueError(f"{folder / 'splits/default'}: both lists name {listed(both)}. Take them out of one.")
+        raise UserError(f"{folder / 'splits/default'}: both lists name {listed(both)}. Take them out of one.")
     return paths
 
 

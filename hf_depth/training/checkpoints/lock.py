@@ -11,6 +11,8 @@ from accelerate.utils import gather_object
 from filelock import BaseFileLock, FileLock, Timeout
 from transformers import TrainingArguments
 
+from ...errors import UserError
+
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = "_lock"  # in `output_dir`; uploads to the Hub leave out `_*`
@@ -45,7 +47,7 @@ def alone_in_output_dir(training_args: TrainingArguments) -> Iterator[None]:
         problem = next((one for one in gather_object([problem]) if one is not None), None)
         if problem is not None:
             hint = " Nodes that share a disk need no `--save_on_each_node`." * training_args.save_on_each_node
-            raise ValueError(problem + hint)
+            raise UserError(problem + hint)
         yield
 
 
@@ -60,7 +62,7 @@ def _acquire(lock: BaseFileLock) -> None:
         try:
             lock.acquire(timeout=LOCK_TIMEOUT, poll_interval=0.5)
         except Timeout:
-            raise ValueError(
+            raise UserError(
                 f"Another run{owner} trains in {path.parent}: the two would mix their checkpoints. Wait for its end, "
                 f"stop it, or choose another `--output_dir`. If the machine of that process is gone, delete {path}."
             ) from None

@@ -28,12 +28,12 @@ def write_sizes(folder: Path, step: int) -> None:
         step: the training step, for the manifest.
 
     Raises:
-        `RuntimeError`: if a part of the checkpoint is missing.
+        `OSError`: if a part of the checkpoint is missing.
     """
     names = list_files(folder)
     missing = missing_part(names)
     if missing is not None:
-        raise RuntimeError(
+        raise OSError(
             f"{missing} of {folder.name} is missing after everything was written: does something else remove files "
             f"in {folder.parent.parent}? Earlier checkpoints are intact."
         )

@@ -12,6 +12,7 @@ from accelerate.utils import gather_object
 from transformers import AutoConfig, PreTrainedModel, Trainer, TrainerState, TrainingArguments
 
 from ...disk import read_manifest
+from ...errors import UserError
 from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS, config_values
 from ..callbacks import evaluations_without_improvement
 from .manifest import STATE_FILE, damage
@@ -38,7 +39,7 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
     if asked is None or str(asked).lower() in ("true", "last", "auto"):
         last = last_complete_checkpoint(training_args.output_dir, training_args)
         if asked is not None and last is None:
-            raise ValueError(
+            raise UserError(
                 f"`--resume_from_checkpoint {asked}`: there is no checkpoint in {training_args.output_dir}. "
                 "Name a checkpoint folder, or leave the argument out to start anew."
             )
@@ -47,7 +48,7 @@ def checkpoint_to_resume(training_args: TrainingArguments) -> str | None:
         return last
     problem = _damage_on_any_node(asked, training_args)
     if problem is not None:
-        raise ValueError(
+        raise UserError(
             f"{asked} is no complete checkpoint: {problem}. Name another one by `--resume_from_checkpoint`, or leave "
             "the argument out to continue from the last complete one in `--output_dir`."
         )
@@ -79,7 +80,7 @@ def last_complete_checkpoint(
         passed_over.append(f"{name} ({problem})")
     if passed_over:
         more = f" and {len(passed_over) - MAX_NAMED} more" * (len(passed_over) > MAX_NAMED)
-        raise ValueError(
+        raise UserError(
             f"No checkpoint in {output_dir} is complete: {', '.join(passed_over[:MAX_NAMED])}{more}. A new run "
             "would replace them. Restore the changed files, name a complete checkpoint by "
             "`--resume_from_checkpoint`, choose another `--output_dir`, or give `--resume_from_checkpoint false` to "
@@ -126,7 +127,7 @@ def best_checkpoint(checkpoint: str | os.PathLike, training_args: TrainingArgume
     best = str(beside) if beside.is_dir() else recorded
     problem = _damage_on_any_node(best, training_args)
     if problem is not None:
-        raise ValueError(
+        raise UserError(
             f"{best}, the best checkpoint of the run of {checkpoint}, cannot be used: {problem}. Put it back beside "
             f"{checkpoint}, or go on without it by `--load_best_model_at_end false` (and without "
             "`--early_stopping_patience`)."
@@ -169,7 +170,7 @@ def check_same_model(checkpoint: str | os.PathLike, model: PreTrainedModel) -> N
         f"{name} {saved.get(name)} (now {asked.get(name)})" for name in names if saved.get(name) != asked.get(name)
     ]
     if different:
-        raise ValueError(
+        raise UserError(
             f"The arguments describe another model than {checkpoint}, which has {', '.join(different)}. Choose "
             "another `--output_dir`, or go back to the arguments of that run."
         )

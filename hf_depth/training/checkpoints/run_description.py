@@ -27,6 +27,7 @@ from ...data.mixture import MixtureDataset
 from ...data.objectives import OBJECTIVES
 from ...data.shards import ShardFolder
 from ...data.streams import ResumableStream
+from ...errors import UserError
 from ...models.loading import SENTENCE_SETTINGS, SIZE_FIELDS
 from ...tasks.registry import training_tasks
 from ...tasks.spec import TaskSpec
@@ -292,7 +293,7 @@ def check_same_run(
     advice = ", or go on with these by `--allow_changed_arguments true`."
     if refused:
         advice = f". No flag allows another {refused} when a run is continued."
-    raise ValueError(
+    raise UserError(
         f"The arguments describe another run than {checkpoint}, which has {differences}. Choose another "
         f"`--output_dir`, or go back to the arguments of that run{advice}"
     )

@@ -72,7 +72,7 @@ class DamageTest(CheckpointTestCase):
     def test_a_manifest_without_a_part_is_that_of_no_checkpoint(self, name):
         self.write_checkpoint(*[file for file in FILES if file != name])
         self.assertEqual(damage(self.folder), f"{name.removesuffix('.pth')} is missing")
-        with self.assertRaisesRegex(RuntimeError, "of checkpoint-3 is missing after everything was written"):
+        with self.assertRaisesRegex(OSError, "of checkpoint-3 is missing after everything was written"):
             write_sizes(self.folder, step=3)
 
     @parameterized.parameters(
