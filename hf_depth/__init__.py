@@ -96,7 +96,7 @@ def _load(module: str, name: str) -> Any:
 
 
 class _StandIn(type):
-    """Of a class that stands for a model in the tables of transformers until one is made: the import takes seconds."""
+    """Stands for a model in the tables of transformers until one is made: the import takes seconds."""
 
     def __getattr__(cls, name: str) -> Any:
         return getattr(_load("models.modeling_depth", cls.__name__), name)

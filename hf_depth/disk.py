@@ -129,16 +129,13 @@ def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
     return manifest | {"files": files}
 
 
-def damaged_file(
-    folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]], check_hashes: bool = True
-) -> str | None:
+def damaged_file(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any]]) -> str | None:
     """
     Return which file is missing or has changed, and how; `None` if all files are as the manifest says.
 
     Args:
         folder: the folder of the files.
         files: the files in the manifest. A file without a hash is compared by its size.
-        check_hashes: compare hashes, too. Otherwise only sizes are compared.
     """
     for name, entry in files.items():
         path = Path(folder, name)
@@ -146,7 +143,7 @@ def damaged_file(
             return f"{name} is missing"
         if path.stat().st_size != entry["size"]:
             return f"{name} has {path.stat().st_size:,} bytes instead of {entry['size']:,}"
-    hashed = [name for name, entry in files.items() if check_hashes and "sha256" in entry]
+    hashed = [name for name, entry in files.items() if "sha256" in entry]
     for name, found in file_entries(folder, hashed).items():
         if found["sha256"] != files[name]["sha256"]:
             return f"{name} has another content (SHA-256) than when it was written"

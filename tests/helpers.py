@@ -218,9 +218,7 @@ class CorpusTestCase(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)

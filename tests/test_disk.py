@@ -23,9 +23,7 @@ from hf_depth.disk import (
 class DiskTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
 
 class FilesTest(DiskTestCase):
@@ -40,7 +38,6 @@ class FilesTest(DiskTestCase):
         self.assertIsNone(damaged_file(self.folder, files))
         (self.folder / "config.json").write_text("[]")
         self.assertIn("config.json has another content", damaged_file(self.folder, files))
-        self.assertIsNone(damaged_file(self.folder, files, check_hashes=False))
 
     def test_a_text_is_there_as_a_whole_or_as_it_was(self):
         path = self.folder / "all_results.json"

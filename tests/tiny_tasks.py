@@ -80,9 +80,7 @@ class RegistryTestCase(parameterized.TestCase):
         patch = mock.patch.dict(DATASET_VALS, {benchmark: dict(tasks) for benchmark, tasks in DATASET_VALS.items()})
         patch.start()
         self.addCleanup(patch.stop)
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def write(self, text: str) -> Path:
         path = self.folder / "task.yaml"
@@ -95,9 +93,7 @@ class TaskFilesTestCase(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def write(self, name: str, content: str | bytes) -> str:
         path = self.folder / "data" / name

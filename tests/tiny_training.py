@@ -38,9 +38,7 @@ from hf_depth.models.modeling_depth import UMT5ForConditionalGeneration
 class TrainingTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def assert_close(self, actual, expected, tolerance=1e-5):
         """Equal to `tolerance`, for dicts of tensors; the plain difference, as gradients here are of order 1."""

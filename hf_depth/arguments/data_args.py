@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # what a parser does not need is imported where it is used: `
 logger = logging.getLogger(__name__)
 
 FILE_FLAGS = ("train_file", "validation_file", "test_file")
-# Of the flags that both scripts have.
+# Ranges of the flags that both scripts have.
 SHARED_RANGES = {"split_seed": NOT_NEGATIVE, "preprocessing_num_workers": WORKERS} | dict.fromkeys(
     ("max_train_samples", "max_eval_samples", "max_predict_samples", "pad_to_multiple_of"), AT_LEAST_ONE
 )

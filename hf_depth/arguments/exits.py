@@ -64,9 +64,9 @@ def stop(message: str, usage: str = "") -> NoReturn:
 
 def _leave_it_to_the_first(is_consequence: bool = False) -> None:
     """
-    Of several processes on a machine, wait unless this is the first one, or what it fails of is that another one has
-    ended: then the launcher ends this one meanwhile, and one of them prints. (What the first one could not make, the
-    others lack, which says less.)
+    Wait, as one of several processes on a machine, unless this is the first one, or what it fails of is that another
+    one has ended: then the launcher ends this one meanwhile, and one of them prints. (What the first one could not
+    make, the others lack, which says less.)
     """
     if os.environ.get("LOCAL_RANK", "0") != "0" or is_consequence and "LOCAL_RANK" in os.environ:
         time.sleep(PATIENCE)

@@ -23,7 +23,7 @@ DEFAULT_VOCAB_SIZE = 4096  # of a vocabulary trained here
 MAX_TOKENIZER_DOCUMENTS = 200_000
 
 SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
-# Of a model from scratch alone.
+# Only a model from scratch takes these.
 SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 # Fields of `DepthConfig`, which are options of `--config_overrides`.
 CONFIG_FIELDS = (

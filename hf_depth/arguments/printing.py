@@ -11,7 +11,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# Of a pipe and of a terminal whose other end is closed; a full disk may have room again.
+# Errors of a pipe and of a terminal whose other end is closed; a full disk may have room again.
 NO_READER = (errno.EPIPE, errno.EIO)
 
 

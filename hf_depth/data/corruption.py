@@ -352,7 +352,7 @@ def _sentence_order(num_sentences, max_sentences, shuffling_probability, random)
 
 def _random_order(num_sentences, max_sentences, random, purpose):
     """Index of the sentences of all examples, each example's in a random order; shape `(num_sentences.sum(),)`."""
-    # Of a random order of `max_sentences` numbers, those below an example's number of sentences are in random order.
+    # In a random order of `max_sentences` numbers, those below an example's number of sentences are in random order.
     order = random.permutations(purpose, max_sentences)  # (batch_size, max_sentences)
     return np.repeat(run_starts(num_sentences), num_sentences) + order[order < num_sentences[:, None]]
 

@@ -85,7 +85,7 @@ def _text(column: str, value: Any) -> str:
     if not isinstance(value, str | int):
         raise UserError(
             f"The metadata column {column!r} holds {value!r:.80} ({type(value).__name__}), but must hold texts, "
-            "numbers, dates or lists of these. Of a mapping, make each value a column (`documents.flatten()`)."
+            "numbers, dates or lists of these. From a mapping, make each value a column (`documents.flatten()`)."
         )
     text = " ".join(str(value).split())
     if _TIME.fullmatch(text):

@@ -109,7 +109,7 @@ def t5_input_and_target_lengths(
 
 
 def _largest_lengths(num_tokens, num_noise, num_spans, max_unit_length):
-    """Of input and target with `</s>`, for numbers of tokens to mask that are kept but for a part of a unit."""
+    """Tokens of input and target with `</s>`, for numbers of tokens to mask that hold but for a part of a unit."""
     least = np.maximum(num_noise - max_unit_length + 1, np.minimum(num_noise, 1))
     most = np.where(num_noise > 0, np.minimum(num_noise + max_unit_length - 1, num_tokens), 0)
     # A span has at least one token: the fewer are masked, the longer is the input.

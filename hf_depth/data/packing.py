@@ -85,7 +85,7 @@ class PackedPreprocessor:
 
     @property
     def versions(self) -> dict[str, Any]:
-        """Of all that decides which rows documents give."""
+        """The versions of all that decides which rows documents give."""
         return self.preprocessor.versions | {"rows": self.version}
 
     @property

@@ -226,7 +226,7 @@ class UnitFinder:
         return apart
 
     def _ngram_hashes(self, token_ids: np.ndarray, words: np.ndarray) -> dict[int, np.ndarray]:
-        """Of each length in words, the hashes of all n-grams: uint64, shape `(num_words - length + 1,)`."""
+        """For each length in words, the hashes of all n-grams: uint64, shape `(num_words - length + 1,)`."""
         places = np.cumsum(self.num_characters[token_ids])
         places -= self.num_characters[token_ids]  # (num_tokens,)
         places -= np.repeat(places[words], np.diff(words, append=len(token_ids)))  # in the word
@@ -280,7 +280,7 @@ def _ngram_hash(words: Iterable[str]) -> int:
 
 def _leftmost(starts: np.ndarray, size: int) -> np.ndarray:
     """
-    Of ascending places, those taken from left to right by n-grams of `size` words that must not overlap.
+    Among ascending places, those taken from left to right by n-grams of `size` words that must not overlap.
 
     >>> _leftmost(np.array([0, 1, 2, 3, 9]), 2)
     array([0, 2, 9])

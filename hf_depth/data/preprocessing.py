@@ -51,7 +51,7 @@ class _Preprocessor:
 
     @property
     def versions(self) -> dict[str, Any]:
-        """Of all that decides which examples a document gives."""
+        """The versions of all that decides which examples a document gives."""
         versions = {"examples": self.version, "tokenizers": self.encoder.version}
         versions |= {"units": self.units.version} if self.units else {}
         return versions | ({"metadata": self.metadata.version} if self.metadata else {})
@@ -272,7 +272,7 @@ class DepthPreprocessor(_Preprocessor):
 
     @property
     def versions(self) -> dict[str, Any]:
-        """Of all that decides which examples a document gives, the sentence splitter among them."""
+        """The versions of all that decides which examples a document gives, the sentence splitter among them."""
         return super().versions | {"sentences": self.splitter.version}
 
     def __call__(self, batch: dict[str, list]) -> dict[str, list]:
@@ -548,7 +548,7 @@ def dataset_statistics(dataset: Dataset, unk_token_id: int | None = None) -> dic
         counts["rows"] = len(dataset)
 
     def lengths(batch: Mapping[str, Any], column: str) -> Any:
-        """Of each example."""
+        """One for each example."""
         return pc.list_flatten(batch[column + PER_EXAMPLE]) if is_packed else pc.list_value_length(batch[column])
 
     for batch in dataset.with_format("arrow").iter(batch_size=10_000):

@@ -157,7 +157,7 @@ def _load(
 
 
 def _options(kind: str, file: str) -> dict[str, Any]:
-    """Of a builder, for a file."""
+    """The options of a builder of `datasets`, for a file."""
     if kind == "text":
         return {"sample_by": "paragraph" if _has_blank_lines(file) else "line"}
     if kind == "csv":

@@ -59,10 +59,10 @@ def without_wraps(text: str) -> str:
         return text
     lines = text.split("\n")
     widths = [_columns(line.rstrip()) for line in lines]
-    # Of each line with the first word of the next one, or with a rule below a heading, of which some is enough.
+    # Each line with the first word of the next one, or with a rule below a heading, of which some is enough.
     words = [FIRST_WORD.match(line)[1] for line in [*lines[1:], ""]]
     extended = [width + 1 + _columns(word) for width, word in zip(widths, words, strict=True)]
-    paragraphs = [list(group) for is_text, group in groupby(range(len(lines)), lambda at: bool(lines[at].strip()))]
+    paragraphs = [list(group) for _, group in groupby(range(len(lines)), lambda at: bool(lines[at].strip()))]
     pages = [_page_width(lines, widths, extended, paragraph) for paragraph in paragraphs]
     widest = max(pages, default=0)
     ends = ["\n"] * len(lines)

@@ -96,10 +96,6 @@ class TaskMetric:
             return 0.0
         return self.scale * float(np.mean(self.score(predictions, references, **options)))
 
-    def as_evaluate(self) -> "evaluate.Metric":
-        """The same as a metric of `evaluate`, whose `compute()` returns a `dict` with the one key `key`."""
-        return _as_evaluate(self)
-
     def _takes(self, name: str) -> bool:
         return name in inspect.signature(self.function).parameters
 
@@ -146,7 +142,7 @@ def _of_classes(
 
 
 def _correlation(name: str, predictions: np.ndarray, references: np.ndarray) -> float:
-    """A correlation of scipy. Of a constant, where it is not defined, 0: it tells nothing about the examples."""
+    """A correlation of scipy; 0 where it is not defined, for a constant, which tells nothing about the examples."""
     from scipy import stats
 
     if len(set(predictions)) < 2 or len(set(references)) < 2:
@@ -362,29 +358,3 @@ def _of_evaluate(metric: "evaluate.EvaluationModule", key: str) -> Callable[...,
         return found.get(key, next(iter(found.values())))
 
     return function
-
-
-def _as_evaluate(metric: TaskMetric) -> "evaluate.Metric":
-    import datasets
-    import evaluate
-
-    text = datasets.Value("string")
-    reference, prediction = {
-        "ids": (datasets.Value("int64"), datasets.Value("int64")),
-        "values": (datasets.Value("float64"), datasets.Value("float64")),
-        "texts": (datasets.List(text), text),
-    }[metric.kind]
-
-    class Metric(evaluate.Metric):
-        def _info(self):
-            return evaluate.MetricInfo(
-                description=getattr(metric.function, "func", metric.function).__doc__ or "",
-                citation="",
-                inputs_description="",
-                features=datasets.Features({"predictions": prediction, "references": reference}),
-            )
-
-        def _compute(self, predictions, references, **options):
-            return {metric.key: metric.compute(predictions, references, **options)}
-
-    return Metric(keep_in_memory=True)  # so that no two processes write to one file

@@ -28,6 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.tokenization import (
     check_sentence_tokens,
     eosen_token_id,
+    layout_document,
     sentence_token_ids,
     sentinel_token_ids,
 )
@@ -207,8 +208,9 @@ def _rows(model, tokenizer, blanks: Sequence[Blank], has_sentinel: bool) -> list
     rows = [([*before, *sentinel, *behind], [*sentinel, *filling]) for before, filling, behind in blanks]
     if not has_sentence_tokens(model.config):
         return [([*source, eos], [*target, eos]) for source, target in rows]
-    first, eosen = int(sentence_token_ids(tokenizer)[0]), eosen_token_id(tokenizer)
-    return [([eosen, first, *source, eosen, eos], [first, *target, eosen, eos]) for source, target in rows]
+    marks = sentence_token_ids(tokenizer)[:1], eosen_token_id(tokenizer), eos
+    # A target has what an input has, but for the `<eosen>` before its first sentence.
+    return [(layout_document([source], *marks), layout_document([target], *marks)[1:]) for source, target in rows]
 
 
 def pair_accuracy(scores: np.ndarray) -> float:

@@ -162,7 +162,7 @@ class TaskPredictor:
                 Which task, if the model has several; or what an earlier version fine-tuned it on.
             device (`str` or `torch.device`, *optional*): by default the first GPU, if there is one.
             dtype (`str` or `torch.dtype`, *optional*, defaults to `torch.float32`):
-                Of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
+                That of the weights; `"bfloat16"` takes half of the memory, and may give other predictions.
             revision (`str`, *optional*), token (`str` or `bool`, *optional*), cache_dir (`str`, *optional*):
                 As for `PreTrainedModel.from_pretrained`.
             kwargs: further arguments of [`TaskPredictor`], instead of those of the file.
@@ -313,7 +313,7 @@ def _settings(config: TaskConfig, task: TaskSpec) -> dict[str, Any]:
     """The arguments of [`TaskPredictor`] that a model's folder gives."""
     names = ("sentence_language", "generation_max_length", "generation_num_beams", "length_normalize_scores")
     settings = {name: getattr(config, name) for name in names}
-    # Of a mixture in which some tasks are free-form, or of a mode that predicts nothing.
+    # A mixture may have free-form tasks, and a mode may predict nothing: then texts are generated.
     scores_labels = config.prediction_mode == "score_labels" and task.labels is not None
     settings["prediction_mode"] = "score_labels" if scores_labels else "generate"
     return settings | {"loader_options": config.loader_options.get(task.loader)}

@@ -42,7 +42,7 @@ class ProbeOptions:
             The encoder reads the text columns of an example as the sentences of one document, in their order, instead
             of each by itself, which is what DiscoEval does.
         normalization (`str`, *optional*, defaults to `"standardize"`):
-            Of the embeddings, by those of the training examples: `"standardize"` gives each dimension the mean 0 and
+            Scales embeddings by those of the training examples: `"standardize"` gives each dimension the mean 0 and
             the variance 1, `"whiten"` makes them uncorrelated, too, and `"none"` leaves them as they are.
         batch_size (`int`, *optional*, defaults to 32): documents of one forward pass.
 

@@ -39,7 +39,7 @@ HELD_OUT = 0.2  # of the training examples, for a task without validation exampl
 
 PATIENCE = 8  # classifiers that score no better on validation examples before no further one is tried
 
-# Of a network: the examples of a step, the steps (at least) and how often validation examples are scored after them.
+# For a network: the examples of a step, the steps (at least) and how often validation examples are scored after them.
 BATCH_SIZE, NUM_STEPS, MAX_SCORES = 64, 32, 100
 LATENT_DIMENSIONS = 300  # of a text's bag of words, for a network
 

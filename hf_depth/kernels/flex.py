@@ -74,7 +74,7 @@ def flex_block_mask(mask: torch.IntTensor, query_length: int) -> BlockMask:
         same_group = (group == ANY_GROUP) | (group == groups[batch_idx, kv_idx])
         return same_segment & same_group & (positions[batch_idx, kv_idx] <= positions[batch_idx, q_idx])
 
-    # Of each block of queries (B, blocks, 1) and of each block of keys (B, 1, blocks).
+    # For each block of queries (B, blocks, 1) and for each block of keys (B, 1, blocks).
     lowest = _blocks(segments[:, :query_length], "amin")[..., None]
     highest = _blocks(segments[:, :query_length], "amax")[..., None]
     latest = _blocks(positions[:, :query_length], "amax")[..., None]

@@ -1,7 +1,6 @@
 """Masks as three numbers per token, from which a kernel finds out, block by block, who attends to whom."""
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -73,29 +72,22 @@ def is_compact(mask: Any) -> bool:
     return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.dim() == 4 and mask.shape[2] == 3
 
 
-def expand_mask(mask: torch.IntTensor, query_length: int, channels: Sequence[int] = (0, 1, 2)) -> torch.BoolTensor:
+def expand_mask(mask: torch.IntTensor, query_length: int) -> torch.BoolTensor:
     """
     A compact mask as booleans: what every kernel must agree with.
 
     Args:
         mask (`torch.IntTensor` of shape `(batch_size, 1, 3, query_length + key_length)`): of [`compact_mask`].
         query_length (`int`): number of queries.
-        channels (`Sequence[int]`): which channels count, at least one. Each of them takes time.
 
     Returns:
         `torch.BoolTensor` of shape `(batch_size, 1, query_length, key_length)`: `True` = may attend.
     """
     query, key = mask[..., :query_length, None], mask[..., None, query_length:]  # (B, 1, 3, Q, 1), (B, 1, 3, 1, K)
-
-    def allowed_by(channel):
-        of_query, of_key = query[:, :, channel], key[:, :, channel]
-        if channel == 0:
-            return (of_query == of_key) | ((of_query == ANY_SEGMENT) & (of_key != PADDING_SEGMENT))
-        if channel == 1:
-            return (of_query == of_key) | (of_query == ANY_GROUP)
-        return of_key <= of_query
-
-    return reduce(torch.logical_and, map(allowed_by, channels))
+    (segment, group, place), (key_segment, key_group, key_place) = query.unbind(2), key.unbind(2)
+    in_segment = (segment == key_segment) | ((segment == ANY_SEGMENT) & (key_segment != PADDING_SEGMENT))
+    in_group = (group == key_group) | (group == ANY_GROUP)
+    return in_segment & in_group & (key_place <= place)
 
 
 def mask_for(device_types: Sequence[str]) -> Callable[..., torch.Tensor | None]:

@@ -91,7 +91,7 @@ def _config(queries: int, keys: int, warps: int, stages: int):
 
 
 def _fitting_configs(configs, named_args, **kwargs):
-    """Of wide heads or float32, small tiles: large ones would not stay in registers and shared memory."""
+    """Small tiles for wide heads or float32: large ones would not stay in registers and shared memory."""
     element_size = named_args["query"].element_size()
     if element_size == 4 and not INTERPRETED:
         configs = [_config(*choice) for choice in FLOAT32_CONFIGS]
@@ -177,8 +177,8 @@ def _scores(
 @jit
 def _query_codes(mask, queries, query_length, key_length, HAS_MASK: tl.constexpr):
     """
-    Of each query: its segment and group in one number, which bits of that a key must share, and its position. The mask
-    is that of one example, (3, Q + K). Queries behind the end, where nothing is stored, are as the last one.
+    For each query its segment and group in one number, which bits of that a key must share, and its position. The
+    mask is that of one example, (3, Q + K). Queries behind the end, where nothing is stored, are as the last one.
     """
     code, bits, position = queries, queries, queries  # not looked at without a mask
     if HAS_MASK:
@@ -194,7 +194,7 @@ def _query_codes(mask, queries, query_length, key_length, HAS_MASK: tl.constexpr
 
 @jit
 def _key_codes(mask, keys, query_length, key_length, HAS_MASK: tl.constexpr):
-    """Of each key: 16 bits of group, 15 of segment and one that says that no query attends to it; and its position."""
+    """For each key 16 bits of group, 15 of segment, one that says that no query attends to it; and its position."""
     code, position = keys, keys  # not looked at without a mask
     if HAS_MASK:
         inside = keys < key_length
@@ -995,7 +995,7 @@ _attend.register_autograd(_gradients, setup_context=_save_for_backward)
 
 @register_flop_formula(torch.ops.hf_depth.triton)
 def _flops(query, key, *_, products: int = 2, **kwargs) -> int:
-    """Of all pairs of queries and keys, as in torch's own formulas: the scores, and the output."""
+    """The operations of all pairs of queries and keys, as in torch's own formulas: the scores, and the output."""
     batch_size, heads, queries, head_size = query
     return products * 2 * batch_size * heads * queries * key[2] * head_size
 

@@ -73,14 +73,12 @@ def add_lora(
         )
     if getattr(model, "is_quantized", False):
         model = library.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    if isinstance(target_modules, list) and len(target_modules) == 1:
-        target_modules = target_modules[0] if target_modules[0] == "all-linear" else target_modules
     config = library.LoraConfig(
         task_type="SEQ_2_SEQ_LM",
         r=r,
         lora_alpha=alpha,
         lora_dropout=dropout,
-        target_modules=target_modules or "all-linear",
+        target_modules="all-linear" if target_modules in (None, "", ["all-linear"]) else target_modules,
         exclude_modules=[name for name, module in model.named_modules() if module is model.get_output_embeddings()],
     )
     try:

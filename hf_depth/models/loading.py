@@ -3,16 +3,13 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, T5Config, UMT5Config
 from transformers import initialization as init
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.trainer_utils import get_last_checkpoint
-from transformers.utils.peft_utils import find_adapter_config_file
 
 from ..data.tokenization import sentence_fields
 from ..errors import UserError
@@ -25,27 +22,14 @@ from .modeling_depth import (
     UMT5ForConditionalGeneration,
     has_sentence_tokens,
 )
-from .stock import is_encoder_decoder, load_stock_model, vocabulary_size
+from .stock import add_rows, is_encoder_decoder, load_stock_model, load_weights, size_for, vocabulary_size
 
 MODEL_TYPES = {
     "depth": (DepthConfig, DepthForConditionalGeneration),
     "t5": (T5Config, T5ForConditionalGeneration),
 }
-# What `attn_implementation` may be: `auto` is sdpa on every device, until one of the kernels of this package, the last
-# two, was measured to be faster.
-ATTENTION_IMPLEMENTATIONS = ("auto", "sdpa", "eager", "depth_flex", "depth_triton")
 # Fields that a DEPTH configuration has beside those of T5.
-SENTENCE_SETTINGS = (
-    "first_sentence_token_id",
-    "num_sentence_tokens",
-    "eosen_token_id",
-    "hierarchical_encoder_mask",
-    "hierarchical_decoder_mask",
-    "hierarchical_cross_mask",
-)
-# An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
-ROWS_MULTIPLE = 128
-
+SENTENCE_SETTINGS = tuple(DepthFields.__annotations__)
 SIZES = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads")
 SIZE_FIELDS = (*SIZES, "feed_forward_proj", "tie_word_embeddings")
 # Fields of a configuration that follow from others, or from the class of the model.
@@ -145,6 +129,8 @@ def load_model(
     hub = {"cache_dir": cache_dir, "revision": revision, "token": token}
     is_checkpoint = isinstance(name_or_config, str | os.PathLike)
     if is_checkpoint and is_adapter(name_or_config, **hub):
+        if quantization_config is not None:
+            raise UserError(f"{name_or_config} is an adapter, for which no base is quantised (`quantization_config`).")
         return _load_adapted(name_or_config, tokenizer, model_type, attn_implementation, hub, config_changes)
     source = load_config(name_or_config, **hub) if is_checkpoint else name_or_config
     if quantization_config is not None:
@@ -166,13 +152,7 @@ def load_model(
     if is_checkpoint:
         _check_size_is_kept(source, config_changes)
         return _load_checkpoint(name_or_config, config, model_class, tokenizer, attn_implementation, hub)
-    if config.vocab_size < len(tokenizer):
-        if "vocab_size" in config_changes:
-            raise UserError(
-                f"`vocab_size` {config.vocab_size} is smaller than the tokenizer, which has {len(tokenizer)} tokens. "
-                f"Use at least {_rounded_up(len(tokenizer))}, or leave the argument out."
-            )
-        config.vocab_size = _rounded_up(len(tokenizer))
+    config.vocab_size = size_for(tokenizer, config.vocab_size, is_given="vocab_size" in config_changes)
     return _initialized(model_class, config, attn_implementation)
 
 
@@ -181,13 +161,8 @@ def _load_adapted(name_or_path, tokenizer, model_type, attn_implementation, hub,
     if model_type is None:
         with contextlib.suppress(ValueError, OSError):  # an adapter that was trained elsewhere has none
             model_type = checkpoint_model_type(name_or_path, **hub)
-    kind = {"model_type": model_type, "attn_implementation": attn_implementation}
-    own = hub | {"revision": "main"}
-
-    def load_base(base: str) -> PreTrainedModel:
-        return load_model(base, tokenizer, **kind, **own, **config_changes)
-
-    return load_adapted(name_or_path, load_base, **hub)
+    options = {"model_type": model_type, "attn_implementation": attn_implementation, **hub, "revision": "main"}
+    return load_adapted(name_or_path, lambda base: load_model(base, tokenizer, **options, **config_changes), **hub)
 
 
 def _initialized(model_class, config, attn_implementation):
@@ -214,10 +189,10 @@ def load_config(name_or_path: str | os.PathLike, **hub_arguments: Any) -> PreTra
         `ValueError`: if there is a PEFT adapter without a model, or no `config.json` of a model.
     """
     try:
-        # Of a type that is not known here, which would ask whether to run the code of the checkpoint.
+        # `False`: for a type that is not known here it would ask whether to run the code of the checkpoint.
         config = AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **hub_arguments)
     except (OSError, TypeError, ValueError) as error:
-        if find_adapter_config_file(name_or_path, **hub_arguments) is not None:
+        if is_adapter(name_or_path, **hub_arguments):
             raise UserError(
                 f"{name_or_path} is a PEFT adapter, not a model. Load its base model by `load_model` and wrap that: "
                 f"`peft.PeftModel.from_pretrained(model, {str(name_or_path)!r})`."
@@ -258,8 +233,8 @@ def config_model_type(config: PreTrainedConfig) -> str:
 
 
 def config_values(config: PreTrainedConfig) -> dict[str, Any]:
-    """The fields of a configuration, among them `tie_word_embeddings` as the model's author chose it."""
-    values = config.to_dict()
+    """The fields of a T5's configuration, among them `tie_word_embeddings` as the model's author chose it."""
+    values = {BIAS_FIELD: config.model_type == "umt5"} | config.to_dict()
     # Reading a T5 v1.1, transformers 5 turns `tie_word_embeddings=False` into `True` and this field. An mT5 is a v1.1
     # whose head transformers 5 may have tied when it was trained, but never scaled.
     if values.get("scale_decoder_outputs") is False or config.model_type == "mt5":
@@ -279,22 +254,19 @@ def _config(source, model_type, tokenizer, changes):
         raise UserError(f"Unknown argument `{name}` of `load_model`.{suggestion(name, sorted(known), 'fields')}")
     if source is not None:
         # The fields of all T5s have the same names, whichever class the file names.
-        values = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
+        values = config_values(source)
         for name in NOT_INHERITED:
             values.pop(name, None)
     else:
-        values = SCRATCH_DEFAULTS | {"vocab_size": _rounded_up(len(tokenizer))}
+        values = SCRATCH_DEFAULTS | {"vocab_size": size_for(tokenizer, 0, is_given=False)}
     values |= changes
     if "num_layers" in changes and "num_decoder_layers" not in changes:
         values.pop("num_decoder_layers", None)
     special_ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
     if model_type == "depth":
         special_ids |= sentence_fields(tokenizer)
-    for name, value in special_ids.items():
-        if changes.get(name, value) != value:
-            raise UserError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
+    _check_ids_are_kept(special_ids, changes)
     values |= special_ids
-    values.setdefault("decoder_start_token_id", tokenizer.pad_token_id)
     if model_type == "depth":
         return config_class(**values), model_class
     bias_in_every_layer = values.pop(BIAS_FIELD, False)
@@ -328,24 +300,39 @@ def _of_type(source, model_type):
 def _load_depth_of_family(name_or_path, config, tokenizer, attn_implementation, hub, changes):
     """A DEPTH model of another family than T5: as that of transformers, with the ids of the sentence tokens."""
     ids = sentence_fields(tokenizer)
+    _check_ids_are_kept(ids, changes)
+    config.update(ids)
+    if name_or_path is not None:
+        _use_known_rows(config, tokenizer)
+    changes = {name: value for name, value in changes.items() if name not in ids}
+    model = load_stock_model(name_or_path, config, tokenizer, attn_implementation, hub, changes)
+    _set_sentence_ids(model, tokenizer)
+    return model
+
+
+def _use_known_rows(config, tokenizer):
+    """Let any rows be those of the sentence tokens, as long as a checkpoint has none for them."""
+    if vocabulary_size(config) < len(tokenizer):
+        config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
+
+
+def _set_sentence_ids(model, tokenizer):
+    """Write the ids of the sentence tokens into all configurations of a DEPTH model, once it has rows for them."""
+    for part in (model, model.get_encoder(), model.get_decoder()):  # some have a copy of their own
+        if has_sentence_tokens(part.config):
+            part.config.update(sentence_fields(tokenizer))
+
+
+def _check_ids_are_kept(ids, changes):
+    """Raise if changes ask for other ids than those of the tokenizer."""
     for name, value in ids.items():
         if changes.get(name, value) != value:
             raise UserError(f"`{name}` is {changes[name]}, but the tokenizer has {value}. Leave the argument out.")
-    config.update(ids)
-    if name_or_path is not None and vocabulary_size(config) < len(tokenizer):
-        # The sentence tokens get their rows below; until then any ids do.
-        config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
-    changes = {name: value for name, value in changes.items() if name not in ids}
-    model = load_stock_model(name_or_path, config, tokenizer, attn_implementation, hub, changes)
-    for part in (model, model.get_encoder(), model.get_decoder()):  # some have a copy of their own
-        if has_sentence_tokens(part.config):
-            part.config.update(ids)
-    return model
 
 
 def _check_size_is_kept(source, changes):
     """Raise if changes ask for a model of another size than the checkpoint's."""
-    before = {BIAS_FIELD: source.model_type == "umt5"} | config_values(source)
+    before = config_values(source)
     for name in (*SIZE_FIELDS, BIAS_FIELD):
         if name in changes and changes[name] != before[name]:
             raise UserError(
@@ -368,55 +355,11 @@ def _check_sentence_ids_are_kept(name_or_path, source, tokenizer):
 
 def _load_checkpoint(name_or_path, config, model_class, tokenizer, attn_implementation, hub):
     """The model of a checkpoint, with rows added to the embeddings where the tokenizer has more tokens."""
-    sentence_ids = sentence_fields(tokenizer) if isinstance(config, DepthConfig) else {}
-    too_small = config.vocab_size < len(tokenizer)
-    if too_small and sentence_ids:
-        # The sentence tokens get their rows below; until then any ids do.
-        config.update({"first_sentence_token_id": 0, "eosen_token_id": config.num_sentence_tokens})
-    try:
-        model, loading_info = model_class.from_pretrained(
-            name_or_path,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attn_implementation,
-            ignore_mismatched_sizes=True,  # they are reported below, together with all other keys
-            output_loading_info=True,
-            **hub,
-        )
-    except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
-        raise UserError(
-            f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
-            "was not copied or written to its end: fetch them again, or name another checkpoint."
-        ) from error
-    _check_loaded_weights(name_or_path, loading_info)
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            raise UserError(
-                f"{name} of {name_or_path} is not finite: the run that saved it had diverged, or the file is damaged. "
-                "Name another checkpoint."
-            )
-    if too_small:
-        model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
-        for part in (model, model.encoder, model.decoder):  # each has a copy of its own
-            part.config.update({**sentence_ids, "vocab_size": model.config.vocab_size})
+    is_depth = has_sentence_tokens(config)
+    if is_depth:
+        _use_known_rows(config, tokenizer)
+    model = load_weights(model_class, name_or_path, config, attn_implementation, hub)
+    add_rows(model, tokenizer)
+    if is_depth:
+        _set_sentence_ids(model, tokenizer)
     return model
-
-
-def _check_loaded_weights(name_or_path, loading_info):
-    """Raise unless a checkpoint has exactly the weights of the model."""
-    problems = []
-    for kind in ("missing", "unexpected", "mismatched"):
-        keys = sorted(key if isinstance(key, str) else key[0] for key in loading_info[f"{kind}_keys"])
-        if keys:
-            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
-            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
-    if problems:
-        raise UserError(
-            f"The weights of {name_or_path} are not those of the model that its config.json describes ("
-            f"{'; '.join(problems)}). Name a checkpoint of a T5, mT5, UMT5 or DEPTH model with encoder, decoder and "
-            "output head."
-        )
-
-
-def _rounded_up(size: int) -> int:
-    return -(-size // ROWS_MULTIPLE) * ROWS_MULTIPLE

@@ -570,7 +570,7 @@ class DepthMixin(DepthEncoderMixin):
         is_hierarchical = _is_hierarchical(self.config, "cross")
         if _is_complete(mask) or not (is_hierarchical or segments is not None):
             return mask
-        # Of a model that is spread over several devices, states may be on another one. One input may have several
+        # A model may be spread over several devices: states may be on another one. One input may have several
         # targets.
         shape, device, groups, padding = target.shape[:2], target.device, None, _attended(mask)
         if is_hierarchical:
@@ -603,7 +603,7 @@ class DepthMixin(DepthEncoderMixin):
         inputs["decoder_attention_mask"] = decoder_attention_mask
         sentence_mask, cache = is_sentence_token(input_ids, self.config), inputs.get("cache")
         if (given := kwargs.get("decoder_sentence_mask")) is not None and cache is not None:
-            # Of a given cache whose ids `generate()` does not know.
+            # The user may give a cache whose ids `generate()` does not know.
             unknown = int(cache.get_seq_length()) + inputs["decoder_input_ids"].shape[1] - input_ids.shape[1]
             sentence_mask = torch.cat([given[:, : max(0, unknown)], sentence_mask], dim=1)
         if getattr(cache, "is_compileable", False):

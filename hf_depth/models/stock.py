@@ -20,6 +20,8 @@ from ..errors import UserError
 from ..suggestions import suggestion
 
 SPECIAL_IDS = ("eos_token_id", "pad_token_id", "bos_token_id")
+# An embedding of a multiple of 128 rows is what T5 has (32,128 rows for 32,100 tokens) and what tensor cores like.
+ROWS_MULTIPLE = 128
 
 
 def is_encoder_decoder(config: PreTrainedConfig) -> bool:
@@ -105,7 +107,6 @@ def load_stock_model(
     attn_implementation: str,
     hub: dict[str, Any],
     changes: dict[str, Any],
-    loading: dict[str, Any] | None = None,
 ) -> PreTrainedModel:
     """
     The model of transformers for a configuration, with a row of the embeddings for each token.
@@ -115,9 +116,8 @@ def load_stock_model(
         config: of the checkpoint, or of the model from scratch.
         tokenizer: what the model will read.
         attn_implementation: `"sdpa"`, or `"eager"`; that which the family has if it has no sdpa.
-        hub: `cache_dir`, `revision` and `token`.
+        hub: further arguments of `from_pretrained`: `cache_dir`, `revision`, `token`, `quantization_config`.
         changes: fields of the configuration to set.
-        loading: further arguments of `from_pretrained`, such as `quantization_config`.
 
     Raises:
         `ValueError`: for unknown fields, if the tokenizer lacks the end or the padding, if a `vocab_size` is too
@@ -135,8 +135,9 @@ def load_stock_model(
     if name_or_path is None:
         model = model_class._from_config(config, dtype=torch.float32, attn_implementation=attn_implementation)
     else:
-        model = _loaded(model_class, name_or_path, config, attn_implementation, hub, loading or {})
-    _add_rows(model, tokenizer)
+        kinds = ("missing", "mismatched")  # files of BART and Pegasus hold tables that the classes compute
+        model = load_weights(model_class, name_or_path, config, attn_implementation, hub, kinds)
+    add_rows(model, tokenizer)
     _set_generation(model, tokenizer)
     return model
 
@@ -165,10 +166,8 @@ def _changed(
     if ids["bos_token_id"] is None and not is_checkpoint:
         ids["bos_token_id"] = start
     size = vocabulary_size(config)
-    if not is_checkpoint and size < len(tokenizer):
-        if "vocab_size" in changes:
-            raise UserError(f"`vocab_size` {size} is smaller than the tokenizer, which has {len(tokenizer)} tokens.")
-        size = -(-len(tokenizer) // 128) * 128
+    if not is_checkpoint:
+        size = size_for(tokenizer, size, is_given="vocab_size" in changes)
     for part in parts_with_vocabulary(config):
         for name, value in ids.items():
             if value is not None and hasattr(part, name):
@@ -197,45 +196,88 @@ def _start_token_id(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
     return tokenizer.pad_token_id if meaning is None else meaning
 
 
-def _loaded(model_class, name_or_path, config, attn_implementation, hub, loading):
+def size_for(tokenizer: PreTrainedTokenizerBase, size: int, is_given: bool) -> int:
+    """
+    The rows of a model from scratch: `size`, or more if the tokenizer has more tokens.
+
+    Raises:
+        `ValueError`: if the user has given a size that is too small.
+    """
+    if size >= len(tokenizer):
+        return size
+    enough = -(-len(tokenizer) // ROWS_MULTIPLE) * ROWS_MULTIPLE
+    if is_given:
+        raise UserError(
+            f"`vocab_size` {size} is smaller than the tokenizer, which has {len(tokenizer)} tokens. "
+            f"Use at least {enough}, or leave the argument out."
+        )
+    return enough
+
+
+def load_weights(
+    model_class: type[PreTrainedModel],
+    name_or_path: str | os.PathLike,
+    config: PreTrainedConfig,
+    attn_implementation: str,
+    hub: dict[str, Any],
+    kinds: tuple[str, ...] = ("missing", "unexpected", "mismatched"),
+) -> PreTrainedModel:
+    """
+    The model of a checkpoint, in float32.
+
+    Args:
+        model_class: what to load it as.
+        name_or_path, config, attn_implementation, hub: see [`load_stock_model`].
+        kinds: in what the weights of the checkpoint must not differ from those of the model.
+
+    Raises:
+        `ValueError`: if the weights cannot be read, are those of another model, or not finite.
+    """
     try:
         model, info = model_class.from_pretrained(
             name_or_path,
             config=config,
             dtype=torch.float32,
             attn_implementation=attn_implementation,
-            ignore_mismatched_sizes=True,  # reported below, with those that are missing
+            ignore_mismatched_sizes=True,  # reported below, with all others
             output_loading_info=True,
             **hub,
-            **loading,
         )
     except (EOFError, OSError, SafetensorError, UnpicklingError) as error:
         raise UserError(
             f"The weights of {name_or_path} cannot be read: {str(error).rstrip('.')}. They are missing, or a file "
             "was not copied or written to its end: fetch them again, or name another checkpoint."
         ) from error
-    wrong = {kind: sorted(map(str, info[f"{kind}_keys"])) for kind in ("missing", "mismatched")}
-    for kind, keys in wrong.items():
+    problems = []
+    for kind in kinds:
+        keys = sorted(key if isinstance(key, str) else key[0] for key in info[f"{kind}_keys"])
         if keys:
-            raise UserError(
-                f"The weights of {name_or_path} are not those of the {model_class.__name__} that its config.json "
-                f"describes ({kind}: {', '.join(keys[:5])}). Name another checkpoint."
-            )
+            more = f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+            problems.append(f"{kind}: {', '.join(keys[:5])}{more}")
+    if problems:
+        raise UserError(
+            f"The weights of {name_or_path} are not those of the {model_class.__name__} that its config.json "
+            f"describes ({'; '.join(problems)}). Name a checkpoint with encoder, decoder and output head."
+        )
     for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and not parameter.isfinite().all():
-            raise UserError(f"{name} of {name_or_path} is not finite: the run that saved it had diverged.")
+        if not parameter.isfinite().all():
+            raise UserError(
+                f"{name} of {name_or_path} is not finite: the run that saved it had diverged, or the file is damaged. "
+                "Name another checkpoint."
+            )
     return model
 
 
-def _add_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+def add_rows(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Rows of the embeddings where the tokenizer has more tokens."""
     if vocabulary_size(model.config) >= len(tokenizer):
         return
-    model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=128)
+    model.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=ROWS_MULTIPLE)
     size = model.get_output_embeddings().weight.shape[0]
-    for part in parts_with_vocabulary(model.config):
-        if hasattr(part, "vocab_size"):
-            part.vocab_size = size
+    for stack in (model, model.get_encoder(), model.get_decoder()):  # some have a copy of the configuration
+        for part in parts_with_vocabulary(stack.config):
+            if hasattr(part, "vocab_size"):
+                part.vocab_size = size
 
 
 def _set_generation(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:

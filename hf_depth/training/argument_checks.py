@@ -47,13 +47,9 @@ UNSUPPORTED = {
         "it adds noise to the output of the model's embedding, but encoder and decoder of a T5 have modules of their "
         "own",
     ),
-    "bf16_full_eval": (
-        (False,),
-        "it rounds the weights for good. `bf16` evaluates in half precision, too",
-    ),
-    "fp16_full_eval": (
-        (False,),
-        "it rounds the weights for good. `bf16` evaluates in half precision, too",
+    **dict.fromkeys(
+        ("bf16_full_eval", "fp16_full_eval"),
+        ((False,), "it rounds the weights for good. `bf16` evaluates in half precision, too"),
     ),
     "eval_do_concat_batches": ((True,), "predictions are kept by example, not by batch"),
     "restore_callback_states_from_checkpoint": (

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
 
-# Of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
+# The seed of the noise of evaluation, whatever that of training has: runs with different seeds are compared by it.
 EVALUATION_SEED = 42
 MAX_WRAPPERS = 2  # around the collator of an objective, one in the other
 

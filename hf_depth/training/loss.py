@@ -66,11 +66,9 @@ def weighted_loss(
         return outputs["loss"], outputs["token_losses"], outputs
     if weights_losses:
         inputs.setdefault("skip_logits", False)  # without logits, token losses have no gradients
-    if weights_losses:
         outputs = model(**inputs, use_cache=False)
+        token_losses = outputs["token_losses"]
     else:  # without labels, for which each family has a loss of its own
         outputs = model(**{name: values for name, values in inputs.items() if name != "labels"}, use_cache=False)
-    token_losses = outputs.get("token_losses")
-    if token_losses is None:
         token_losses = cross_entropy_per_token(outputs["logits"], inputs["labels"])
     return (weights * token_losses).sum(), token_losses, outputs

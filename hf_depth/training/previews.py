@@ -102,15 +102,13 @@ def print_unshuffled(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Iterable[Mapping[str, Any]],
-    number: int = 3,
 ) -> None:
     """
     Let a DEPTH model put the sentences of held-out documents in order. Print how many pairs of sentences stand as in
-    the documents, and some of the orders.
+    the documents, and the orders of three of them.
 
     Args:
         examples: of the prepared data set, with `input_ids` (no special tokens) and `sentence_lengths`.
-        number: how many documents to print.
     """
     generator, documents, shuffled = random.Random(0), [], []
     for sentences in (_sentences(example, tokenizer) for example in examples):
@@ -127,7 +125,7 @@ def print_unshuffled(
     pairs = [place < later for order in found for place, later in itertools.combinations(order, 2)]
     right = f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order (chance {len(pairs) / 2:.0f})"
     print(f"\nHeld-out documents: {right}. Some of them as the model orders them, with the true places:\n")
-    for sentences, order in list(zip(documents, found, strict=True))[:number]:
+    for sentences, order in list(zip(documents, found, strict=True))[:3]:
         lines = [f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order]
         print("\n".join(lines) + "\n", flush=True)
 

@@ -20,7 +20,7 @@ ModelSource = str | os.PathLike | PreTrainedConfig
 
 
 def is_text(dataset: Any) -> bool:
-    """Whether something is raw text: strings, or a data set with a column `text` and no `input_ids`; none is read."""
+    """Whether something is raw text: strings, or a data set with a column `text` and no `input_ids`."""
     if isinstance(dataset, list | tuple):
         return bool(dataset) and all(isinstance(text, str) for text in dataset)
     if isinstance(dataset, Dataset):

@@ -376,11 +376,7 @@ class PretrainingRun(Run):
             # Load the saved model, as a user would.
             saved = self.do_train and not hasattr(trainer.model, "peft_config")
             model = AutoModelForSeq2SeqLM.from_pretrained(self.args.output_dir) if saved else trainer.model
-            print_unshuffled(
-                model,
-                trainer.processing_class,
-                first_examples(trainer.eval_dataset, 100),
-            )
+            print_unshuffled(model, trainer.processing_class, first_examples(trainer.eval_dataset, 100))
 
 
 class FineTuningRun(Run):

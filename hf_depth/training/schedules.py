@@ -148,7 +148,7 @@ def _checked_rates(schedule: LRScheduler, warmup_steps: int, num_training_steps:
 
 
 def _decay_steps(options: dict[str, Any], warmup_steps: int, num_training_steps: int) -> int:
-    """Of warmup, stable, decay: what is left after the other two, or a tenth of all steps."""
+    """The steps of the decay: what warmup and stable steps leave, or a tenth of all steps."""
     if options.get("num_stable_steps") is None:
         return max(1, num_training_steps // 10)
     return max(0, num_training_steps - warmup_steps - options["num_stable_steps"])

@@ -179,7 +179,7 @@ class TaskTrainer(DepthTrainer):
         """Nothing: the length is that of the labels or targets of each task."""
 
     def longest_target(self) -> int | None:
-        """Of the data set that is evaluated: of its longest label, or target."""
+        """Tokens of the longest label, or target, of the data set that is evaluated."""
         return None if self._task_dataset is None else generation_length(self._task_dataset.spec, self._label_ids)
 
     def metric_names(self) -> list[str]:

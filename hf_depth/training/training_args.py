@@ -47,7 +47,7 @@ RELATIVE_RATES = {OptimizerName.ADAMW_SCALE: (5e-3, 2e-2), OptimizerNames.ADAFAC
 # A pre-trained T5 needs more of AdamW than the Trainer's 5e-5: 1e-4 to 3e-4, says its documentation in transformers.
 ADAMW_RATES = (1e-4, 1e-3)
 DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
-# Of the values of an argument those of transformers, and those of this package.
+# The names that an argument may have: those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
 BASELINES = ("bag_of_words", "from_scratch")
 # Fifty lines in a run, but at least one in 500 steps: a loss that is not finite is noticed at the next log.

@@ -138,7 +138,7 @@ def unshuffling_accuracy(table: torch.Tensor) -> dict[str, dict[str, list[dict[s
 
 
 def _accuracies(rows: np.ndarray) -> dict[str, list[dict[str, Any]]]:
-    """Of rows for two sentences and more."""
+    """By number of sentences and by position, from rows for two sentences and more."""
     by_number, by_position = [], []
     sizes = np.arange(2, len(rows) + 2)  # (len(rows),)
     for size, (examples, exact, tau) in zip(sizes.tolist(), rows[:, :3].tolist(), strict=True):

@@ -67,9 +67,7 @@ class RequiredArguments:
 class ArgumentsTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(TemporaryDirectory()))
 
     def config(self, text, name="run.yaml"):
         path = self.folder / name

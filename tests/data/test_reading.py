@@ -19,16 +19,11 @@ from datasets import DatasetDict, IterableDatasetDict
 
 from helpers import DOCUMENTS, CorpusTestCase
 from hf_depth.data.reading import load_files, plain_copy
+from tiny_tasks import as_parquet
 
 TEXTS = [*DOCUMENTS, "None", "1984", "Two, with a comma.", "naïve “café”"]
 LONG = "A line. " * 100_000  # more than any buffer
 ROWS = [{"text": text, "year": year} for year, text in enumerate(TEXTS)]
-
-
-def parquet(rows: list[dict]) -> bytes:
-    sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
-    return sink.getvalue().to_pybytes()
 
 
 def as_csv(rows: list[list]) -> str:
@@ -42,7 +37,7 @@ CONTENTS = {
     "json": json.dumps(ROWS),
     "jsonl": "".join(json.dumps(row) + "\n" for row in ROWS),
     "csv": as_csv([["year", "text"], *([row["year"], row["text"]] for row in ROWS)]),
-    "parquet": parquet(ROWS),
+    "parquet": as_parquet(ROWS),
 }
 
 
@@ -170,7 +165,7 @@ class TrapsTest(CorpusTestCase):
     @parameterized.parameters("jsonl", "parquet")
     def test_columns_that_differ_between_files_are_an_error_but_not_in_a_stream(self, extension):
         for name, row in (("a", {"text": "Text."}), ("b", {"text": "Text.", "id": 1})):
-            content = parquet([row]) if extension == "parquet" else json.dumps(row)
+            content = as_parquet([row]) if extension == "parquet" else json.dumps(row)
             self.write(f"{name}.{extension}", content)
         files = [f"a.{extension}", f"b.{extension}"]
         with self.assertRaisesRegex(ValueError, "(?s)`train_file`: cannot read .*same columns.*`streaming`"):
@@ -237,7 +232,7 @@ class TrapsTest(CorpusTestCase):
     @parameterized.parameters(False, True)
     def test_a_packed_parquet_file_is_unpacked_once_and_anew_when_it_has_changed(self, streaming):
         for texts in (TEXTS, TEXTS[:2] * 2):
-            self.write("text.parquet.gz", parquet([{"text": text} for text in texts]))
+            self.write("text.parquet.gz", as_parquet([{"text": text} for text in texts]))
             self.assertEqual(self.read("text.parquet.gz", streaming=streaming), texts)
         with mock.patch("hf_depth.data.reading.gzip.open", side_effect=AssertionError):
             plain_copy(self.path("text.parquet.gz"), self.path("cache"))
@@ -279,6 +274,6 @@ class TrapsTest(CorpusTestCase):
             os.mkdir(self.path(folder))
         for other in (name, "texts1", "textss", "folder1/texts"):
             text = "right" if other == name else "wrong"
-            content = parquet([{"text": text}]) if kind == "parquet" else rows[kind] % text.encode()
+            content = as_parquet([{"text": text}]) if kind == "parquet" else rows[kind] % text.encode()
             self.write(f"{other}.{extension}", content)
         self.assertEqual(self.read(f"{name}.{extension}", streaming=streaming), ["right"])

@@ -177,9 +177,7 @@ RUNS = {
 class FolderTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     @parameterized.named_parameters(*((name, *run) for name, run in RUNS.items()))
     def test_a_folder_predicts_what_its_run_predicted(self, kind, parts, arguments):

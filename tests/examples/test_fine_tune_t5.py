@@ -45,9 +45,7 @@ def write_rows(path: Path, rows: Dataset) -> str:
 class ScriptTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.output_dir = self.folder / "run"
         self.model = self.save_model("depth")
         self.files = {

@@ -59,9 +59,7 @@ def documents(number: int = 40) -> list[str]:
 class PretrainTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.output_dir = self.folder / "run"
         self.train_file = self.folder / "texts.jsonl"
         self.train_file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()))

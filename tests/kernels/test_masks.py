@@ -23,8 +23,7 @@ class CompactMaskTest(parameterized.TestCase):
             parts = ((low, high, 6), (key_low, key_high, 8))
             channels.append(torch.cat([torch.randint(a, b, (2, n), generator=generator) for a, b, n in parts], dim=1))
         mask = torch.stack(channels, dim=1)[:, None].int()
-        chosen = ((0, 1, 2), (0,), (1,), (2,), (0, 2))
-        found = {numbers: expand_mask(mask, 6, numbers) for numbers in chosen}
+        found = expand_mask(mask, 6)
         for row, q, k in product(range(2), range(6), range(8)):
             segment, group, place = mask[row, 0, :, q].tolist()
             key_segment, key_group, key_place = mask[row, 0, :, 6 + k].tolist()
@@ -33,8 +32,7 @@ class CompactMaskTest(parameterized.TestCase):
                 group in (-1, key_group),
                 key_place <= place,
             )
-            for numbers in chosen:
-                self.assertEqual(found[numbers][row, 0, q, k].item(), all(rights[number] for number in numbers))
+            self.assertEqual(found[row, 0, q, k].item(), all(rights))
 
     @parameterized.product(is_packed=(False, True), is_padded=(False, True), kind=("encoder", "decoder", "cross"))
     def test_compact_and_dense_masks_of_all_rules_are_the_same(self, is_packed, is_padded, kind):

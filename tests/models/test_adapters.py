@@ -2,6 +2,7 @@ import importlib.util
 import os
 import sys
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -88,6 +89,11 @@ class AdapterTest(TrainingTestCase):
         model = ModelArguments("depth", base, use_peft=True, lora_target_modules="q+v").load_model(tokenizer)
         self.assertIsInstance(model.get_base_model(), DepthForConditionalGeneration)
         self.assertEqual(model.peft_config["default"].target_modules, {"q", "v"})
+
+    def test_the_base_of_an_adapter_is_not_quantised(self):
+        Path(self.folder, "adapter_config.json").write_text("{}")
+        with self.assertRaisesRegex(ValueError, "is an adapter, .*`quantization_config`"):
+            load_model(self.folder, tiny_tokenizer(), quantization_config=mock.Mock())
 
     def test_a_missing_package_is_named(self):
         with mock.patch.dict(sys.modules, peft=None), self.assertRaisesRegex(ValueError, "`pip install peft`"):

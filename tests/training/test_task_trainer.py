@@ -32,7 +32,7 @@ from hf_depth.training.checkpoints.resuming import best_checkpoint, is_finished,
 from hf_depth.training.compatibility import check_direction_of_metric
 from hf_depth.training.model_card import CardContent
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset, trainer
-from tiny_training import tiny_model
+from tiny_training import TrainingTestCase, tiny_model
 
 KINDS = ("depth", "t5", "stock_t5")
 
@@ -51,15 +51,7 @@ def fitted(kind: str, folder: str, **arguments):
     return trainer(kind, folder, rte_rows(16), model=copy.deepcopy(fitted_model(kind)), **arguments)
 
 
-class TestCase(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-
-class OverfitTest(TestCase):
+class OverfitTest(TrainingTestCase):
     @parameterized.parameters("depth", "t5")
     def test_a_model_that_fits_its_examples_predicts_them_by_generation_and_by_scores(self, kind):
         trained = fitted(kind, self.folder)
@@ -88,7 +80,7 @@ class OverfitTest(TestCase):
         self.assertLess(trained.evaluations["glue", "rte", "validation"].metrics["accuracy"], 0.6)
 
 
-class EvaluationTest(TestCase):
+class EvaluationTest(TrainingTestCase):
     def trainer(self, kind="t5", number=7, eval_dataset=None, **arguments):
         rows = rte_rows(number)
         return trainer(kind, self.folder, rows, eval_dataset, model=tiny_model(kind), **arguments)
@@ -208,7 +200,7 @@ class EvaluationTest(TestCase):
         self.assertEmpty(warnings({}, generation_config=GenerationConfig(max_new_tokens=needed - 1)))
 
 
-class ArgumentsTest(TestCase):
+class ArgumentsTest(TrainingTestCase):
     def build(self, kind="t5", **changes):
         rows, tokenizer = rte_rows(4), tiny_tokenizer(sentence_tokens=True)
         arguments = {
@@ -314,7 +306,7 @@ class ArgumentsTest(TestCase):
         self.assertLen(trained.evaluations, 2)
 
 
-class TrainingTest(TestCase):
+class TrainingTest(TrainingTestCase):
     def test_the_best_model_is_that_of_the_best_score_and_training_stops_early(self):
         # Trained on the wrong labels, the model only gets worse at the right ones.
         best = copy.deepcopy(fitted_model("t5"))
@@ -400,7 +392,7 @@ class TrainingTest(TestCase):
             check_direction_of_metric(trained)
 
 
-class ProcessesTest(TestCase):
+class ProcessesTest(TrainingTestCase):
     def test_two_processes_predict_seven_examples_as_one_does(self):
         arguments = json.dumps({"per_device_eval_batch_size": 2})
         run_in_two_processes(tiny_tasks.main, "depth", self.folder, "7", arguments)

@@ -75,7 +75,7 @@ FIXED += ("tokenizer_name", "tokenizer_content")
 FREE_FLAGS = frozenset(
     ("validation_file", "test_file", "max_eval_samples", "max_predict_samples")
     + ("preprocessing_num_workers", "overwrite_cache", "cache_dir", "attn_implementation")
-    + ("preprocessing_only", "shard_megabytes", "check_shard_hashes", "pad_to_max_length")
+    + ("preprocessing_only", "shard_megabytes", "pad_to_max_length")
     # `check_same_model` compares these.
     + (*SIZE_FIELDS, *SENTENCE_SETTINGS)
     # The tasks and the data cover these.

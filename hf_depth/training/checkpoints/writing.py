@@ -179,7 +179,7 @@ def replace_model(trainer: Trainer, write: Callable[[str], None]) -> None:
 def write_model_manifest(trainer: Trainer) -> None:
     """Write the manifest that marks the folder of the run as complete, see [`model_is_complete`]. Call this last."""
     if trainer.args.should_save:
-        write_manifest(trainer.args.output_dir, getattr(trainer, "model_files", {}), step=trainer.state.global_step)
+        write_manifest(trainer.args.output_dir, trainer.model_files, step=trainer.state.global_step)
 
 
 # ---- Folders --------------------------------------------------------------------------------------------------------

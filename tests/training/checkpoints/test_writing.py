@@ -31,13 +31,11 @@ from tiny_training import trainer
 class WritingTestCase(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-        arguments = SimpleNamespace(output_dir=folder.name, should_save=True)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        arguments = SimpleNamespace(output_dir=str(self.folder), should_save=True)
         state = SimpleNamespace(global_step=0, best_model_checkpoint=None)
         self.trainer = SimpleNamespace(args=arguments, state=state, is_deepspeed_enabled=False, is_fsdp_enabled=False)
-        self.trainer.save_total_limit = None
+        self.trainer.save_total_limit, self.trainer.model_files = None, {}
 
     def save(self, step: int):
         """A checkpoint, as a trainer writes it."""
