@@ -514,7 +514,8 @@ def _kept(examples: Dataset, least: tuple[str, int], nothing: str, told: Callabl
         raise NoExamplesError(nothing)
     if len(kept) == len(examples):
         return examples
-    logger.warning(told(len(examples) - len(kept)))
+    # A few documents or examples are always too short; a warning says that most of the text is lost.
+    logger.log(logging.WARNING if 2 * len(kept) < len(examples) else logging.INFO, told(len(examples) - len(kept)))
     return examples.select(kept)
 
 

@@ -90,8 +90,8 @@ class StepMonitor(TrainerCallback):
     """
     Looks at the loss and the gradient norm of every step of a trainer.
 
-    - A step far above the recent ones is a spike: one line of warning, and its examples in `spikes.jsonl`. Steps are
-      judged when something is logged or saved: the device is not waited for in between.
+    - A step far above the recent ones is a spike: one line, and its examples in `spikes.jsonl`. The line is a warning
+      if the loss is too high. Steps are judged when something is logged or saved, so as not to wait for the device.
     - With `skip_bad_batches`, a step whose loss or gradient is not finite on any process changes neither weights nor
       moments, and is in no mean. For that the CPU waits for the device in each step.
 
@@ -162,7 +162,9 @@ class StepMonitor(TrainerCallback):
         step, found = spikes[0]
         what = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in found.items())
         others = f" {len(spikes) - 1} more until the next log." if len(spikes) > 1 else ""
-        self._warn(f"Spike at step {step.number}: {what}.{others}")
+        # A gradient is clipped; a loss tells of harm.
+        level = logging.WARNING if any("loss" in found for _, found in spikes) else logging.INFO
+        self._tell(f"Spike at step {step.number}: {what}.{others}", level)
 
     def _found(self, step: Step, values: Sequence[float]) -> dict[str, float]:
         """What is too high in a step, with its limit."""
@@ -194,7 +196,7 @@ class StepMonitor(TrainerCallback):
                 "`--warmup_steps` or clip by `--max_grad_norm`."
             )
         self.num_skipped += 1
-        self._warn(f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}.")
+        self._tell(f"{what}. Its batch is skipped, {self.num_skipped} of at most {most}.", logging.WARNING)
         trainer.optimizer.zero_grad()
         loss_before, forget_statistics = self.before
         trainer._tr_loss.copy_(loss_before)
@@ -203,9 +205,9 @@ class StepMonitor(TrainerCallback):
         trainer._globalstep_last_logged += 1
         trainer.totals.first_step += 1
 
-    def _warn(self, message: str) -> None:
+    def _tell(self, message: str, level: int) -> None:
         if self.trainer.is_world_process_zero():
-            logger.warning(f"{message} Examples: {Path(self.trainer.args.output_dir, SPIKES_FILE)}")
+            logger.log(level, f"{message} Examples: {Path(self.trainer.args.output_dir, SPIKES_FILE)}")
 
     def _write(self, found: Sequence[tuple[Step, dict[str, Any]]]) -> None:
         """Add a line for each of the steps to `spikes.jsonl`, with what each process has read for it."""
