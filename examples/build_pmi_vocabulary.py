@@ -19,6 +19,7 @@ import hf_depth
 from hf_depth.arguments.data_args import CorpusArguments
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.parser import parse_arguments
+from hf_depth.errors import UserError
 from hf_depth.ranges import AT_LEAST_ONE, check_ranges
 
 RANGES = dict.fromkeys(("pmi_vocab_size", "min_count", "max_counted"), AT_LEAST_ONE)
@@ -38,7 +39,7 @@ class PMIArguments:
     def __post_init__(self):
         check_ranges(self, RANGES, "--")
         if os.path.isdir(self.output_file):
-            raise ValueError(f"`--output_file {self.output_file}` is a folder: name a file.")
+            raise UserError(f"`--output_file {self.output_file}` is a folder: name a file.")
 
 
 ARGUMENTS = (CorpusArguments, PMIArguments)

@@ -38,6 +38,7 @@ from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.parser import parse_arguments
 from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
+from hf_depth.errors import UserError
 from hf_depth.tables import markdown_table
 from hf_depth.tasks.checks import EVALUATION_MODES
 
@@ -78,7 +79,7 @@ class CompareArguments:
     def __post_init__(self):
         match = re.fullmatch(r"(\d+)/(\d+)", self.shard)
         if match is None or int(match[1]) >= int(match[2]):
-            raise ValueError(f"`--shard` must be I/N with I below N, got {self.shard!r}.")
+            raise UserError(f"`--shard` must be I/N with I below N, got {self.shard!r}.")
         self.shard_index, self.num_shards = int(match[1]), int(match[2])
 
 
@@ -123,7 +124,7 @@ class Run:
         saved = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {"run": None, "results": None}
         changed = [name for name, value in self.described().items() if (saved["run"] or {}).get(name) != value]
         if changed and (saved["results"] is not None or any(self.folder.glob("checkpoint-*"))):
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} holds a run with other {' and '.join(changed)}. Choose another `--output_dir`, or "
                 "delete that folder."
             )
@@ -163,13 +164,13 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[tup
     """The name, path and step of each checkpoint that an entry NAME=PATH stands for, by their steps."""
     name, equals, path = entry.partition("=")
     if not (name and equals and path) or "/" in name:
-        raise ValueError(f"`--checkpoints` takes NAME=PATH, such as depth=runs/depth, got {entry!r}.")
+        raise UserError(f"`--checkpoints` takes NAME=PATH, such as depth=runs/depth, got {entry!r}.")
     folder = Path(path)
     if not folder.is_dir():
         try:
             AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
-            raise ValueError(f"`--checkpoints {entry}`: {path} is neither a folder nor a model of the Hub.") from error
+            raise UserError(f"`--checkpoints {entry}`: {path} is neither a folder nor a model of the Hub.") from error
         return [(name, path, None)]
     found: dict[int | None, str] = {}
     for candidate in [*folder.glob("checkpoint-*"), folder]:
@@ -178,12 +179,12 @@ def find_checkpoints(entry: str, steps: Sequence[int] | None = None) -> list[tup
     if None in found and describe(found[None], WEIGHTS) in [describe(found[step], WEIGHTS) for step in found if step]:
         del found[None]  # as `save_model()` leaves the last checkpoint
     if not found:
-        raise ValueError(f"`--checkpoints {entry}`: neither {path} nor a checkpoint-N in it has a config.json.")
+        raise UserError(f"`--checkpoints {entry}`: neither {path} nor a checkpoint-N in it has a config.json.")
     if steps is not None and set(found) - {None}:
         missing = sorted(set(steps) - set(found))
         if missing:
             there = ", ".join(str(step) for step in sorted(set(found) - {None}))
-            raise ValueError(f"`--steps {missing[0]}`: {path} has no such checkpoint, but {there}.")
+            raise UserError(f"`--steps {missing[0]}`: {path} has no such checkpoint, but {there}.")
         found = {step: found[step] for step in found if step in steps}
     return sorted(((name, path, step) for step, path in found.items()), key=by_step)
 
@@ -225,12 +226,12 @@ def plan(arguments: CompareArguments, flags: Sequence[str]) -> list[Run]:
     """
     for flag in flags:
         if flag.startswith("--") and flag.partition("=")[0].lstrip("-").replace("-", "_") in OWN_FLAGS:
-            raise ValueError(f"`{flag.partition('=')[0]}` is set for each run: leave it out behind `--`.")
+            raise UserError(f"`{flag.partition('=')[0]}` is set for each run: leave it out behind `--`.")
     checkpoints = [found for entry in arguments.checkpoints for found in find_checkpoints(entry, arguments.steps)]
     places = [(name, step) for name, _, step in checkpoints]
     for name, path, step in checkpoints:
         if places.count((name, step)) > 1:
-            raise ValueError(
+            raise UserError(
                 f"`--checkpoints`: {path} is not the only one of step {step} of {name!r}: give them different names."
             )
     checkpoints.sort(key=by_step)
@@ -256,7 +257,7 @@ def read_task(
     """A task, the arguments of its runs but for those of each run, and its data; exits if they are wrong."""
     benchmark, slash, task = name.partition("/")
     if not (benchmark and slash and task):
-        raise ValueError(f"`--tasks` takes BENCHMARK/TASK, such as glue/rte, got {name!r}.")
+        raise UserError(f"`--tasks` takes BENCHMARK/TASK, such as glue/rte, got {name!r}.")
     given = [text.replace("{benchmark}", benchmark).replace("{task}", task) for text in (config or "", *flags)]
     given[0] = given[0] or find_recipe(benchmark, task, flags)
     own = ["--benchmark", benchmark, "--dataset_name", task, "--model_name_or_path", checkpoint]
@@ -264,9 +265,9 @@ def read_task(
         FINE_TUNING_ARGUMENTS, [*given, *own, "--output_dir", "unused"]
     )
     if not training_args.do_eval:
-        raise ValueError(f"{given[0]}: without `do_eval: true` there is no score to compare.")
+        raise UserError(f"{given[0]}: without `do_eval: true` there is no score to compare.")
     if not spec.validation_splits and not training_args.do_predict:
-        raise ValueError(
+        raise UserError(
             f"`--tasks {name}`: there is no score to compare: the task has no validation data. Give labeled data by "
             "`--test_file`, with `--do_predict true`."
         )
@@ -280,7 +281,7 @@ def find_recipe(benchmark: str, task: str, flags: Sequence[str]) -> str:
             return str(RECIPES / f"{name}.yaml")
     if "--task_file" not in flags:
         get_task(task, benchmark)  # an error that says which names are near
-    raise ValueError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: give a `--config`.")
+    raise UserError(f"There is no recipe for {benchmark}/{task} in {RECIPES}: give a `--config`.")
 
 
 def check_own_files(tasks: Sequence[tuple[TaskSpec, Any, TaskArguments]]) -> None:
@@ -292,7 +293,7 @@ def check_own_files(tasks: Sequence[tuple[TaskSpec, Any, TaskArguments]]) -> Non
             if file and spec.loader != "discourse":  # which makes examples of several tasks from the same documents
                 key = str(file), spec.label_column_name
                 if readers.setdefault(key, spec.full_name) != spec.full_name:
-                    raise ValueError(
+                    raise UserError(
                         f"`--{name}`: {readers[key]} and {spec.full_name} would both have the examples of {key[0]}. "
                         "Give each its own by {task} in the name."
                     )
@@ -371,7 +372,7 @@ def read_result(run: Run, metrics: Mapping[str, float]) -> Result:
                     unparsed_fraction=metrics.get(f"{prefix}unparsed_fraction"),
                     **found,
                 )
-    raise ValueError(
+    raise UserError(
         f"{run}: no {metric} in {run.folder / 'all_results.json'}, which has {', '.join(sorted(metrics))}. The "
         "configuration needs `do_eval: true`, and the task labeled data."
     )

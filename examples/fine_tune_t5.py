@@ -20,6 +20,7 @@ from hf_depth import TaskTrainingArguments
 from hf_depth.arguments.exits import run_script
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
+from hf_depth.errors import UserError
 from hf_depth.training.checkpoints.stopping import end_on_signals
 
 ARGUMENTS = (FineTuningModelArguments, TaskArguments, TaskTrainingArguments)
@@ -108,7 +109,7 @@ def probe(
     from hf_depth.evaluation.probing import run_probe
 
     if model_args.model_name_or_path is None:
-        raise ValueError("`--prediction_mode probe` needs a checkpoint: name it by `--model_name_or_path`.")
+        raise UserError("`--prediction_mode probe` needs a checkpoint: name it by `--model_name_or_path`.")
     tokenizer = model_args.load_tokenizer()
     splits = hf_depth.TaskSplits.load(
         **task_args.for_loading(tasks, cache_dir=model_args.cache_dir),

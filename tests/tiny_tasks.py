@@ -25,6 +25,7 @@ from hf_depth import (
     get_task,
     load_task,
 )
+from hf_depth.errors import UserError
 from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
 from hf_depth.tasks.preprocessing import prepare_task
 from hf_depth.tasks.spec import UNPARSED
@@ -111,7 +112,7 @@ class TaskFilesTestCase(parameterized.TestCase):
         return self.load(task, dataset_dir=self.folder / "data", **arguments)
 
     def assert_refused(self, message: str, task, **arguments):
-        with self.assertRaisesRegex(ValueError, message):
+        with self.assertRaisesRegex(UserError, message):
             self.load(task, **arguments)
 
 

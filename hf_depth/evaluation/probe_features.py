@@ -67,6 +67,7 @@ class ProbeOptions:
 class EmbeddingFeatures:
     """Features of a model's embeddings of the text columns, float32, those that `spec.probe_features` names."""
 
+    title = "embeddings"  # in the log, as in the table of scores
     regularization = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
     def __init__(
@@ -147,6 +148,7 @@ class BagOfWords:
     analysis), whose randomness is that of `seed`.
     """
 
+    title = "bag of words"
     regularization = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 
     def __init__(

@@ -100,7 +100,7 @@ class Probe:
         self._features = {validation._fingerprint: self.featurizer.transform(validation)}
         score, chosen = self._choose(features, labels, validation)
         logger.info(
-            f"{self.spec.full_name}: {type(self.featurizer).__name__} of {features.shape[0]:,} examples, "
+            f"{self.spec.full_name}, {self.featurizer.title}: {features.shape[0]:,} examples, "
             f"{features.shape[1]:,} features; {chosen} scores {score:.4f} on validation examples"
         )
         return self
@@ -241,7 +241,9 @@ def _featurizer(
     if name == "bag_of_words":
         return BagOfWords(tokenizer, spec, LATENT_DIMENSIONS if spec.probe_hidden_units else None, seed)
     if name == "random_weights":
-        model = with_random_weights(model, seed)
+        features = EmbeddingFeatures(with_random_weights(model, seed), tokenizer, spec, options)
+        features.title = "random weights"
+        return features
     return EmbeddingFeatures(model, tokenizer, spec, options)
 
 

@@ -157,8 +157,8 @@ class _RowChecker:
             raise self._error(index, f"the column {self.spec.label_column_name!r} holds {label!r}, which is no label.")
         return value
 
-    def _error(self, index: int, message: str) -> ValueError:
-        return ValueError(f"{self.place}, row {index} (the first is row 0): {message}")
+    def _error(self, index: int, message: str) -> UserError:
+        return UserError(f"{self.place}, row {index} (the first is row 0): {message}")
 
 
 def _rename(dataset: Dataset, spec: TaskSpec) -> Dataset:

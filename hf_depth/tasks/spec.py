@@ -313,14 +313,14 @@ class TaskSpec:
         steps = (Fraction(str(round(value, 4))) - Fraction(self.labels[0])) / Fraction(str(self.label_step))
         return round(steps)
 
-    def bad_label(self, label: Any) -> ValueError:
+    def bad_label(self, label: Any) -> UserError:
         """Return the error for a label that the task does not have."""
         labels = list(self.labels.items())
         shown, near = f"numbers from {labels[0][1]} to {labels[-1][1]}", ""
         if not self.is_regression:
             shown = ", ".join(f"{number} ({text})" for number, text in labels[:12]) + (", …" if labels[12:] else "")
             near = suggestion(str(label), self.labels.values())
-        return ValueError(
+        return UserError(
             f"Task {self.name!r}: the column {self.label_column_name!r} holds {label!r:.80}, which is none of its "
             f"labels: {shown}; -1 stands for an unlabeled example.{near}"
         )

@@ -124,7 +124,7 @@ def print_unshuffled(
     found = [[order[i] for i in result["order"]] for order, result in zip(shuffled, results, strict=True)]
     pairs = [place < later for order in found for place, later in itertools.combinations(order, 2)]
     right = f"{sum(pairs)} of {len(pairs)} shuffled pairs put in order (chance {len(pairs) / 2:.0f})"
-    print(f"\nHeld-out documents: {right}. Some of them as the model orders them, with the true places:\n")
+    print(f"\nHeld-out documents: {right}. Some documents as the model orders them, with the true places:\n")
     for sentences, order in list(zip(documents, found, strict=True))[:3]:
         lines = [f"  {place + 1}. {textwrap.shorten(sentences[place], 120)}" for place in order]
         print("\n".join(lines) + "\n", flush=True)

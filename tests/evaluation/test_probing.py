@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from helpers import SENTENCES, tiny_tokenizer
 from hf_depth import TaskSplits, get_task, sentence_embeddings
+from hf_depth.evaluation import probing
 from hf_depth.evaluation.probe_features import FEATURES, EmbeddingFeatures, ProbeOptions
 from hf_depth.evaluation.probing import Probe, probe_task, probe_tasks, with_random_weights
 from hf_depth.tasks.checks import PROBE_FEATURES
@@ -44,6 +45,7 @@ def featurizer(kind: str = "depth", spec: TaskSpec = ORDER, **options) -> Embedd
 class GivenFeatures:
     """Features that do not depend on a model: those of a column."""
 
+    title = "a column"
     regularization = (1e-4, 1e-2, 1.0, 100.0)
 
     def fit_transform(self, rows):
@@ -163,7 +165,10 @@ class ProbeTaskTest(parameterized.TestCase):
 
     @parameterized.parameters("depth", "t5")
     def test_it_reads_what_embeddings_hold_beside_its_baselines(self, kind):
-        (evaluation,) = self.probe(kind)
+        with self.assertLogs(probing.logger, "INFO") as logs:
+            (evaluation,) = self.probe(kind)
+        for title, line in zip(("embeddings", "bag of words", "random weights"), logs.output, strict=True):
+            self.assertIn(f", {title}: ", line)
         metrics = evaluation.metrics
         names = ["majority_accuracy", "chance_accuracy", "bag_of_words_accuracy", "random_weights_accuracy"]
         self.assertCountEqual(metrics, ["accuracy", *names])

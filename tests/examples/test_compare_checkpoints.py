@@ -17,6 +17,7 @@ from absl.testing import parameterized
 from helpers import ROOT, load_script, process_environment, script_arguments
 from hf_depth import get_task
 from hf_depth.arguments.parser import parse_arguments
+from hf_depth.errors import UserError
 from tiny_training import save_pretraining, tiny_model
 
 compare = load_script("examples/compare_checkpoints.py")
@@ -205,7 +206,7 @@ class CompareTest(CompareTestCase):
         defaults = {"--checkpoints": "t5=runs/t5", "--tasks": "glue/rte", "--output_dir": "out"}
         given = [part for flag, value in defaults.items() if flag not in own for part in (flag, value)]
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            with self.assertRaises((ValueError, SystemExit)) as error:
+            with self.assertRaises((UserError, SystemExit)) as error:
                 compare.main([*given, *own, "--", "--use_cpu", "true", *flags])
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", message)
         self.assertFalse(Path("out").exists())

@@ -14,6 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from helpers import SENTENCES, flags_of_options, load_script, tiny_tokenizer
 from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, TaskConfig
+from hf_depth.errors import UserError
 from hf_depth.evaluation.plots import plot_confusion_matrix, plot_losses
 from hf_depth.tasks import splits
 from tiny_tasks import SHORT_SENTENCES, rte_rows, write_natural_instructions
@@ -247,7 +248,7 @@ class ErrorTest(ScriptTest):
     )
     def test_errors_name_the_thing(self, changes, message):
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            with self.assertRaises((ValueError, OSError, SystemExit)) as error:
+            with self.assertRaises((UserError, OSError, SystemExit)) as error:
                 self.script.main(self.flags(**changes))
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
 

@@ -24,6 +24,7 @@ from helpers import (
     tiny_tokenizer,
 )
 from hf_depth import DepthForConditionalGeneration
+from hf_depth.errors import UserError
 from hf_depth.evaluation.plots import plot_losses
 
 SCRIPT = ROOT / "examples" / "pretrain_t5.py"
@@ -192,7 +193,7 @@ class PretrainTest(parameterized.TestCase):
     def test_errors_name_the_thing(self, changes, message):
         # Arguments that are wrong by themselves end the program with one line; what the data show is an exception.
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            with self.assertRaises((ValueError, OSError, SystemExit)) as error:
+            with self.assertRaises((UserError, OSError, SystemExit)) as error:
                 self.script.main(self.flags(**changes))
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", f"(?s){message}")
 

@@ -11,6 +11,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from helpers import load_script
+from hf_depth.errors import UserError
 from hf_depth.evaluation.probe_features import ProbeOptions
 from hf_depth.training.training_args import TaskTrainingArguments
 from tiny_tasks import as_jsonl, rte_rows
@@ -82,7 +83,7 @@ class RunProbeTest(parameterized.TestCase):
     )
     def test_what_cannot_be_probed_is_refused(self, options, message):
         with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            with self.assertRaises((ValueError, SystemExit)) as error:
+            with self.assertRaises((UserError, SystemExit)) as error:
                 self.probe(**options)
         self.assertRegex(f"{error.exception} {stderr.getvalue()}", message)
         self.assertEmpty(list((self.folder / "out").glob("*")))
