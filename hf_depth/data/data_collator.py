@@ -490,13 +490,12 @@ class DataCollatorForDepth(_CorruptionCollator):
         mlm_probability (`float`, defaults to 0.3): share of the tokens to mask, see [`check_noise`].
         mean_noise_span_length (`float`, defaults to 3.0): mean length of a masked span in tokens, at least 1. No span
             reaches beyond the end of a sentence.
-        max_source_length, max_target_length, padding, pad_to_multiple_of, seed, metadata_probability, model,
-            packed_source_length, packed_target_length, whole_units: as for [`DataCollatorForT5SpanCorruption`]. The
-            number of spans is random: an example that can take more tokens than the maxima is an error.
         sentence_shuffling_probability (`float`, defaults to 0.5): share of the examples to shuffle.
         objective (`str`, defaults to `"span_corruption"`): or `"prefix_lm"`, which masks nothing: the input has the
             first sentences, the target their sentence tokens in the true order and then the other sentences, see
             `corruption.split_depth_prefix`.
+        more: the other arguments of [`DataCollatorForT5SpanCorruption`]. The number of spans is random: an example
+            that can take more tokens than the maximum lengths is an error.
 
     Raises:
         `ValueError`: if an argument is out of range, the tokenizer has no sentence tokens, or model and tokenizer do

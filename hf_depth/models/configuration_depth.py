@@ -140,7 +140,7 @@ class DepthConfig(DepthFields, T5Config):
 def _config_of(model_type: str, family: str) -> type[PreTrainedConfig]:
     stock = f"{family}Config"
     fields = {
-        "__doc__": f"A [`{stock}`] with sentence tokens and hierarchical attention: see [`DepthFields`].",
+        "__doc__": f"A `{stock}` with sentence tokens and hierarchical attention: see [`DepthFields`].",
         "__module__": __name__,
         "model_type": f"depth_{model_type}",
         "made_of": (model_type,),

@@ -413,9 +413,7 @@ class DepthMixin(DepthEncoderMixin):
     Hierarchical attention and rows of several examples for an encoder-decoder of transformers, put before its class,
     with the loss of [`TokenLossMixin`] between them:
 
-        class DepthBartForConditionalGeneration(
-            DepthMixin, TokenLossMixin, BartForConditionalGeneration, GenerationMixin
-        ): ...
+        class DepthBart(DepthMixin, TokenLossMixin, BartForConditionalGeneration, GenerationMixin): ...
 
     Sentence tokens attend only to their sentence (encoder), only to earlier sentence tokens (decoder), and only to the
     encoder's sentence tokens (cross-attention); every other token attends as before (arXiv 2405.07788, section 3).
