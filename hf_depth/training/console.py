@@ -33,8 +33,6 @@ FIGURES = {
     "score": ".4f",
     "unparsed_fraction": ".4f",
 }
-LEGEND = "loss: cross-entropy per target token, in nats"
-LEGEND_OF_SENTENCES = "; sentence loss: of sentence tokens alone; reconstruction loss: of all other tokens."
 TITLES = {"train": "training", "eval": "evaluation"}
 FILES = {
     "model*.safetensors": "the trained model, for load_model and from_pretrained",
@@ -73,7 +71,7 @@ class _Lines(TrainerCallback):
             return
         if not self._explained and "reconstruction loss" in line:  # of pre-training
             self._explained = True
-            tqdm.write(LEGEND + (LEGEND_OF_SENTENCES if "sentence loss" in line else "."), file=sys.stdout)
+            tqdm.write(legend(args.sentence_loss_coefficient if "sentence loss" in line else None), file=sys.stdout)
         tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
         sys.stdout.flush()
 
@@ -106,6 +104,16 @@ def install_console(trainer: Trainer) -> None:
             trainer.remove_callback(stock)
             trainer.add_callback(ProgressBar if stock is ProgressCallback and sys.stderr.isatty() else LogLines)
             return
+
+
+def legend(sentence_loss_coefficient: float | None) -> str:
+    """The line that says what the losses of pre-training are; `None` for a model without sentence tokens."""
+    line = "loss: cross-entropy per target token, in nats"
+    if sentence_loss_coefficient is not None:
+        weight = f" (a sentence token counts {sentence_loss_coefficient:g} times)"
+        line += weight if sentence_loss_coefficient != 1 else ""
+        line += "; sentence loss: of sentence tokens alone; reconstruction loss: of all other tokens"
+    return line + ". A model from scratch starts high: its random output layer is sure of wrong tokens."
 
 
 def log_line(state: TrainerState, logs: Mapping[str, Any], seconds_left: float | None = None) -> str | None:

@@ -87,10 +87,10 @@ class ConsoleTest(TrainingTestCase):
         legends = [line for line in out.getvalue().splitlines() if line.startswith("loss: ")]
         self.assertLen(legends, 1)
         self.assertEqual(out.getvalue().index(legends[0]), 0)
-        self.assertEqual(legends[0], "loss: cross-entropy per target token, in nats.")
+        self.assertStartsWith(legends[0], "loss: cross-entropy per target token, in nats. A model from scratch")
         with captured() as (out, _):
-            trainer("depth", self.folder).train()
-        self.assertIn("in nats; sentence loss: of sentence tokens", out.getvalue().splitlines()[0])
+            trainer("depth", self.folder, sentence_loss_coefficient=10).train()
+        self.assertIn("(a sentence token counts 10 times); sentence loss: of", out.getvalue().splitlines()[0])
 
     def test_another_process_than_the_first_prints_nothing(self):
         with captured() as (out, _):
