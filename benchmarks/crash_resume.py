@@ -47,6 +47,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from hf_depth import DepthObjective, add_sentence_tokens, load_corpus, load_model, train_tokenizer  # noqa: E402
 from hf_depth.data.shard_preparation import prepare_shards  # noqa: E402
 from hf_depth.disk import UNFINISHED_FOLDER  # noqa: E402
+from hf_depth.training.trainer import TRAINING_METRICS  # noqa: E402
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MAP_KINDS = ("map", "map_mixture", "shards", "shard_mixture")
@@ -266,15 +267,7 @@ def difference(run: Path, expected: Path) -> str | None:
     return None if len(found) == len(wanted) else f"{len(found)} logs instead of {len(wanted)}"
 
 
-SINCE_LAST_LOG = (
-    "loss",
-    "sentence_loss",
-    "reconstruction_loss",
-    "eosen_loss",
-    "shuffled_fraction",
-    "padding_fraction",
-    "tokens_cut",
-)
+SINCE_LAST_LOG = ("loss", *TRAINING_METRICS)
 
 
 def are_equal(one: dict[str, float], other: dict[str, float]) -> bool:

@@ -1,7 +1,5 @@
-import importlib.util
 import os
 import sys
-import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -24,7 +22,6 @@ from tiny_families import FAMILIES
 from tiny_tasks import rte_rows
 from tiny_training import TrainingTestCase, tiny_model
 
-needs_peft = unittest.skipUnless(importlib.util.find_spec("peft"), "peft is not installed")
 QUIET = {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "report_to": "none", "logging_steps": 30}
 
 
@@ -41,7 +38,6 @@ class AdapterTest(TrainingTestCase):
         tokenizer.save_pretrained(folder)
         return folder, tokenizer
 
-    @needs_peft
     @parameterized.parameters("depth", "t5gemma")
     def test_an_adapter_is_trained_saved_and_predicts(self, kind):
         base, tokenizer = self.saved(kind)
@@ -74,7 +70,6 @@ class AdapterTest(TrainingTestCase):
         found = [list(row["scores"].values()) for row in predictor(rte_rows(8), return_scores=True)]
         torch.testing.assert_close(torch.tensor(found), torch.tensor(scores), atol=1e-4, rtol=1e-4)
 
-    @needs_peft
     def test_an_adapter_on_a_depth_model_made_of_a_t5(self):
         base, _ = self.saved("t5")
         tokenizer = tiny_tokenizer(sentence_tokens=True)
