@@ -422,7 +422,7 @@ class DepthTrainer(Seq2SeqTrainer):
             if name in inputs:
                 check_length(inputs[name].shape[1], places, "A target" if name == "labels" else "An input")
         if not self._weights_losses and "decoder_input_ids" not in inputs:
-            inputs["decoder_input_ids"] = decoder_inputs(self._without_wrappers(self.model), inputs["labels"])
+            inputs["decoder_input_ids"] = decoder_inputs(self.model, inputs["labels"])
         config = self.model.config  # `model` may be wrapped (DDP, FSDP, compiled)
         weights = loss_weights(inputs["labels"], num_items_in_batch, config, self.args, self.accelerator.num_processes)
         # In training only a subclass asks for outputs: then `token_losses`, for terms of its own, have gradients.
