@@ -35,7 +35,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
     from hf_depth.training.checkpoints.run_description import describe_run
     from hf_depth.training.model_card import CardContent
-    from hf_depth.training.trackers import check_trackers
 
     set_up(training_args)
     check_run_arguments(model_args, training_args)
@@ -49,7 +48,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     run = hf_depth.FineTuningRun.find(training_args, description)
     if run.is_over:
         return None
-    check_trackers(training_args)
     set_seed(training_args.seed)
 
     # ---- Examples and tokenizer ----

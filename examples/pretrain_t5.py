@@ -33,7 +33,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     from hf_depth.training.checkpoints.run_description import describe_run
     from hf_depth.training.model_card import CardContent
     from hf_depth.training.previews import describe_example, first_examples, print_examples
-    from hf_depth.training.trackers import check_trackers
 
     if corpus_args.preprocessing_only:
         training_args.output_dir = corpus_args.tokenized_dataset_dir
@@ -53,7 +52,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     corpus_args.keep_commits(run.description)
     if run.is_over:
         return None
-    check_trackers(training_args)
     set_seed(training_args.seed)
 
     # ---- Text (or shards of it), tokenizer, objective ----

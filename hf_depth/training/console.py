@@ -14,7 +14,6 @@ from transformers import (
     PrinterCallback,
     ProgressCallback,
     Trainer,
-    TrainerCallback,
     TrainerState,
 )
 
@@ -50,11 +49,10 @@ FILES = {
 }
 
 
-class _Lines(TrainerCallback):
-    """Prints a line for each log on the first process; nothing if `log_level` is above warnings."""
+class LogLines(PrinterCallback):
+    """Prints one line with a few figures for each log on the first process; nothing with `log_level` error."""
 
-    _start: tuple[float, int] | None = None  # time and step after the first step of this training
-    _explained = False
+    _start: tuple[float, int] | None = None  # time and step after the first step, which takes longer than others
 
     def on_train_begin(self, args, state, control, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
@@ -62,68 +60,38 @@ class _Lines(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         super().on_step_end(args, state, control, **kwargs)
-        if self._start is None:  # the first step takes longer than others
-            self._start = time.perf_counter(), state.global_step
+        self._start = self._start or (time.perf_counter(), state.global_step)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        line = log_line(state, logs or {}, self._seconds_left(state))
-        if line is None or not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
+        if not state.is_world_process_zero or args.get_process_log_level() > logging.WARNING:
             return
-        if not self._explained and "reconstruction loss" in line:  # of pre-training
-            self._explained = True
-            tqdm.write(legend(args.sentence_loss_coefficient if "sentence loss" in line else None), file=sys.stdout)
-        tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
-        sys.stdout.flush()
+        seconds_left = None
+        if self._start is not None and state.global_step > self._start[1]:
+            seconds_per_step = (time.perf_counter() - self._start[0]) / (state.global_step - self._start[1])
+            seconds_left = seconds_per_step * (state.max_steps - state.global_step)
+        if (line := log_line(state, logs or {}, seconds_left)) is not None:
+            tqdm.write(line, file=sys.stdout)  # above the bars, if there are any
+            sys.stdout.flush()
 
     def on_predict(self, args, state, control, metrics, **kwargs):
         super().on_predict(args, state, control, metrics=metrics, **kwargs)
         self.on_log(args, state, control, logs=metrics)
 
-    def _seconds_left(self, state: TrainerState) -> float | None:
-        if self._start is None or state.global_step <= self._start[1]:
-            return None
-        seconds_per_step = (time.perf_counter() - self._start[0]) / (state.global_step - self._start[1])
-        return seconds_per_step * (state.max_steps - state.global_step)
 
-
-class LogLines(_Lines, PrinterCallback):
-    """A [`PrinterCallback`] that prints one line with a few figures for each log."""
-
-
-class ProgressBar(_Lines, ProgressCallback):
+class ProgressBar(LogLines, ProgressCallback):
     """A [`ProgressCallback`] that writes the lines of [`LogLines`] above its bars."""
 
 
 def install_console(trainer: Trainer) -> None:
-    """
-    Replace the callback by which a trainer prints. A progress bar is shown on a terminal only, and not with
-    `disable_tqdm`. A notebook keeps its own callback.
-    """
+    """Print by [`LogLines`], or on a terminal by a [`ProgressBar`]. A notebook keeps its own callback."""
     for stock in (PrinterCallback, ProgressCallback):
-        if any(type(callback) is stock for callback in trainer.callback_handler.callbacks):
-            trainer.remove_callback(stock)
+        if trainer.pop_callback(stock) is not None:
             trainer.add_callback(ProgressBar if stock is ProgressCallback and sys.stderr.isatty() else LogLines)
-            return
-
-
-def legend(sentence_loss_coefficient: float | None) -> str:
-    """The line that says what the losses of pre-training are; `None` for a model without sentence tokens."""
-    line = "loss: cross-entropy per target token, in nats"
-    if sentence_loss_coefficient is not None:
-        weight = f" (a sentence token counts {sentence_loss_coefficient:g} times)"
-        line += weight if sentence_loss_coefficient != 1 else ""
-        line += "; sentence loss: of sentence tokens alone; reconstruction loss: of all other tokens"
-    return line + ". A model from scratch starts high: its random output layer is sure of wrong tokens."
 
 
 def log_line(state: TrainerState, logs: Mapping[str, Any], seconds_left: float | None = None) -> str | None:
     """
     The line to print for a log of training, of evaluations, or of the end of training; `None` if it has no figure.
-
-    Args:
-        state (`TrainerState`): the step.
-        logs (`Mapping[str, Any]`): what is logged, by the names of the Trainer.
-        seconds_left (`float`, *optional*): until the end of training.
 
     >>> state = TrainerState(global_step=25, max_steps=400)
     >>> log_line(state, {"loss": 8.508, "sentence_loss": 6.5, "learning_rate": 1e-3, "padding_fraction": 0.3}, 75)

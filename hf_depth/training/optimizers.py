@@ -1,10 +1,7 @@
 """Optimizers of T5 that neither torch nor the Trainer has, and how `--optim` and `--optim_args` choose them."""
 
-import copy
-import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,14 +13,10 @@ from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum, strtobool
 
 from ..errors import UserError
-from ..ranges import NOT_NEGATIVE, Range, check_ranges
 from ..suggestions import suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# Settings of an optimizer that decide on which device its state must be: they stay those that it was loaded for.
-IMPLEMENTATIONS = {"fused", "foreach", "capturable"}
 
 
 class OptimizerName(ExplicitEnum):
@@ -46,16 +39,15 @@ class AdamWScale(Optimizer):
     device. Moments have the dtype of their parameter, as in torch.
 
     Args:
-        params (`Iterable`): parameters, or groups of them.
-        lr (`float`, *optional*, defaults to 2e-2): learning rate, relative to the root mean square.
-        betas (`tuple[float, float]`, *optional*, defaults to `(0.9, 0.999)`): decay of the moments.
-        eps (`float`, *optional*, defaults to 1e-6): added to the square root of the second moment.
-        weight_decay (`float`, *optional*, defaults to 0.0): decoupled, and not scaled by the root mean square.
-        min_rms (`float`, *optional*, defaults to 1e-3): a parameter is taken to be at least so large.
+        params: parameters, or groups of them.
+        lr: learning rate, relative to the root mean square.
+        betas: decay of the moments.
+        eps: added to the square root of the second moment.
+        weight_decay: decoupled, and not scaled by the root mean square.
+        min_rms: a parameter is taken to be at least so large.
 
     Raises:
         `ValueError`: for a number out of its range.
-        `RuntimeError`: in a step, for sparse gradients and complex parameters.
 
     Source: https://github.com/PiotrNawrot/nanoT5, whose scaling is that of Shazeer and Stern (2018), section 8.
 
@@ -123,8 +115,6 @@ class AdamWScale(Optimizer):
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
 
     def _next_state(self, p: Tensor) -> dict[str, Tensor]:
-        if p.grad.is_sparse or torch.is_complex(p):
-            raise RuntimeError("AdamWScale takes neither sparse gradients nor complex parameters.")
         state = self.state[p]
         if not state:
             state["step"] = torch.tensor(0.0)
@@ -165,13 +155,12 @@ class MuonWithAdamW(Optimizer):
     matrices between other layers, not for embeddings, the output layer and vectors ([`muon_groups`]).
 
     Args:
-        params (`Iterable`): groups of parameters. Those with `use_muon` are matrices for Muon.
-        lr (`float`, *optional*, defaults to 1e-3): learning rate of all groups that do not have their own.
-        adamw_lr (`float`, *optional*, defaults to `lr`): that of the parameters for AdamW.
-        momentum, nesterov, ns_steps, adjust_lr_fn: as of `torch.optim.Muon`. `adjust_lr_fn` defaults to
-            `"match_rms_adamw"`, by which one learning rate suits both kinds of parameters.
+        params: groups of parameters. Those with `use_muon` are matrices for Muon.
+        lr, weight_decay: of all groups that do not have their own.
+        adamw_lr: learning rate of the parameters for AdamW, by default `lr`.
+        momentum, nesterov, ns_steps, adjust_lr_fn: as of `torch.optim.Muon`. By `"match_rms_adamw"`, one learning rate
+            suits both kinds of parameters.
         betas, eps: as of `torch.optim.AdamW`.
-        weight_decay (`float`, *optional*, defaults to 0.0): decoupled, of all groups that do not have their own.
 
     >>> matrix, vector = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
     >>> optimizer = MuonWithAdamW([{"params": [matrix], "use_muon": True}, {"params": [vector]}], lr=0.1)
@@ -196,8 +185,7 @@ class MuonWithAdamW(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ):
-        groups = [group if isinstance(group, dict) else {"params": [group]} for group in params]
-        groups = [{"use_muon": False, **group, "params": list(group["params"])} for group in groups]
+        groups = [{"use_muon": False, **group, "params": list(group["params"])} for group in params]
         shared = {"lr": lr, "weight_decay": weight_decay}
         muon = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
         adamw = {"betas": betas, "eps": eps, "lr": lr if adamw_lr is None else adamw_lr}
@@ -234,12 +222,7 @@ def _placeholder(shape: tuple[int, ...]) -> list[nn.Parameter]:
 def muon_groups(model: nn.Module, decayed: Iterable[str], weight_decay: float) -> list[dict[str, Any]]:
     """
     The groups of [`MuonWithAdamW`]: Muon for the linear layers of the blocks of encoder and decoder, AdamW
-    for embeddings, the output layer, layer norms and relative position biases.
-
-    Args:
-        model (`nn.Module`): the model.
-        decayed (`Iterable[str]`): names of the parameters with weight decay.
-        weight_decay (`float`): of these.
+    for embeddings, the output layer, layer norms and relative position biases. The `decayed` are names of parameters.
     """
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     layers = [name for name in linear if ".block." in name or ".layers." in name]  # T5's and those of other families
@@ -262,29 +245,24 @@ def _boolean(text: str) -> bool:
     return bool(strtobool(text))
 
 
-# What `optim_args` may say: how its value is read, and its range where the optimizer does not check it.
-_OPTIONS: dict[str, dict[str, tuple[Callable[[str], Any], Range | None]]] = {
-    OptimizerName.ADAMW_SCALE.value: {"min_rms": (float, None)},
+# What `optim_args` may say, and how its value is read.
+_OPTIONS: dict[str, dict[str, Callable[[str], Any]]] = {
+    OptimizerName.ADAMW_SCALE.value: {"min_rms": float},
     OptimizerName.MUON.value: {
-        "momentum": (float, None),
-        "nesterov": (_boolean, None),
-        "ns_steps": (int, Range(least=1, most=99)),  # of torch
-        "adjust_lr_fn": (str, None),
-        "adamw_lr": (float, None),
+        "momentum": float,
+        "nesterov": _boolean,
+        "ns_steps": int,
+        "adjust_lr_fn": str,
+        "adamw_lr": float,
     },
     OptimizerNames.ADAFACTOR.value: {
-        "scale_parameter": (_boolean, None),
-        "clip_threshold": (float, Range(above=0)),
-        "decay_rate": (float, Range(below=0)),
-        "beta1": (float, Range(least=0, below=1)),
-        "eps1": (float, NOT_NEGATIVE),
-        "eps2": (float, NOT_NEGATIVE),
+        "scale_parameter": _boolean,
+        "clip_threshold": float,
+        "decay_rate": float,
+        "beta1": float,
+        "eps1": float,
+        "eps2": float,
     },
-}
-# Options by which Adafactor computes its own learning rate, and the schedules that have these rates.
-_OWN_RATES = {
-    "relative_step": "`--learning_rate 1e-2 --lr_scheduler_type t5_inverse_sqrt`",
-    "warmup_init": "`--learning_rate 1e-2 --lr_scheduler_type inverse_sqrt --warmup_steps 10000`",
 }
 
 
@@ -293,13 +271,7 @@ def get_optimizer_class_and_options(
 ) -> tuple[Any, dict[str, Any]]:
     """
     As [`Trainer.get_optimizer_cls_and_kwargs`], also for the optimizers of this package and all options of Adafactor.
-
-    Args:
-        args (`TrainingArguments`): with `optim`, `optim_args`, `learning_rate`, `adam_*`, `weight_decay`.
-        model (`PreTrainedModel`, *optional*): the model, for optimizers that treat its layers differently.
-
-    Returns:
-        `tuple`: the class, and its arguments. `params` is among them where the groups are not the Trainer's.
+    `params` is among the arguments where the groups are not those of the Trainer.
 
     Raises:
         `ValueError`: naming an option that the optimizer does not have, or its wrong value.
@@ -324,127 +296,60 @@ def get_optimizer_class_and_options(
 
 
 def check_optimizer(args: TrainingArguments) -> None:
-    """
-    Make the optimizer of the arguments for a single parameter, and check that it takes all of `optim_args`.
-
-    Raises:
-        `ValueError`: naming `optim` or `optim_args`: a package is missing, or an option is wrong or of no effect.
-    """
+    """Raise `ValueError` if an optimizer lacks a package, or does not take its options."""
     name = getattr(args.optim, "value", args.optim)
-    given = _parts(args.optim_args)
-    if any("=" not in part for part in given):
-        raise UserError(f"`optim_args` must be NAME=VALUE pairs with commas between them, got {args.optim_args!r}.")
-    is_made_for_layers = any(kind in name for kind in ("galore", "apollo", "lomo"))
     try:
         kind, options = get_optimizer_class_and_options(args)
-        if kind.__module__.startswith(("torch.", "transformers.", "hf_depth.")):
-            kind([nn.Parameter(torch.zeros(1))], **options)
-    except (AttributeError, ImportError, RuntimeError, TypeError, ValueError) as error:
-        if is_made_for_layers and not isinstance(error, ImportError):
-            return  # lacks the model
-        settings = f"`optim` {name}" + (f" with `optim_args` {args.optim_args!r}" if given else "")
+        if name in _OPTIONS:
+            kind([{"params": [nn.Parameter(torch.zeros(1))]}], **options)
+    except (ImportError, ValueError) as error:
+        settings = f"`optim` {name}" + (f" with `optim_args` {args.optim_args!r}" if args.optim_args else "")
         raise UserError(f"{settings}: {error}") from error
-    for option in (part.partition("=")[0] for part in given):
-        if not _is_read(args, option):
-            raise UserError(
-                f"`optim_args`: {option!r} is no option of `optim` {name} in the Trainer, and would be without "
-                "effect. Leave it out, or choose another optimizer."
-            )
-
-
-def _is_read(args: TrainingArguments, option: str) -> bool:
-    """Whether an option changes anything: it gets a value that no option can have, so a reader fails or differs."""
-    without, impossible = copy.copy(args), copy.copy(args)
-    without.optim_args, impossible.optim_args = None, f"{option}=?"
-    try:
-        return get_optimizer_class_and_options(impossible) != get_optimizer_class_and_options(without)
-    except (AttributeError, TypeError, ValueError):
-        return True
+    except AttributeError:
+        pass  # one that is made for the layers of a model
 
 
 def read_options(args: TrainingArguments) -> dict[str, Any]:
     """
-    What `--optim_args` says, NAME=VALUE with commas between them, of an optimizer whose options this package reads.
-
-    Raises:
-        `ValueError`: naming an option that the optimizer does not have, or its wrong value.
+    What `--optim_args` says, NAME=VALUE with commas between them, of an optimizer whose options are read here.
 
     >>> from types import SimpleNamespace
     >>> read_options(SimpleNamespace(optim="adafactor", optim_args="scale_parameter=True,clip_threshold=2"))
     {'scale_parameter': True, 'clip_threshold': 2.0}
     """
     name, options = getattr(args.optim, "value", args.optim), {}
-    known = _OPTIONS.get(name, {})
-    for option, _, value in (part.partition("=") for part in _parts(args.optim_args) if known):
+    known = _OPTIONS.get(name)
+    for part in (args.optim_args or "").replace(" ", "").split(",") if known and args.optim_args else ():
+        option, _, value = part.partition("=")
+        if option not in known:
+            raise UserError(f"`optim_args`: {option!r} is no option of {name}.{suggestion(option, known, 'options')}")
         try:
-            if name == OptimizerNames.ADAFACTOR and option in _OWN_RATES:
-                raise UserError(f"{option} is not supported, but a schedule has its rates: {_OWN_RATES[option]}.")
-            if option not in known:
-                raise UserError(f"{option!r} is no option of {name}.{suggestion(option, known, 'options')}")
-            options[option] = _read(option, value, *known[option])
+            options[option] = known[option](value)
         except ValueError as error:
-            raise UserError(f"`optim` {name} with `optim_args` {args.optim_args!r}: {error}") from error
+            raise UserError(f"`optim_args`: {option} is {value!r}: {error}") from error
     return options
-
-
-def _parts(optim_args: str | None) -> list[str]:
-    return [part for part in (optim_args or "").replace(" ", "").split(",") if part]
-
-
-def _read(option: str, value: str, convert: Callable[[str], Any], limits: Range | None) -> Any:
-    try:
-        number = convert(value)
-    except ValueError as error:
-        raise UserError(f"{option} is {value!r}: {error}") from error
-    if limits is not None:
-        check_ranges(SimpleNamespace(**{option: number}), {option: limits})
-    return number
 
 
 # ---- What a resumed run takes of its arguments, not of its checkpoint ----------------------------------------------
 
+SETTINGS = ("weight_decay", "betas", "eps")
+
 
 def optimizer_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
     """
-    What each group of an optimizer was told, to be recorded before a checkpoint is loaded, for [`restore_settings`].
-
-    An optimizer was told the arguments of its class and of those that it inherits from; if its class takes any
-    (`**options`), all that its groups begin with. What else a group has is state. Where a schedule has begun, the
-    learning rate is that of the peak.
-
-    Args:
-        optimizer (`Optimizer`): also wrapped, as by Accelerate. The dummy that stands for one of DeepSpeed has none.
-
-    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    >>> optimizer.param_groups[0]["steps"] = 3
-    >>> (settings,) = optimizer_settings(optimizer)
-    >>> settings["lr"], settings["momentum"], "steps" in settings
-    (0.1, 0, False)
+    What each group of an optimizer was told, before a checkpoint is loaded; the learning rate is that of the peak.
+    The dummy that stands for an optimizer of DeepSpeed has no groups.
     """
-    groups = getattr(optimizer, "param_groups", [])
-    while hasattr(inner := getattr(optimizer, "optimizer", None), "param_groups"):
-        optimizer = inner
-    inits = [inspect.signature(kind.__init__) for kind in type(optimizer).__mro__[:-1] if "__init__" in vars(kind)]
-    names = {name for init in inits for name in init.parameters} | {"weight_decay"}
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in inits[0].parameters.values()):
-        names |= set(getattr(optimizer, "defaults", ()))
-    names -= {"params", "lr", *IMPLEMENTATIONS}
     return [
-        {name: value for name, value in group.items() if name in names} | {"lr": group.get("initial_lr", group["lr"])}
-        for group in groups
+        {name: group[name] for name in SETTINGS if name in group} | {"lr": group.get("initial_lr", group["lr"])}
+        for group in getattr(optimizer, "param_groups", [])
     ]
 
 
 def restore_settings(optimizer: Optimizer, scheduler: LRScheduler, settings: Sequence[dict[str, Any]]) -> None:
     """
-    Give an optimizer that was loaded its settings back: the arguments of this run, which the loaded ones would
-    replace. Its state stays as it was loaded. Without effect where nothing was loaded, and for a schedule that has a
-    state or is one of DeepSpeed.
-
-    Args:
-        optimizer (`Optimizer`): also wrapped.
-        scheduler (`LRScheduler`): its schedule, at the step of the checkpoint.
-        settings (`Sequence[dict]`): what [`optimizer_settings`] has recorded.
+    Give a loaded optimizer the arguments of this run back, which [`optimizer_settings`] has recorded. Its state stays
+    as it was loaded. Without effect for a schedule that has a state, or is one of DeepSpeed.
     """
     if not settings or not isinstance(scheduler, LambdaLR):
         return

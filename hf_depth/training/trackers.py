@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_callback import ExportableState
-
-from ..errors import UserError
-
-MODES_WITHOUT_KEY = ("offline", "dryrun", "disabled")  # of W&B
 
 
 class TrackedRun(TrainerCallback, ExportableState):
@@ -77,29 +72,3 @@ class TrackedRun(TrainerCallback, ExportableState):
 
             wandb.finish()
         self._begun = self._owns_wandb_run = False
-
-
-def check_trackers(args: TrainingArguments) -> None:
-    """
-    Check, before data are read, that each tracker of `report_to` is installed, and that W&B has a key if it needs one.
-
-    Args:
-        args (`TrainingArguments`): with `report_to`. Only the first of all processes logs.
-
-    Raises:
-        `ValueError`: naming the tracker, and what it lacks.
-    """
-    if args.process_index != 0:
-        return
-    try:
-        for callback in get_reporting_integration_callbacks(args.report_to):
-            callback()
-        if "wandb" in args.report_to:
-            import wandb
-
-            if wandb.run is None and wandb.setup().settings.mode not in MODES_WITHOUT_KEY:
-                wandb.login(verify=False)  # asks for a key on a terminal
-    except Exception as error:  # each tracker has errors of its own
-        hint = " WANDB_MODE=offline needs no key." if "API key" in str(error) else ""
-        message = f"`--report_to {' '.join(args.report_to)}`: {' '.join(str(error).split())}{hint}"
-        raise UserError(message) from error

@@ -149,7 +149,6 @@ class DepthTrainer(Seq2SeqTrainer):
     ...     objective=DepthObjective(tokenizer, max_source_length=64),
     ... )
     >>> metrics = trainer.evaluate()  # doctest: +ELLIPSIS
-    loss: cross-entropy per target token, in nats...
     step 0 | evaluation: loss ...
     >>> "eval_sentence_accuracy" in metrics
     True

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from accelerate.utils import DeepSpeedPlugin
 from transformers import SchedulerType, Seq2SeqTrainingArguments
+from transformers.hf_argparser import HfArg
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # The course of the learning rate: nanoT5's, but for the length of its warm-up.
-DEFAULT_SCHEDULE = {"lr_scheduler_type": SchedulerType.COSINE, "warmup_steps": 0.05}
+DEFAULT_WARMUP = 0.05
 # Its peak from a checkpoint, and from scratch. With `adamw_scale`, and with Adafactor and `scale_parameter`, it is
 # relative to the size of each matrix: from scratch that of nanoT5 and of T5 (Raffel et al. 2020, section 3.1.2); from
 # a checkpoint what transferred best in docs/results.md.
@@ -49,6 +50,7 @@ ADAMW_RATES = (1e-4, 1e-3)
 DEFAULT_OPTIMIZER = OptimizerName.ADAMW_SCALE
 # The names that an argument may have: those of transformers, and those of this package.
 NAMES = {"optim": (OptimizerNames, OptimizerName), "lr_scheduler_type": (SchedulerType, ScheduleName)}
+MAY_BE_DEFAULT = ("lr_scheduler_type", "warmup_steps", "learning_rate", "optim")
 BASELINES = ("bag_of_words", "from_scratch")
 # Fifty lines in a run, but at least one in 500 steps: a loss that is not finite is noticed at the next log.
 LOGGING_SHARE, MOST_STEPS_WITHOUT_LOG = 0.02, 500
@@ -72,59 +74,17 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
     """
     [`Seq2SeqTrainingArguments`] with the weight of the sentence loss, and defaults that suit this package.
 
-    Args:
-        sentence_loss_coefficient (`float`, *optional*, defaults to 1.0):
-            Weight `c` of the labels that are sentence tokens: the loss is
-            `(sum of the other labels' cross-entropy + c * sum of the sentence tokens') / number of labels`.
-        remove_unused_columns (`bool`, *optional*, defaults to `False`):
-            The collators read columns (`sentence_lengths`) that are no argument of the model.
-        logging_nan_inf_filter (`bool`, *optional*, defaults to `False`):
-            The filter hides a NaN loss, and waits for the device at every step. Without it, training stops with an
-            error at the next log.
-        logging_steps (`float`, *optional*):
-            Steps between two logs, or below 1 their share of all steps. By default 0.02, which is 50 logs in a run, or
-            500 if `max_steps` are more than 25,000. `eval_steps` is then 500 by default.
-        logging_first_step (`bool`, *optional*, defaults to `True`):
-            Also log the first step.
-        accelerator_config (*optional*, defaults to `{"dispatch_batches": False, "non_blocking": True}`):
-            The defaults of accelerate let rank 0 read a stream for all, which needs batches of equal length, and wait
-            at every batch for the device.
-        skip_bad_batches (`int`, *optional*, defaults to 0):
-            At most so many steps whose loss or gradient is not finite are skipped, see [`StepMonitor`]; with 0 the
-            first one ends the run. The CPU then waits for the device in every step. Not for float16 nor DeepSpeed.
-        constrain_sentence_order (`bool`, *optional*, defaults to `False`):
-            With `predict_with_generate`, evaluation of a DEPTH model generates a second time, under the constraint
-            that each sentence token comes exactly once ([`SentenceOrderLogitsProcessor`]). These scores of the order
-            have `constrained` in their names.
-        generation_cache_implementation (`str`, *optional*):
-            The cache of `generate()` in evaluations: `"dynamic"`, or `"static"`, with which a GPU runs a compiled step
-            of decoding. By default that of the generation configuration.
-        learning_rate (`float`, *optional*):
-            The peak. It defaults to 5e-3 with `adamw_scale`, and with `adafactor` and `scale_parameter`; to 1e-4 with
-            others. For a model from scratch call [`~DepthTrainingArguments.use_scratch_learning_rate`].
-        lr_scheduler_type, warmup_steps (*optional*, default to `"cosine"` and 0.05):
-            The course, and the steps of the warm-up, below 1 a share of all steps. Besides transformers' schedules
-            there is `"t5_inverse_sqrt"`, see [`t5_inverse_sqrt`].
-        optim (`str`, *optional*, defaults to `"adamw_scale"`):
-            [`AdamWScale`], `"muon"` ([`MuonWithAdamW`]) or one of transformers' `OptimizerNames`. T5 does not scale
-            attention scores, and the updates of plain AdamW, the Trainer's default, saturate them (docs/results.md).
-            An adapter of PEFT, and parameters that DeepSpeed or FSDP divide, are trained by AdamW unless an optimizer
-            was given.
-        adam_epsilon (`float`, *optional*, defaults to 1e-8; of `adamw_scale` to 1e-6):
-            Added to the square root of the second moment.
-        residual_dtype (`str`, *optional*, defaults to `"float32"`):
-            What the model adds the outputs of its layers up in. `"bfloat16"`, with `bf16=True`, moves half as many
-            bytes between layers; weights, layer norms, softmax and loss stay in float32.
-        allow_changed_arguments (`bool`, *optional*, defaults to `False`):
-            Continue a checkpoint although its run had other data or settings, which is otherwise an error of [`Run`].
-        hub_license (`str`, *optional*):
-            License of the model, for its card, as the Hub writes it: `"apache-2.0"`, `"mit"`, `"cc-by-4.0"`.
-
-    A process uses one GPU, with a warning if there are more: `accelerate launch` starts a process for each. The
-    precision that `accelerate launch` sets in the environment is taken for `bf16` or `fp16`.
-
-    Raises:
-        `ValueError`: naming the argument that is out of its range, contradicts another one, or would have no effect.
+    - The loss is `(sum of the other labels' cross-entropy + sentence_loss_coefficient * sum of the sentence tokens') /
+      number of labels`.
+    - `remove_unused_columns` is off, since the collators read columns that are no argument of the model.
+    - `logging_nan_inf_filter` is off, since it hides a NaN loss, and waits for the device in every step.
+    - `accelerator_config` is `{"dispatch_batches": False, "non_blocking": True}`. By the defaults of accelerate, the
+      first process reads a stream for all, and each batch waits for the device.
+    - `optim` may also be `"adamw_scale"` ([`AdamWScale`], the default) or `"muon"` ([`MuonWithAdamW`]). T5 does not
+      scale attention scores, and updates of plain AdamW saturate them (docs/results.md). An adapter of PEFT, and
+      parameters that DeepSpeed or FSDP divide, are trained by AdamW unless an optimizer was given.
+    - `lr_scheduler_type` may also be [`t5_inverse_sqrt`].
+    - A process uses one GPU: `accelerate launch` starts a process for each.
 
     >>> args = DepthTrainingArguments("runs/mine", sentence_loss_coefficient=3.0, learning_rate=2e-3, use_cpu=True)
     >>> args.remove_unused_columns
@@ -133,83 +93,81 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     _argument_group_name = "training"
 
-    sentence_loss_coefficient: float = field(
-        default=1.0, metadata={"help": "Weight of the cross-entropy of sentence tokens; 1.0 is plain cross-entropy."}
+    sentence_loss_coefficient: float = HfArg(
+        default=1.0, help="Weight of the cross-entropy of sentence tokens; 1.0 is plain cross-entropy."
     )
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Remove columns that are no argument of the model; the collators need some."}
+    remove_unused_columns: bool = HfArg(
+        default=False, help="Remove columns that are no argument of the model; the collators need some."
     )
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Hide NaN and infinite losses in the log. Off: training stops on them."}
+    logging_nan_inf_filter: bool = HfArg(
+        default=False, help="Hide NaN and infinite losses in the log. Off: training stops on them."
     )
-    logging_steps: float | None = field(
-        default=None, metadata={"help": "Steps between two logs, below 1 their share of all steps (default: 0.02)."}
+    logging_steps: float | None = HfArg(
+        default=None, help="Steps between two logs, below 1 their share of all steps (default: 0.02)."
     )
-    logging_first_step: bool = field(default=True, metadata={"help": "Also log the first step."})
-    skip_bad_batches: int = field(
-        default=0, metadata={"help": "Skip at most so many batches whose loss or gradient is not finite; then stop."}
+    logging_first_step: bool = HfArg(default=True, help="Also log the first step.")
+    skip_bad_batches: int = HfArg(
+        default=0, help="Skip at most so many batches whose loss or gradient is not finite; then stop."
     )
-    constrain_sentence_order: bool = field(
-        default=False,
-        metadata={"help": "Also score the order that a DEPTH model generates if it must name each sentence once."},
+    constrain_sentence_order: bool = HfArg(
+        default=False, help="Also score the order that a DEPTH model generates if it must name each sentence once."
     )
-    generation_cache_implementation: str | None = field(
+    generation_cache_implementation: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Cache of generation in evaluations: static compiles the decoding on a GPU (default: that of the "
-            "generation configuration, which is dynamic)."
-        }
-        | {"choices": list(GENERATION_CACHES)},
+        help="Cache of generation in evaluations (default: dynamic); static compiles the decoding on a GPU.",
+        metadata={"choices": list(GENERATION_CACHES)},
     )
-    learning_rate: float | None = field(
+    learning_rate: float | None = HfArg(
         default=None,
-        metadata={
-            "help": "Peak learning rate (default with adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; with "
-            "AdamW 1e-4, 1e-3)."
-        },
+        help="Peak (default of adamw_scale: 5e-3 from a checkpoint, 2e-2 from scratch; of AdamW 1e-4, 1e-3).",
     )
-    lr_scheduler_type: SchedulerType | str | None = field(
+    lr_scheduler_type: SchedulerType | str | None = HfArg(
         default=None,
-        metadata={"help": "Course of the learning rate (default: cosine)."}
-        | {"choices": [*(kind.value for kind in SchedulerType), ScheduleName.T5_INVERSE_SQRT.value]},
+        help="Course of the learning rate (default: cosine).",
+        metadata={"choices": [*(kind.value for kind in SchedulerType), ScheduleName.T5_INVERSE_SQRT.value]},
     )
-    warmup_steps: float | None = field(
+    warmup_steps: float | None = HfArg(
+        default=None, help="Steps of the warm-up, or below 1 their share of all steps (default: 0.05)."
+    )
+    optim: str | None = HfArg(
         default=None,
-        metadata={
-            "help": "Steps over which the learning rate rises, or below 1 their share of all steps (default: 0.05)."
-        },
+        help="The optimizer (default: adamw_scale); docs/how_to/optimizers.md compares those for T5.",
+        metadata={"choices": [*(name.value for name in OptimizerNames), *(name.value for name in OptimizerName)]},
     )
-    optim: str | None = field(
-        default=None,
-        metadata={"help": "The optimizer (default: adamw_scale); docs/how_to/optimizers.md compares those for T5."}
-        | {"choices": [*(name.value for name in OptimizerNames), *(name.value for name in OptimizerName)]},
+    adam_epsilon: float | None = HfArg(
+        default=None, help="Epsilon of AdamW and its kin (default: 1e-8; of adamw_scale 1e-6)."
     )
-    adam_epsilon: float | None = field(
-        default=None,
-        metadata={"help": "Epsilon of AdamW and its kin (default: 1e-8; of adamw_scale 1e-6)."},
-    )
-    residual_dtype: str = field(
+    residual_dtype: str = HfArg(
         default="float32",
-        metadata={"help": "What outputs of layers are added up in; bfloat16 needs --bf16 and moves fewer bytes."}
-        | {"choices": ["float32", "bfloat16"]},
+        help="What outputs of layers are added up in; bfloat16 needs --bf16 and moves fewer bytes.",
+        metadata={"choices": ["float32", "bfloat16"]},
     )
-    allow_changed_arguments: bool = field(
-        default=False, metadata={"help": "Continue a checkpoint although its run had other data or settings."}
+    allow_changed_arguments: bool = HfArg(
+        default=False, help="Continue a checkpoint although its run had other data or settings."
     )
-    hub_license: str | None = field(
-        default=None, metadata={"help": "License of the model for its card, as the Hub writes it: apache-2.0, mit, …"}
+    hub_license: str | None = HfArg(
+        default=None, help="License of the model for its card, as the Hub writes it: apache-2.0, mit, …"
     )
 
     def __post_init__(self):
-        not_given = [name for name in (*DEFAULT_SCHEDULE, "learning_rate", "optim") if getattr(self, name) is None]
+        not_given = [name for name in MAY_BE_DEFAULT if getattr(self, name) is None]
         check_ranges(self, RANGES)
-        self._use_precision_of_launcher()
+        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()  # which accelerate would use in any case
+        if precision in ("bf16", "fp16") and not (self.bf16 or self.fp16):
+            setattr(self, precision, True)
         self._fill_optimizer(not_given)
-        self._fill_schedule(not_given)
+        if "lr_scheduler_type" in not_given:
+            self.lr_scheduler_type = SchedulerType.COSINE
+        self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type)
+        if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
+            self.warmup_steps = 0 if isinstance(self.lr_scheduler_type, ScheduleName) else DEFAULT_WARMUP
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = False  # T5 and DEPTH use all of them in every step
         if self.logging_steps is None:
-            self._use_default_logging()
+            is_long = self.max_steps * LOGGING_SHARE > MOST_STEPS_WITHOUT_LOG
+            self.logging_steps = MOST_STEPS_WITHOUT_LOG if is_long else LOGGING_SHARE
+            if self.eval_strategy == "steps" and self.eval_steps is None:  # `Trainer` would take `logging_steps`
+                self.eval_steps = Seq2SeqTrainingArguments.logging_steps
         uses_own_loading = self.accelerator_config is None
         if uses_own_loading:
             self.accelerator_config = {"dispatch_batches": False}
@@ -225,28 +183,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
                 f"whole matrices, of which each process has only a part under {dividing_engine(self)}."
             )
         check_optimizer(self)
-        check_schedule(self, max(self._default_rates if "learning_rate" in not_given else [self.learning_rate]))
+        check_schedule(self)
         check_arguments(self)
-
-    def _use_precision_of_launcher(self) -> None:
-        """
-        Take the precision that `accelerate launch` sets in the environment. The Trainer would train in it in any case,
-        while the arguments, by which runs are described and compared, would say float32.
-        """
-        precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-        if precision in ("", "no"):
-            return
-        if precision not in ("bf16", "fp16"):
-            raise UserError(f"ACCELERATE_MIXED_PRECISION must be no, bf16 or fp16, got {precision}.")
-        given = next((name for name in ("bf16", "fp16") if getattr(self, name)), precision)
-        if given != precision:
-            raise UserError(
-                f"`{given}` contradicts ACCELERATE_MIXED_PRECISION={precision}, the `mixed_precision` of `accelerate "
-                "launch` and its configuration: leave one of them out."
-            )
-        if not getattr(self, precision):
-            logger.info(f"`{precision}` is true, as ACCELERATE_MIXED_PRECISION says.")
-            setattr(self, precision, True)
 
     def _fill_optimizer(self, not_given: Collection[str]) -> None:
         """Take the default optimizer, one that parameters in parts allow, and its learning rate and epsilon."""
@@ -266,22 +204,6 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if self.adam_epsilon is None:
             self.adam_epsilon = ADAM_EPSILON.get(self.optim, Seq2SeqTrainingArguments.adam_epsilon)
 
-    def _fill_schedule(self, not_given: Collection[str]) -> None:
-        """Take the default schedule and warm-up."""
-        if "lr_scheduler_type" in not_given:
-            self.lr_scheduler_type = DEFAULT_SCHEDULE["lr_scheduler_type"]
-        self.lr_scheduler_type = _known_name("lr_scheduler_type", self.lr_scheduler_type)
-        if "warmup_steps" in not_given:  # the schedules of this package have lengths of their own
-            is_own = isinstance(self.lr_scheduler_type, ScheduleName)
-            self.warmup_steps = 0 if is_own else DEFAULT_SCHEDULE["warmup_steps"]
-
-    def _use_default_logging(self) -> None:
-        """Log fifty times in a run; evaluate, if nothing is said, as often as `Trainer` does by default."""
-        is_long = self.max_steps * LOGGING_SHARE > MOST_STEPS_WITHOUT_LOG
-        self.logging_steps = MOST_STEPS_WITHOUT_LOG if is_long else LOGGING_SHARE
-        if self.eval_strategy == "steps" and self.eval_steps is None:  # `Trainer` would take `logging_steps`
-            self.eval_steps = Seq2SeqTrainingArguments.logging_steps
-
     def _convert(self) -> None:
         """Have transformers convert and check all arguments but the names that it does not know."""
         own_names = {name: getattr(self, name) for name in NAMES}
@@ -297,11 +219,7 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             torch.set_float32_matmul_precision(precision)
         for name, value in own_names.items():
             setattr(self, name, value)
-        self._use_one_gpu()
-
-    def _use_one_gpu(self) -> None:
-        """Without a launcher, use the first GPU: `nn.DataParallel`, which the Trainer takes, fails on our loss."""
-        if self.n_gpu > 1:
+        if self.n_gpu > 1:  # without a launcher the Trainer takes `nn.DataParallel`, which fails on our loss
             logger.warning(
                 f"One of {self.n_gpu} GPUs is used. `accelerate launch --multi_gpu --num_processes {self.n_gpu} "
                 "SCRIPT ...` uses them all, with one process for each. CUDA_VISIBLE_DEVICES=0 says that one is enough."
@@ -339,11 +257,8 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
 
     def use_scratch_learning_rate(self) -> bool:
         """
-        Take the learning rate of a model from scratch in place of that for a pre-trained one, unless one was given:
-        with `adamw_scale` 2e-2, with `adafactor` and `scale_parameter` 1e-2, with AdamW and Muon 1e-3.
-
-        Returns:
-            `bool`: whether it was taken.
+        Take the learning rate of a model from scratch, unless one was given: with `adamw_scale` 2e-2, with `adafactor`
+        and `scale_parameter` 1e-2, with AdamW and Muon 1e-3. Returns whether it was taken.
 
         >>> args = DepthTrainingArguments("runs/mine", use_cpu=True)
         >>> args.learning_rate, args.use_scratch_learning_rate(), args.learning_rate
@@ -357,17 +272,18 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
         if not is_default or self.learning_rate != from_checkpoint or from_scratch == from_checkpoint:
             return False
         self.learning_rate = from_scratch
-        if self.deepspeed:
-            self._fill_deepspeed_config()
+        if self.deepspeed:  # whose "auto" values were filled in when the arguments were made
+            from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+            self.hf_deepspeed_config = HfTrainerDeepSpeedConfig(self.deepspeed)
+            self.hf_deepspeed_config.trainer_config_process(self)
+            self.deepspeed_plugin = DeepSpeedPlugin(hf_ds_config=self.hf_deepspeed_config)
         return True
 
     def use_adapter_optimizer(self) -> bool:
         """
-        Take AdamW in place of the default optimizer, for an adapter: half of its matrices begin at 0, and updates that
-        are relative to their size would leave them there.
-
-        Returns:
-            `bool`: whether it was taken; not if an optimizer was given.
+        Take AdamW for an adapter, unless an optimizer was given: half of its matrices begin at 0, where updates
+        relative to their size would leave them. Returns whether it was taken.
         """
         if "optim" not in self._defaults or self.optim != self._defaults["optim"]:
             return False
@@ -377,42 +293,11 @@ class DepthTrainingArguments(Seq2SeqTrainingArguments):
             self.learning_rate = ADAMW_RATES[0]
         return True
 
-    def _fill_deepspeed_config(self) -> None:
-        """Fill the "auto" values of the DeepSpeed file anew: `TrainingArguments` has done so when it was made."""
-        from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-
-        self.hf_deepspeed_config = HfTrainerDeepSpeedConfig(self.deepspeed)
-        self.hf_deepspeed_config.trainer_config_process(self)
-        self.deepspeed_plugin = DeepSpeedPlugin(hf_ds_config=self.hf_deepspeed_config)
-
 
 @dataclass
 class TaskTrainingArguments(DepthTrainingArguments):
     """
     [`DepthTrainingArguments`] for fine-tuning: how predictions are made, and how the best model is chosen.
-
-    Args:
-        prediction_mode (`str`, *optional*, defaults to `"generate"`):
-            `"generate"` generates text, which may be none of the labels; `"score_labels"` takes the most probable
-            label; `"probe"`, for [`evaluation.probing.run_probe`] and not for [`TaskTrainer`], fits a small classifier
-            on frozen sentence embeddings.
-        length_normalize_scores (`bool`, *optional*, defaults to `False`):
-            With `"score_labels"`, divide the log-probability of a label by its number of tokens.
-        probe_layer, probe_pooling, probe_normalization, probe_read_together (*optional*):
-            With `"probe"`, the fields of [`ProbeOptions`]; the layer counts from the token embeddings, 0.
-        early_stopping_patience (`int`, *optional*):
-            Stop after this many evaluations without a better score. Sets `load_best_model_at_end`.
-        early_stopping_threshold (`float`, *optional*, defaults to 0.0):
-            By how much a score must be better to count.
-        baselines (`list[str]`, *optional*):
-            What the scores are compared with: `"bag_of_words"`, `"from_scratch"`, see [`fit_baselines`].
-        metric_for_best_model (`str`, *optional*, defaults to `"score"`):
-            `score` is the mean of the tasks' `metric_to_optimize` on their first validation sets.
-        predict_with_generate (`bool`, *optional*, defaults to `True`):
-            Scores of fine-tuning never come from teacher forcing.
-
-    Raises:
-        `ValueError`: for values out of range, or that contradict each other.
 
     >>> args = TaskTrainingArguments(
     ...     "runs/rte", eval_strategy="steps", eval_steps=10, save_steps=10, early_stopping_patience=3, use_cpu=True
@@ -421,50 +306,45 @@ class TaskTrainingArguments(DepthTrainingArguments):
     (True, 'score')
     """
 
-    predict_with_generate: bool = field(
-        default=True, metadata={"help": "Always true here: scores never come from teacher forcing."}
-    )
-    prediction_mode: str = field(
+    predict_with_generate: bool = HfArg(default=True, help="Always true here: scores never come from teacher forcing.")
+    prediction_mode: str = HfArg(
         default="generate",
-        metadata={
-            "help": "generate: free text; score_labels: the most probable of the task's labels; probe: a small "
+        help=(
+            "generate: free text; score_labels: the most probable of the task's labels; probe: a small "
             "classifier of frozen sentence embeddings, the model is not trained."
-        }
-        | {"choices": list(EVALUATION_MODES)},
+        ),
+        metadata={"choices": list(EVALUATION_MODES)},
     )
-    length_normalize_scores: bool = field(
-        default=False, metadata={"help": "score_labels: divide by the number of a label's tokens."}
+    length_normalize_scores: bool = HfArg(
+        default=False, help="score_labels: divide by the number of a label's tokens."
     )
-    probe_layer: int | None = field(
-        default=None, metadata={"help": "probe: hidden states of this encoder layer (0: embeddings; default: last)."}
+    probe_layer: int | None = HfArg(
+        default=None, help="probe: hidden states of this encoder layer (0: embeddings; default: last)."
     )
-    probe_pooling: str | None = field(
+    probe_pooling: str | None = HfArg(
         default=None,
-        metadata={"help": "probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5)."}
-        | {"choices": ["sentence_token", "mean"]},
+        help="probe: state of the sentence token (default of DEPTH) or mean of the tokens (of T5).",
+        metadata={"choices": ["sentence_token", "mean"]},
     )
-    probe_normalization: str = field(
+    probe_normalization: str = HfArg(
         default="standardize",
-        metadata={"help": "probe: of the embeddings, by the training examples."}
-        | {"choices": ["standardize", "whiten", "none"]},
+        help="probe: of the embeddings, by the training examples.",
+        metadata={"choices": ["standardize", "whiten", "none"]},
     )
-    probe_read_together: bool = field(
-        default=False, metadata={"help": "probe: read the sentences of an example as one document, not one by one."}
+    probe_read_together: bool = HfArg(
+        default=False, help="probe: read the sentences of an example as one document, not one by one."
     )
-    early_stopping_patience: int | None = field(
-        default=None, metadata={"help": "Stop after this many evaluations without a better score."}
+    early_stopping_patience: int | None = HfArg(
+        default=None, help="Stop after this many evaluations without a better score."
     )
-    early_stopping_threshold: float = field(
-        default=0.0, metadata={"help": "By how much a score must be better to count."}
-    )
-    baselines: list[str] | None = field(
+    early_stopping_threshold: float = HfArg(default=0.0, help="By how much a score must be better to count.")
+    baselines: list[str] | None = HfArg(
         default=None,
-        metadata={"help": "Beside the scores, those of a bag of words, and of the same training from scratch."}
-        | {"choices": list(BASELINES)},
+        help="Beside the scores, those of a bag of words, and of the same training from scratch.",
+        metadata={"choices": list(BASELINES)},
     )
-    metric_for_best_model: str | None = field(
-        default="score",
-        metadata={"help": "By which evaluations compare: score is the mean of the tasks' metric_to_optimize."},
+    metric_for_best_model: str | None = HfArg(
+        default="score", help="By which evaluations compare: score is the mean of the tasks' metric_to_optimize."
     )
 
     def __post_init__(self):

@@ -16,10 +16,9 @@ class ArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"optim": "adamw_bnb_8bit"}, "`optim` adamw_bnb_8bit: .*bitsandbytes"),
         ({"learning_rate": -1.0}, "`learning_rate` must be at least 0, got -1.0"),
-        ({"optim": "adamw_torch", "optim_args": "foo"}, "`optim_args` must be NAME=VALUE.*'foo'"),
-        ({"optim": "sgd", "optim_args": "momentum=0.9,lr=1"}, "'lr' is no option of `optim` sgd"),
+        ({"optim": "adamw_torch", "optim_args": "foo"}, "`optim` adamw_torch with `optim_args` 'foo'"),
         ({"lr_scheduler_kwargs": {"foo": 1}}, "`lr_scheduler_type` cosine with `lr_scheduler_kwargs` .'foo': 1"),
-        ({"lr_scheduler_kwargs": "[1]"}, "`lr_scheduler_kwargs` must be a mapping"),
+        ({"lr_scheduler_kwargs": "[1]"}, "`lr_scheduler_type` cosine with `lr_scheduler_kwargs`"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "`lr_scheduler_type` cosine_with_min_lr .*min_lr"),
         ({"lr_scheduler_kwargs": "{'min_lr': 1}"}, "`lr_scheduler_kwargs` must be JSON, got \"{'min_lr': 1}\""),
         ({"dataloader_num_workers": 100_000}, "`dataloader_num_workers` must be between 0 and 1024, got 100000"),

@@ -50,7 +50,6 @@ class ConsoleTest(TrainingTestCase):
             made.train()
             made.evaluate()
         lines = out.getvalue().splitlines()
-        self.assertStartsWith(lines.pop(0), "loss: cross-entropy per target token, in nats; sentence loss: ")
         self.assertLen(lines, 6)  # two evaluations, three steps, the end
         for line in lines:
             self.assertRegex(line, r"^step [0-3]/3 \| ")
@@ -79,18 +78,6 @@ class ConsoleTest(TrainingTestCase):
             logged += flow.on_step_end(args, state, TrainerControl()).should_log
         self.assertEqual(logged, expected)
         self.assertEqual(args.eval_steps, arguments.get("logging_steps", 500))  # as often as by `Trainer`
-
-    def test_the_legend_is_one_line_before_the_first_figures_of_pretraining(self):
-        with captured() as (out, _):
-            trainer("t5", self.folder, max_steps=2).train()
-            tiny_tasks.trainer("t5", self.folder, tiny_tasks.rte_rows(8), logging_steps=1).train()
-        legends = [line for line in out.getvalue().splitlines() if line.startswith("loss: ")]
-        self.assertLen(legends, 1)
-        self.assertEqual(out.getvalue().index(legends[0]), 0)
-        self.assertStartsWith(legends[0], "loss: cross-entropy per target token, in nats. A model from scratch")
-        with captured() as (out, _):
-            trainer("depth", self.folder, sentence_loss_coefficient=10).train()
-        self.assertIn("(a sentence token counts 10 times); sentence loss: of", out.getvalue().splitlines()[0])
 
     def test_another_process_than_the_first_prints_nothing(self):
         with captured() as (out, _):

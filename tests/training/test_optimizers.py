@@ -118,15 +118,11 @@ class MuonWithAdamWTest(parameterized.TestCase):
 class OptimFlagTest(parameterized.TestCase):
     @parameterized.parameters(
         ({"optim": "adamw_scales"}, "There is no `optim` 'adamw_scales'. Did you mean 'adamw_scale'"),
-        ({"optim_args": "min_rm=1"}, "`optim` adamw_scale with .*'min_rm' is no option .*Did you mean 'min_rms'"),
-        ({"optim_args": "min_rms=x"}, "`optim` adamw_scale with .*min_rms is 'x'"),
+        ({"optim_args": "min_rm=1"}, "'min_rm' is no option of adamw_scale. Did you mean 'min_rms'"),
+        ({"optim_args": "min_rms=x"}, "min_rms is 'x'"),
         ({"optim_args": "min_rms=-1"}, "`optim` adamw_scale with .*`min_rms` must be at least 0"),
         ({"optim": "adafactor", "optim_args": "scale_parameter=maybe"}, "scale_parameter is 'maybe': invalid truth"),
-        ({"optim": "adafactor", "optim_args": "relative_step=True"}, "relative_step is not .* t5_inverse_sqrt`"),
-        ({"optim": "adafactor", "optim_args": "warmup_init=True"}, "warmup_init is not .*--warmup_steps 10000`"),
-        ({"optim": "adafactor", "optim_args": "decay_rate=0.8"}, "`decay_rate` must be below 0"),
         ({"optim": "muon", "optim_args": "adjust_lr_fn=fast"}, "`optim` muon with .*function fast is not supported"),
-        ({"optim": "muon", "optim_args": "ns_steps=100"}, "`ns_steps` must be between 1 and 99, got 100"),
         ({"lr_scheduler_type": "t5_inverse_sqr"}, "no `lr_scheduler_type` .*Did you mean 't5_inverse_sqrt'"),
     )
     def test_what_there_is_not_is_refused_by_name(self, arguments, message):

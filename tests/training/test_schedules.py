@@ -82,30 +82,12 @@ class SchedulesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("t5_inverse_sqrt", {"num_decay_steps": 101}, "num_decay_steps 101 are more than the 100 steps"),
-        ("t5_inverse_sqrt", {"num_decay_steps": 0.5}, "num_decay_steps must be a number of steps, got 0.5"),
         ("warmup_stable_decay", {"num_decay_steps": 91}, "warmup_steps 10 and num_decay_steps 91 are more than"),
+        ("cosine", {"num_cycle": 1}, "unexpected keyword argument 'num_cycle'"),
     )
     def test_what_does_not_fit_into_the_run_is_refused(self, kind, options, message):
         with self.assertRaisesRegex(ValueError, f"`lr_scheduler_type` {kind} .*{message}"):
             rates([], 100, lr_scheduler_type=kind, lr_scheduler_kwargs=options, warmup_steps=10)
-
-
-class CheckedRatesTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ("cosine", {"num_cycles": math.nan}, "num_cycles must be finite, got nan"),
-        ("cosine_with_min_lr", {"min_lr": 5.0}, "min_lr 5.0 is above the peak of the learning rate, 0.001"),
-        (
-            "cosine_with_min_lr",
-            {"min_lr_rate": 2.0},
-            "the learning rate of step .* times its peak.*not above the peak",
-        ),
-        ("polynomial", {"lr_end": -1e-3}, "the learning rate of step .* would be -.* times its peak"),
-    )
-    def test_a_schedule_that_trains_nothing_or_diverges_is_refused(self, kind, options, message):
-        arguments = {"lr_scheduler_type": kind, "lr_scheduler_kwargs": options, "eval_strategy": "steps"}
-        for length in ({"max_steps": 100}, {"num_train_epochs": 1}):
-            with self.assertRaisesRegex(ValueError, f"`lr_scheduler_type` {kind} .*{message}"):
-                DepthTrainingArguments("unused", use_cpu=True, learning_rate=1e-3, **arguments, **length)
 
 
 class ResumedScheduleTest(TrainingTestCase):

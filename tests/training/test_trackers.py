@@ -7,10 +7,8 @@ from pathlib import Path
 from unittest import mock
 
 import wandb
-from absl.testing import parameterized
 
 from hf_depth.training.runs import Run
-from hf_depth.training.trackers import check_trackers
 from tiny_training import RunTestCase, trainer
 
 DESCRIPTION = {"objective": "span_corruption", "model_type": "t5", "max_source_length": 96, "seed": 42}
@@ -32,39 +30,6 @@ class TrackersTestCase(RunTestCase):
         run.execute(made, test_dataset=made.eval_dataset)
         made.end()
         return made
-
-
-class CheckTest(TrackersTestCase):
-    """A key of W&B is looked for as the installed W&B does, without a terminal."""
-
-    def check(self, process_index=0, report_to=("wandb",), **environment):
-        os.environ.update(environment, WANDB_CONFIG_DIR=self.folder, NETRC=f"{self.folder}/netrc")
-        with mock.patch("wandb.sdk.wandb_setup._singleton", None):
-            try:
-                check_trackers(mock.Mock(report_to=list(report_to), process_index=process_index))
-            finally:
-                wandb.teardown()  # reads the environment anew the next time
-
-    @parameterized.parameters({}, {"WANDB_MODE": "online"})
-    def test_a_run_that_could_not_log_is_refused_at_its_start(self, **settings):
-        with self.assertRaisesRegex(ValueError, "`--report_to wandb`: No API key .*`wandb login`.*WANDB_MODE=offline"):
-            self.check(**settings)
-
-    @parameterized.parameters(
-        {"WANDB_MODE": "offline"},
-        {"WANDB_MODE": "dryrun"},
-        {"WANDB_MODE": "disabled"},
-        {"process_index": 1},  # does not log
-        {"report_to": ()},
-    )
-    def test_what_needs_no_key_passes(self, **settings):
-        self.check(**settings)
-
-    def test_a_wrong_setting_of_wandb_is_named_in_one_line(self):
-        with self.assertRaises(ValueError) as raised:
-            self.check(WANDB_MODE="onlin")
-        self.assertRegex(str(raised.exception), "^`--report_to wandb`: .*mode Input should be 'online', ")
-        self.assertNotIn("\n", str(raised.exception))
 
 
 class WandbTest(TrackersTestCase):

@@ -111,25 +111,13 @@ class PrecisionOfLauncherTest(parameterized.TestCase):
             return DepthTrainingArguments("runs/x", use_cpu=True, **arguments)
 
     def test_it_is_that_of_the_arguments(self):
-        with self.assertLogs("hf_depth.training.training_args", "INFO") as logs:
-            args = self.made("bf16")
-        self.assertIn("`bf16` is true, as ACCELERATE_MIXED_PRECISION says", logs.output[0])
+        args = self.made("bf16")
         self.assertEqual((args.bf16, args.mixed_precision), (True, "bf16"))
         self.assertTrue(describe_training(args)["bf16"])
-        with self.assertNoLogs("hf_depth.training.training_args", "INFO"):
-            self.assertTrue(self.made("bf16", bf16=True).bf16)
-            self.assertTrue(self.made("no", bf16=True).bf16)
-            self.assertFalse(self.made("no").bf16)
-
-    @parameterized.parameters(
-        ("fp16", {"bf16": True}, "`bf16` contradicts ACCELERATE_MIXED_PRECISION=fp16"),
-        ("bf16", {"fp16": True}, "`fp16` contradicts ACCELERATE_MIXED_PRECISION=bf16"),
-        ("fp16", {}, "`fp16` has no effect on a CPU"),
-        ("fp8", {}, "ACCELERATE_MIXED_PRECISION must be no, bf16 or fp16, got fp8"),
-    )
-    def test_another_one_is_refused(self, precision, arguments, message):
-        with self.assertRaisesRegex(ValueError, message):
-            self.made(precision, **arguments)
+        self.assertTrue(self.made("no", bf16=True).bf16)
+        self.assertFalse(self.made("no").bf16)
+        with self.assertRaisesRegex(ValueError, "`fp16` has no effect on a CPU"):
+            self.made("fp16")
 
 
 class DevicesTest(parameterized.TestCase):
