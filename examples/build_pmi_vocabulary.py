@@ -16,9 +16,7 @@ from itertools import islice
 from transformers.hf_argparser import HfArg
 
 import hf_depth
-from hf_depth.arguments.data_args import CorpusArguments
-from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments import CorpusArguments, parse_arguments, run_script
 from hf_depth.errors import UserError
 from hf_depth.ranges import AT_LEAST_ONE, check_ranges
 

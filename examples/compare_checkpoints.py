@@ -34,10 +34,13 @@ from transformers import AutoConfig
 from transformers.hf_argparser import HfArg
 
 from hf_depth import TaskSpec, TaskTrainingArguments, get_task
-from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.model_args import FineTuningModelArguments
-from hf_depth.arguments.parser import parse_arguments
-from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
+from hf_depth.arguments import (
+    FineTuningModelArguments,
+    TaskArguments,
+    parse_arguments,
+    parse_task_arguments,
+    run_script,
+)
 from hf_depth.errors import UserError
 from hf_depth.tables import markdown_table
 from hf_depth.tasks.checks import EVALUATION_MODES

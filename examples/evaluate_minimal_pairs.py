@@ -18,8 +18,7 @@ from pathlib import Path
 from transformers.hf_argparser import HfArg
 
 import hf_depth
-from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments import parse_arguments, run_script
 from hf_depth.ranges import AT_LEAST_ONE, check_ranges
 from hf_depth.tables import aligned
 

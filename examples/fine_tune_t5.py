@@ -17,9 +17,14 @@ from pathlib import Path
 
 import hf_depth  # imports each part when it is used: `--help` does not wait for the models
 from hf_depth import TaskTrainingArguments
-from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.model_args import FineTuningModelArguments
-from hf_depth.arguments.task_args import TaskArguments, parse_task_arguments
+from hf_depth.arguments import (
+    FineTuningModelArguments,
+    TaskArguments,
+    check_run_arguments,
+    parse_task_arguments,
+    run_script,
+    set_up,
+)
 from hf_depth.errors import UserError
 from hf_depth.training.checkpoints.stopping import end_on_signals
 
@@ -31,7 +36,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.TaskTrainer | None":
     model_args, task_args, training_args, tasks = parse_task_arguments(ARGUMENTS, args, description=__doc__)
     from transformers import set_seed
 
-    from hf_depth.arguments.launch import check_run_arguments, set_up
     from hf_depth.tasks.checks import EVALUATION_MODES, check_prediction_mode
     from hf_depth.training.checkpoints.run_description import describe_run
     from hf_depth.training.model_card import CardContent

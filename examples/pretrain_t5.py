@@ -15,10 +15,15 @@ from typing import Any
 
 import hf_depth  # imports each part when it is used: `--help` does not wait for the models
 from hf_depth import DepthTrainingArguments
-from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
-from hf_depth.arguments.exits import run_script
-from hf_depth.arguments.model_args import ModelArguments
-from hf_depth.arguments.parser import parse_arguments
+from hf_depth.arguments import (
+    CorpusArguments,
+    ModelArguments,
+    ObjectiveArguments,
+    check_run_arguments,
+    parse_arguments,
+    run_script,
+    set_up,
+)
 from hf_depth.training.checkpoints.stopping import end_on_signals
 
 ARGUMENTS = (ModelArguments, CorpusArguments, ObjectiveArguments, DepthTrainingArguments)
@@ -29,7 +34,6 @@ def main(args: Sequence[str] | None = None) -> "hf_depth.DepthTrainer | None":
     model_args, corpus_args, objective_args, training_args = parse_arguments(ARGUMENTS, args, description=__doc__)
     from transformers import set_seed
 
-    from hf_depth.arguments.launch import check_run_arguments, set_up
     from hf_depth.training.checkpoints.run_description import describe_run
     from hf_depth.training.model_card import CardContent
     from hf_depth.training.previews import describe_example, first_examples, print_examples

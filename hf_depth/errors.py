@@ -9,8 +9,6 @@ A mistake is
 So an error of Python or of a library that our code runs into (`int("x")`, shapes that do not fit) is a defect.
 """
 
-LOST_CONNECTIONS = (BrokenPipeError, ConnectionAbortedError, ConnectionResetError)
-
 
 class UserError(ValueError):
     """A mistake in what a user has given. Its message of one line names it and says what to do."""
@@ -35,14 +33,8 @@ def user_message(error: Exception) -> str | None:
             f"{error}\nUse a smaller `--per_device_train_batch_size` with more `--gradient_accumulation_steps`, "
             "`--gradient_checkpointing`, or shorter sequences."
         )
-    is_outside = isinstance(error, OSError | ImportError) and not isinstance(error, LOST_CONNECTIONS)
+    is_outside = isinstance(error, OSError | ImportError) and not isinstance(error, ConnectionError)
     if is_outside or type(error).__module__ == "datasets.exceptions":
         is_told = error.__cause__ is None or str(error.__cause__) in str(error)
         return str(error) if is_told else f"{error}\nThe cause: {error.__cause__}"
     return None
-
-
-def is_lost_connection(error: Exception) -> bool:
-    """Whether another process of the run has ended: that one says why."""
-    names = [kind.__name__ for kind in type(error).__mro__]
-    return isinstance(error, LOST_CONNECTIONS) or "DistError" in names or "gloo" in str(error)

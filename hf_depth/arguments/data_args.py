@@ -69,7 +69,6 @@ class CorpusArguments:
         "dataset_mixture": MIXTURE_FLAGS,
         "installed_packages": (),
     }
-    other_names = {"text_column_name": "the column of the documents is `--text_column`"}  # a task's field
 
     dataset_name: str | None = HfArg(default=None, help="Data set on the Hub, or folder.")
     dataset_config_name: str | None = HfArg(default=None, help="Configuration of that data set.")

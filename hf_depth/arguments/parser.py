@@ -1,26 +1,34 @@
-"""Arguments of the scripts: dataclasses filled from a file, from flags, or from a file and flags that override it."""
+"""Arguments of the scripts: dataclasses filled from flags, from a YAML or JSON file, or from a file and flags."""
 
 import argparse
+import difflib
+import functools
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import Field
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args
 
+import yaml
+from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
 from ..errors import UserError
-from ..suggestions import near_matches
-from .config_files import CONFIG_SUFFIXES, Entry, read_config
-from .exits import stop
-from .help import ScriptParser
+from ..yaml_files import UniqueKeyLoader, yaml_problem
+from .launch import stop
 
-CUTOFF = 0.8  # of names that resemble each other: a wrong advice is worse than none
-OTHER_CODE = (
-    "settings are flags, `--name VALUE`, or lines `name: VALUE` of a file; docs/how_to/coming_from.md says what those "
-    "of other code are called here"
-)
+CONFIG_SUFFIXES = (".yaml", ".yml", ".json")
+OPTIONS = "KEY=VALUE,..."
+WORDS = {int: "INT", float: "FLOAT", string_to_bool: "BOOL"}  # what `--help` calls the value of a flag
+TRANSFORMERS = "transformers' Seq2SeqTrainingArguments"
+MORE = f"""\
+Beside these there are all flags of {TRANSFORMERS}, such as --output_dir, --do_train, --do_eval,
+--max_steps, --learning_rate, --per_device_train_batch_size, --eval_strategy, --save_total_limit, --bf16, --report_to.
+`--help_all` explains them, and each KEY."""
 
 
 def parse_arguments(
@@ -30,255 +38,287 @@ def parse_arguments(
     defaults: Mapping[str, Any] | None = None,
 ) -> tuple:
     """
-    Fill dataclasses from a YAML or JSON file, from flags, or from a file followed by flags that override it.
+    Fill dataclasses from flags, from a YAML or JSON file, or from a file followed by flags that override it.
 
-    The file maps argument names to values: `null` means `None` for an argument that may be `None` and "not given" for
-    any other, a list gives an argument several values, a mapping goes to arguments that take JSON. Plain values are
-    read as on the command line, so that `learning_rate: 1e-4` is a number and `eval_strategy: no` is the strategy.
+    The file maps names of flags to values: `null` is `None`, a list gives a flag several values, and a mapping goes to
+    flags that take JSON. Plain values are read as on the command line: `learning_rate: 1e-4` is a number, and
+    `eval_strategy: no` is the strategy.
 
     A dataclass may have
 
     - `_argument_group_name`, the topic of its flags in `--help`;
-    - `option_groups`, which maps the name of a flag to fields that are options of it: of `{"config_overrides":
-      ("d_model",)}`, `d_model` is given by `--config_overrides d_model=256`, by JSON, or in a file by a mapping;
-    - `alternatives`, arguments of which one takes the place of another, each with those that belong to it: a flag for
-      one of them also overrides the others in the file, `--train_file` its `dataset_name`;
-    - `other_names`, which maps what a flag is called elsewhere to what to write here.
+    - `option_groups`, which maps the name of a flag to fields that are options of it: with `{"config_overrides":
+      ("d_model",)}`, `d_model` is given by `--config_overrides d_model=256`, or in a file by a mapping;
+    - `alternatives`, which maps each of several fields to those that belong to it. A flag for one of them replaces the
+      others in the file: `--train_file` its `dataset_name`.
 
     Args:
-        dataclass_types (`Sequence[type]`): dataclasses as for `transformers.HfArgumentParser`, no field name twice.
-        args (`Sequence[str]`, *optional*): the command line without the program's name; `sys.argv[1:]` by default.
-        description (`str`, *optional*): first lines of `--help`.
-        defaults (`Mapping[str, Any]`, *optional*): other defaults of arguments than those of the dataclasses.
+        dataclass_types: dataclasses as for `transformers.HfArgumentParser`, no field name twice.
+        args: the command line without the program's name; `sys.argv[1:]` by default.
+        description: first lines of `--help`.
+        defaults: other defaults than those of the dataclasses.
 
     Returns:
         `tuple`: one instance of each dataclass, in their order.
 
     Raises:
-        `SystemExit`: with code 2 if the file cannot be read, an argument is unknown or has a wrong value, or a
-            dataclass refuses its values by a `ValueError`; a message on stderr names file, line, argument and value,
-            and says what to do. With code 0 after `--help`.
+        `SystemExit`: with code 2 after a mistake; a message on stderr names the flag and its value. With code 0 after
+            `--help`.
 
     >>> from dataclasses import make_dataclass
     >>> parse_arguments([make_dataclass("Arguments", [("max_steps", int, 10)])], ["--max_steps", "100"])
     (Arguments(max_steps=100),)
     """
     args = list(sys.argv[1:] if args is None else args)
-    parser = _Parser(dataclass_types, description)
-    parser.parser.set_defaults(**(defaults or {}))
+    parser = ScriptParser(dataclass_types, description, explains_all="--help_all" in args)
+    parser.set_defaults(**(defaults or {}))
     try:
-        if args and not args[0].startswith("-") and "=" not in args[0]:
-            path = Path(args.pop(0))
-            if path.suffix not in CONFIG_SUFFIXES:
-                raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
-            parser.read_file(path)
-        parser.step(args)
-        parser.replace_alternatives()
-        return parser.dataclasses()
+        path = Path(args.pop(0)) if args and not args[0].startswith("-") else None
+        return parser.parse(args, path)
     except ValueError as error:
-        stop(str(error), usage=parser.parser.format_usage())
+        stop(str(error), usage=parser.format_usage())
 
 
-class _Parser:
+class ScriptParser(HfArgumentParser):
     """
-    Parses in steps (each entry of the file, then the flags) into one namespace, so that each error can name the place
-    of the argument.
+    An `HfArgumentParser` for the dataclasses of a script, see [`parse_arguments`].
+
+    Args:
+        dataclass_types: as for `HfArgumentParser`.
+        description: the first lines of `--help`.
+        explains_all: whether `--help` also shows the flags of transformers, and options of flags.
     """
 
-    def __init__(self, dataclass_types: Sequence[type], description: str | None):
-        self.parser = ScriptParser(list(dataclass_types), description)
-        self.hints = {name: hint for kind in dataclass_types for name, hint in get_type_hints(kind).items()}
-        self.alternatives = [one for kind in dataclass_types for one in getattr(kind, "alternatives", {}).items()]
-        self.other_names = {
-            name: advice for kind in dataclass_types for name, advice in getattr(kind, "other_names", {}).items()
-        }
-        self.groups = set(self.parser.group_of.values())
-        self.namespace = argparse.Namespace()
-        self.given: set[str] = set()  # the fields that the last step set
-        self.required: list[str] = []
-        self.actions: dict[str, argparse.Action] = {}  # by the name of the flag, `config_overrides.d_model`
-        # argparse has no public list of its actions; this attribute exists since Python 2.7.
-        for action in self.parser._actions:
-            if action.required:  # checked after the last step, as the file or the flags may give it
-                action.required, action.default = False, argparse.SUPPRESS
-                self.required.append(action.dest)
-            if action.type is not None and action.dest in self.hints:
-                is_optional = type(None) in get_args(self.hints[action.dest])
-                # Of transformers, some arguments take an empty text.
-                action.type = _typed(action, is_optional, may_be_empty=action.dest in self.parser.stock_names)
-                self.actions[action.option_strings[0][2:]] = action
+    def __init__(self, dataclass_types: Sequence[type], description: str | None, explains_all: bool = False):
+        bases = {base for kind in dataclass_types for base in kind.__mro__}
+        stock = [base for base in bases if base.__module__.startswith("transformers.")]
+        groups = [one for kind in dataclass_types for one in getattr(kind, "option_groups", {}).items()]
+        self.stock_names = {name for base in stock for name in base.__dict__.get("__annotations__", {})}
+        self.group_of = {name: group for group, names in groups for name in names}
+        self.explains_all = explains_all
+        self.path: Path | None = None
+        self.takes_list: set[str] = set()  # in a file, such as `report_to`, whose flag takes one value
+        self.file_flags: dict[str, list[str]] = {}  # what the file gives, by the names of fields
+        super().__init__(
+            dataclass_types,
+            description=description,
+            epilog=MORE if stock and not explains_all else None,
+            usage="%(prog)s [CONFIG.yaml | CONFIG.json] [--argument VALUE ...]",  # instead of 150 flags
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,  # otherwise `--max_tr` would be taken as `--max_train_samples`
+        )
+        self.add_argument("--help_all", action="help", help="show all flags and exit")
+        self._action_groups.sort(key=lambda group: group.title == TRANSFORMERS)
 
-    def read_file(self, path: Path) -> None:
-        """Parse the entries of a configuration file as if they were flags."""
-        entries = read_config(path)
-        known = self.actions.keys() | self.groups
-        unknown = [self.unknown(entry.name, f" ({entry.place})") for entry in entries if entry.name not in known]
-        if unknown:
-            raise UserError("\n".join(unknown))
-        for entry in entries:
-            self.read_entry(entry)
+    # ---- Making flags ----
 
-    def read_entry(self, entry: Entry) -> None:
-        """Parse one entry of a configuration file, or one option of a flag."""
-        value, place = entry.value, f" ({entry.place})" if entry.place else ""
-        if entry.name in self.groups:
-            if value is not None:
-                self.read_options(entry.name, value, entry.place)
-            return
-        action = self.actions[entry.name]
-        hint = self.hints[action.dest]
-        kinds = {getattr(kind, "__origin__", kind) for kind in (hint, *get_args(hint))}
-        if value is None and type(None) not in kinds:
-            return  # not given
-        if isinstance(value, dict):
-            if dict not in kinds:
-                raise UserError(f"argument `--{entry.name}`{place} takes one value, got a mapping")
-            value = json.dumps(value)
-        if not isinstance(value, list):
-            self.parse([f"--{entry.name}={value}"], place)
-        elif list not in kinds:
-            raise UserError(f"argument `--{entry.name}`{place} takes one value, got a list")
-        elif value and action.nargs == "+":
-            texts = [json.dumps(item) if isinstance(item, dict) else str(item) for item in value]
-            self.parse([f"--{entry.name}", *texts], place)
-        else:  # an empty list, or a list for an argument such as `report_to`, whose flag takes one value
-            setattr(self.namespace, action.dest, value)
+    @functools.cached_property
+    def _stock_group(self) -> argparse._ArgumentGroup:
+        return self.add_argument_group(TRANSFORMERS)
 
-    def read_options(self, group: str, value: Any, place: str = "") -> None:
-        """Parse the options of a flag: a mapping, or `key=value,key=value`."""
-        options = _options(value)
-        if options is None:
-            where = f" ({place})" if place else ""
-            raise UserError(f"argument `--{group}`{where} takes KEY=VALUE,KEY=VALUE or a mapping, got {value!r}")
-        for key, one in options.items():
-            name = f"{group}.{key.replace('-', '_')}"
-            if name not in self.actions:
-                raise UserError(self.unknown(name, f" ({place})" if place else ""))
-            self.read_entry(Entry(name, one, place))
-            self.given.add(self.actions[name].dest)
+    def _add_dataclass_arguments(self, dtype: type) -> None:
+        super()._add_dataclass_arguments(dtype)
+        for group, names in getattr(dtype, "option_groups", {}).items():
+            topic = next(each for each in self._action_groups if each.title == dtype._argument_group_name)
+            topic.add_argument(f"--{group}", metavar=OPTIONS, dest=argparse.SUPPRESS, help=", ".join(names))
 
-    def step(self, args: Sequence[str]) -> None:
-        """Parse the command line into the namespace, on top of what is there."""
-        self.given = set()
-        rest, texts = [], iter(args)
-        for text in texts:
-            name, equals, value = text[2:].partition("=") if text.startswith("--") else ("", "", "")
-            if (group := name.replace("-", "_")) in self.groups:
-                self.read_options(group, value if equals else next(texts, None))
-            else:
-                rest.append(text)
-        flags = [text.partition("=")[0] for text in rest if text.startswith("--")]
-        actions = [self.parser._option_string_actions[flag] for flag in flags if self._is_flag(flag)]
-        self.given.update(action.dest for action in actions)
-        for action in actions:
-            if action.nargs == "+" and actions.count(action) > 1:  # argparse would take the last one alone
-                flag = action.option_strings[0]
+    def _parse_dataclass_field(self, parser: argparse.ArgumentParser, field: Field) -> None:
+        """Let transformers make the flag of a field. An option is the flag `--config_overrides.d_model`."""
+        is_stock, group = field.name in self.stock_names, self.group_of.get(field.name)
+        is_optional, is_flag = type(None) in get_args(field.type), field.type in (bool, bool | None)
+        named = copy(field)
+        named.name = field.name if group is None else f"{group}.{field.name}"
+        if "list[" in str(field.type):
+            self.takes_list.add(field.name)
+        before = len(self._actions)
+        super()._parse_dataclass_field(self._stock_group if is_stock else parser, named)
+        for action in self._actions[before:]:
+            action.dest = field.name
+            is_hidden = is_stock or group is not None or action.nargs == 0  # 0: `--no_flag`
+            action.help = argparse.SUPPRESS if is_hidden and not self.explains_all else _help(action)
+            if action.type is None:
+                continue
+            if is_flag:
+                action.nargs, action.const = "?", True
+            action.metavar = WORDS.get(action.type, "TEXT")
+            if action.choices is not None:
+                action.metavar = f"{{{','.join(str(choice) for choice in action.choices)}}}"
+                action.choices = [*action.choices, None] if is_optional else action.choices
+            action.type = _reader(action.type, is_optional, may_be_empty=is_stock)
+
+    # ---- Parsing ----
+
+    def parse(self, args: Sequence[str], path: Path | None = None) -> tuple:
+        """
+        Return instances of the dataclasses.
+
+        Args:
+            args: flags.
+            path: a configuration file, whose values they override.
+        """
+        flags = list(self._with_options(args))
+        known = [self._option_string_actions.get(flag.partition("=")[0]) for flag in flags if flag.startswith("--")]
+        given = [action.dest for action in known if action is not None]
+        for action in known:
+            if action is not None and action.nargs == "+" and given.count(action.dest) > 1:
+                flag = action.option_strings[0]  # argparse would take the last one alone
                 raise UserError(f"argument `{flag}` is given twice: put all its values after one `{flag}`")
-        self.parse(rest)
-
-    def _is_flag(self, text: str) -> bool:
-        return text in self.parser._option_string_actions
-
-    def parse(self, args: Sequence[str], place: str = "") -> None:
-        """Parse flags into the namespace, whose errors name the flag and its place."""
-        try:
-            _, rest = self.parser.parse_known_args(args, self.namespace)
-        except argparse.ArgumentError as error:
-            flag = f"argument `{(error.argument_name or '').split('/')[0]}`{place}"
-            message = error.message
-            raise UserError(f"{flag} {message}" if message.startswith("takes") else f"{flag}: {message}") from error
-        unknown = [self.unknown(arg[2:].split("=", 1)[0], place) for arg in rest if arg.startswith("--")]
+        if path is not None:
+            self.path = path
+            of_file = self._flags_of_file(path)
+            self.file_flags = {name: of_file[name] for name in of_file if name not in given}
+        namespace, rest = self.parse_known_args([*sum(self.file_flags.values(), []), *flags])
+        unknown = [self._unknown(flag) for flag in rest if flag.startswith("--")]
         if unknown:
             raise UserError("\n".join(unknown))
-        if rest and "=" in rest[0]:  # as Hydra has it
-            raise UserError(f"unexpected `{rest[0]}`: {OTHER_CODE}")
         if rest:
-            file_note = " (a configuration file comes first)" if rest[0].endswith(CONFIG_SUFFIXES) else ""
-            raise UserError(f"unexpected value {rest[0]!r}{place}{file_note}")
+            raise UserError(f"unexpected value {rest[0]!r}: a configuration file comes first, a value after its flag")
+        # A flag with several values makes a list of `None`.
+        values = {name: None if value == [None] else value for name, value in vars(namespace).items()}
+        self._replace_alternatives(values, given)
+        return self.parse_dict(values)
 
-    def unknown(self, name: str, place: str = "") -> str:
-        """The error message for an argument that does not exist."""
-        message = f"unknown argument `--{name}`{place}"
-        name = name.replace("-", "_")
-        group = name.partition(".")[0]
-        if "." in name and group not in self.groups:
-            return f"{message}: {OTHER_CODE}"
-        if name in self.parser.group_of:
-            return f"{message}; {self._spelling(name)} gives it"
-        if name.startswith("no_"):  # what is near is its contrary
-            return f"{message}; `--help_all` lists all"
-        if name in self.other_names:
-            return f"{message}; {self.other_names[name]}"
-        flags = {flag for flag in self.actions if "." not in flag} - {"hub_token"}  # which is refused
-        options = {flag.rpartition(".")[2] for flag in self.actions if "." in flag}
-        # An option, which is one of a single loader or model, is hardly ever meant where a flag is near.
-        for names in [options] if "." in name else [flags, options]:
-            near = near_matches(name.rpartition(".")[2], names, count=1, cutoff=CUTOFF)
-            if near:
-                return f"{message}; did you mean {self._spelling(near[0])}?"
-        return f"{message}; `--help_all` lists all"
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print; it names each spelling of a flag."""
+        found = re.match(r"argument --([\w.]+)\S*: ", message)
+        if found is None:
+            raise UserError(message)
+        place = f" (in {self.path})" if found[1].rpartition(".")[2] in self.file_flags else ""
+        raise UserError(f"argument `--{found[1]}`{place}: {message[found.end() :]}")
 
-    def _spelling(self, name: str) -> str:
-        group = self.parser.group_of.get(name)
-        return f"`--{name}`" if group is None else f"`--{group} {name}=VALUE`"
+    def _with_options(self, args: Sequence[str]) -> Iterator[str]:
+        """Each option of a flag as a flag: `--config_overrides d_model=64` is `--config_overrides.d_model=64`."""
+        rest = iter(args)
+        for text in rest:
+            flag, equals, value = text.partition("=")
+            group = flag.removeprefix("--").replace("-", "_")
+            if not flag.startswith("--") or group not in self.group_of.values():
+                yield text
+                continue
+            for pair in (value if equals else next(rest, "")).split(","):
+                key, equals, value = pair.partition("=")
+                if not equals:
+                    raise UserError(f"argument `--{group}` takes KEY=VALUE,KEY=VALUE, got {pair!r}")
+                yield f"--{group}.{key.strip()}={value.strip()}"
 
-    def replace_alternatives(self) -> None:
-        """Forget what the file says of one source of data where a flag, already parsed, names another one."""
-        defaults = {action.dest: action.default for action in self.actions.values()}
-        for chosen, _ in self.alternatives:
-            if chosen in self.given and getattr(self.namespace, chosen) not in (None, [None]):
-                others = [name for other, its in self.alternatives if other != chosen for name in (other, *its)]
-                for name in set(others) - self.given:
-                    setattr(self.namespace, name, defaults[name])
+    def _flags_of_file(self, path: Path) -> dict[str, list[str]]:
+        """The flags that say what a configuration file says, by the names of fields."""
+        entries: dict[str, Any] = {}
+        for name, value in read_config(path).items():
+            name = name.replace("-", "_")
+            if name not in self.group_of.values():
+                entries[name] = value
+            elif isinstance(value, dict):
+                entries |= {f"{name}.{key}": option for key, option in value.items()}
+            else:
+                raise UserError(f"argument `--{name}` (in {path}) takes a mapping, got {value!r}")
+        unknown = [f"{self._unknown(name)} (in {path})" for name in entries if self._action(name) is None]
+        if unknown:
+            raise UserError("\n".join(unknown))
+        flags = {}
+        for name, value in entries.items():
+            action = self._action(name)
+            if not isinstance(value, list):
+                flags[action.dest] = [f"--{name}={_text(value)}"]
+            elif action.nargs == "+":
+                flags[action.dest] = [f"--{name}", *map(_text, value)]
+            elif action.dest in self.takes_list:
+                self.set_defaults(**{action.dest: value})
+            else:
+                raise UserError(f"argument `--{name}` (in {path}) takes one value, got a list")
+        return flags
 
-    def dataclasses(self) -> tuple:
-        """Instances of the dataclasses, after all steps; their own checks run here."""
-        missing = [f"`--{name}`" for name in self.required if not hasattr(self.namespace, name)]
-        if missing:
-            raise UserError(f"missing: {', '.join(missing)}")
-        # A list argument turns `None` into a list of one `None`.
-        values = {name: None if value == [None] else value for name, value in vars(self.namespace).items()}
-        return self.parser.parse_dict({name: values[name] for name in values if name in self.hints})
+    def _action(self, name: str) -> argparse.Action | None:
+        return self._option_string_actions.get(f"--{name}")
+
+    def _unknown(self, flag: str) -> str:
+        """The message for an argument that does not exist."""
+        name = flag.removeprefix("--").partition("=")[0]
+        flags = {flag[2:].rpartition(".")[2]: flag for flag in self._option_string_actions if "-" not in flag[2:]}
+        near = difflib.get_close_matches(name.replace("-", "_").rpartition(".")[2], flags, n=1, cutoff=0.85)
+        advice = f"did you mean `{flags[near[0]]}`?" if near else "`--help_all` lists all"
+        return f"unknown argument `--{name}`: {advice}"
+
+    def _replace_alternatives(self, values: dict[str, Any], given: Sequence[str]) -> None:
+        """Forget what the file says of one source of data where a flag names another one."""
+        for kind in self.dataclass_types:
+            alternatives = getattr(kind, "alternatives", {})
+            chosen = {name for name in alternatives if name in given and values[name] is not None}
+            others = [one for one in alternatives.items() if one[0] not in chosen] if chosen else []
+            for name in {name for other, its in others for name in (other, *its)} & self.file_flags.keys():
+                values[name] = self.get_default(name)
 
 
-def _options(value: Any) -> dict[str, Any] | None:
-    """The options of a flag by their names; `None` if they are not written as such."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
+class _Loader(UniqueKeyLoader):
+    """Takes `1e-4` for a number, which YAML 1.1 writes `1.0e-4`."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """
+    Read a YAML or JSON file of arguments. Scalars stay text, which the parser converts; those inside of a mapping,
+    which is passed on as JSON, are converted here.
+
+    Raises:
+        `UserError`: names the file, if it cannot be read, or gives an argument twice.
+    """
+    if path.suffix not in CONFIG_SUFFIXES:
+        raise UserError(f"expected a flag or a file that ends in {', '.join(CONFIG_SUFFIXES)}, got '{path}'")
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8"))  # JSON is YAML
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            raise UserError(f"{path} must hold lines `argument: value`")
+        values = loader.construct_mapping(root, deep=True).values()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the configuration file {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}{yaml_problem(error)}") from error
+    return {key.value: _plain(node, value) for (key, node), value in zip(root.value, values, strict=True)}
+
+
+def _plain(node: yaml.Node, value: Any) -> Any:
+    """The text of a scalar, for which YAML has made `value`; a list of them."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(*pair) for pair in zip(node.value, value, strict=True)]
+    return node.value if isinstance(node, yaml.ScalarNode) and value is not None else value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, default=str) if isinstance(value, dict) else str(value)
+
+
+def _reader(convert: Callable[[str], Any], is_optional: bool, may_be_empty: bool) -> Callable[[str], Any]:
+    """`convert`, which takes `None` for an optional argument and knows the home folder."""
+
+    @functools.wraps(convert)  # its name stands in the errors of argparse
+    def read(text: str) -> Any:
+        if is_optional and text in ("None", "null"):  # a W&B sweep writes `None`
             return None
-    if not isinstance(value, str):
-        return value if isinstance(value, dict) else None
-    pairs = [part.partition("=") for part in value.split(",")]
-    if not all(key.strip() and equals for key, equals, _ in pairs):
-        return None
-    return {key.strip(): text.strip() for key, _, text in pairs}
+        if text == "" and not may_be_empty:  # an unset variable of a shell
+            raise argparse.ArgumentTypeError("the value is empty: leave the flag out")
+        return convert(os.path.expanduser(text) if text.startswith("~/") else text)
+
+    return read
 
 
-def _typed(action: argparse.Action, is_optional: bool, may_be_empty: bool) -> Callable[[str], Any]:
-    """The action's own conversion; takes `None` for an optional argument, and its errors say what is expected."""
-    convert = action.type
-    choices: Iterable[Any] | None = action.choices
-    texts = {int: "an integer", float: "a number", string_to_bool: "true or false", str: "text, or is left out"}
-    expected = texts.get(convert, "another value")
-    if choices is not None:
-        expected = "one of " + ", ".join(str(choice) for choice in choices)
-        action.choices = [*choices, None] if is_optional else choices  # argparse checks the converted value again
+def _help(action: argparse.Action) -> str:
+    """The help text of a flag with its default."""
+    text = action.help or ""
+    if action.nargs == 0 or "default" in text.lower() or action.default in (None, False):
+        return text
+    return f"{text} (required)" if action.required else f"{text} (default: %(default)s)"
 
-    def parse(text: str) -> Any:
-        if is_optional and text in ("None", "null"):  # how a W&B sweep writes a null
-            return None
-        try:
-            value = convert(text)
-            if convert is str and value.startswith("~/"):  # which no shell replaces in a configuration file
-                value = os.path.expanduser(value)
-            # What is not set is an empty text in a shell, and in Python as good as not given: something else is read.
-            if (choices is None or value in choices) and (value != "" or may_be_empty):
-                return value
-        except (ValueError, TypeError, argparse.ArgumentTypeError):
-            pass
-        raise argparse.ArgumentTypeError(f"takes {expected}, got {text!r}")
 
-    parse.convert = convert  # which `--help` names
-    return parse
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Shows one spelling of each flag."""
+
+    def __init__(self, prog: str, **kwargs: Any):
+        super().__init__(prog, **kwargs | {"max_help_position": 42, "width": 120})
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        shown = copy(action)
+        shown.option_strings = action.option_strings[:1]
+        return super()._format_action_invocation(shown)

@@ -44,9 +44,6 @@ class TaskArguments:
         )
     }
 
-    # `--task_name rte` of transformers' run_glue.py is nearest to an option of a loader, which is another thing.
-    other_names = {"task_name": "a task is named by `--benchmark` and `--dataset_name`, such as `glue` and `rte`"}
-
     benchmark: str | None = HfArg(default=None, help="glue, disco_eval, natural_instructions, discourse, python, …")
     dataset_name: list[str] | None = HfArg(default=None, help="Tasks of it, or all: several are mixed in training.")
     excluded_datasets: list[str] | None = HfArg(default=None, help="Tasks that all leaves out.")

@@ -1,6 +1,4 @@
-import contextlib
 import inspect
-import io
 import json
 import tempfile
 from dataclasses import dataclass, fields
@@ -94,11 +92,6 @@ class CorpusArgumentsTest(parameterized.TestCase):
         corpus = {split: [] for split in ("train", "validation", "test") if split != missing}
         with self.assertRaisesRegex(ValueError, f"no {missing} data.*{flag}"):
             CorpusArguments().needed_splits(corpus, do_train=True, do_eval=True, do_predict=True)
-
-    def test_the_name_of_the_column_of_a_task_is_answered_by_that_of_a_corpus(self):
-        with contextlib.redirect_stderr(io.StringIO()) as output, self.assertRaises(SystemExit):
-            parse_arguments([CorpusArguments], ["--text_column_name", "body"])
-        self.assertIn("`--text_column_name`; the column of the documents is `--text_column`", output.getvalue())
 
     @parameterized.parameters(
         ("--train_file a.txt", {"train_file": ["a.txt"], "validation_file": None}),

@@ -1,81 +1,138 @@
-"""What is checked before a run starts, and the folder that a run of a sweep gets."""
+"""How a script starts and ends: what is checked before a run, the folder of a run of a sweep, and mistakes."""
 
+import contextlib
+import importlib
+import io
 import logging
 import os
 import tempfile
 from types import SimpleNamespace
-from unittest import TestCase, mock
+from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from transformers import Seq2SeqTrainingArguments
+from datasets import Dataset, load_dataset
+from torch.utils.data import DataLoader
+from transformers import AutoConfig, Seq2SeqTrainingArguments
 
-from helpers import run_in_two_processes
 from hf_depth import DepthTrainingArguments
-from hf_depth.arguments import launch
-from hf_depth.arguments.launch import check_launch, check_run_arguments, set_up
+from hf_depth.arguments import launch, parse_arguments
+from hf_depth.arguments.launch import check_launch, check_run_arguments, run_script, set_up
+from hf_depth.data.corpus import load_corpus
+from hf_depth.errors import user_message
+from hf_depth.ranges import Range, check_ranges
 
 
-def arguments(world_size, device="cpu", **changes):
-    """What `check_launch` reads."""
-    others = {"output_dir": "runs/1", "fsdp": None, "deepspeed": None} | changes
-    return SimpleNamespace(world_size=world_size, device=SimpleNamespace(type=device), **others)
+def refuse(row) -> None:
+    """Raises by a check of the package; for worker processes."""
+    check_ranges(mock.Mock(number=-1), {"number": Range(least=0)})
 
 
-def launched(output_dir, **changes):
-    """What `set_up` reads."""
-    others = {"should_log": False, "log_level": "passive", "world_size": 1, "process_index": 0, "deepspeed": None}
-    return mock.Mock(output_dir=output_dir, **others | changes)
+def out_of_memory():
+    raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
-def set_up_on_two_disks(folder):
-    """One of two processes: a folder that only one of them sees is refused, unless nothing is read from it again."""
-    rank = os.environ["RANK"]
-    separate = {"output_dir": f"{folder}/{rank}", "do_train": True, "use_cpu": True}
-    set_up(DepthTrainingArguments(**separate | {"output_dir": folder}))
-    for harmless in ({"save_on_each_node": True}, {"save_strategy": "no"}, {"do_train": False}):
-        set_up(DepthTrainingArguments(**separate | harmless))
-    message = "not the same folder for all processes: 1 of 2 do not see.*`--save_on_each_node`"
-    with mock.patch.object(launch, "MOST_DELAY", 0.3), TestCase().assertRaisesRegex(ValueError, message):
-        set_up(DepthTrainingArguments(**separate))
-    if rank == "1":
-        os.rmdir(f"{folder}/1")
-        open(f"{folder}/1", "w").close()
-    with TestCase().assertRaisesRegex(ValueError, f"`--output_dir {folder}/1` cannot be written"):  # on both
-        set_up(DepthTrainingArguments(**separate))
-    torch.distributed.destroy_process_group()
+def connection_lost():
+    raise ConnectionResetError("the other process is gone")
+
+
+class Refused(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        refuse(index)
+
+
+class RunScriptTest(parameterized.TestCase):
+    def run_in(self, main, **environment):
+        """What a script prints, and its exit status."""
+        stderr = io.StringIO()
+        with mock.patch.dict(os.environ, environment), contextlib.redirect_stderr(stderr):
+            with self.assertRaises(SystemExit) as context:
+                run_script(main)
+        return stderr.getvalue(), context.exception.code
+
+    @parameterized.named_parameters(
+        ("a_check", lambda: load_corpus(validation_split_percentage=-1), "validation_split_percentage.*got -1"),
+        ("a_missing_file", lambda: load_corpus(train_file="/nowhere/a.txt"), "/nowhere/a.txt"),
+        ("a_data_set", lambda: load_dataset("/nowhere/at/all"), "/nowhere/at/all"),
+        ("a_model", lambda: AutoConfig.from_pretrained("no-one/has-this"), "connect"),
+        ("a_package", lambda: importlib.import_module("no_such_package"), "No module named 'no_such_package'"),
+        ("memory", out_of_memory, "(?s)CUDA out of memory.*`--per_device_train_batch_size`"),
+        ("a_preparing_process", lambda: Dataset.from_dict({"a": [1, 2]}).map(refuse, num_proc=2), "`number` must be"),
+        ("a_loading_process", lambda: next(iter(DataLoader(Refused(), num_workers=1))), "`number` must be .*got -1"),
+    )
+    def test_a_mistake_is_one_message_and_status_2(self, main, message):
+        output, status = self.run_in(main)
+        self.assertEqual(status, 2)
+        self.assertRegex(output, message)
+        self.assertNotIn("Traceback", output)
+        self.assertEqual(output.count("error: "), 1)
+
+    @parameterized.parameters(
+        (lambda: {}["labels"], KeyError),
+        (lambda: int("x"), ValueError),
+        (lambda: torch.ones(2) @ torch.ones(3), RuntimeError),
+        (connection_lost, ConnectionResetError),
+    )
+    def test_a_defect_stays_an_exception(self, main, kind):
+        with self.assertRaises(kind) as context:
+            run_script(main)
+        self.assertIsNone(user_message(context.exception))
+
+    def test_the_traceback_can_be_asked_for(self):
+        with mock.patch.dict(os.environ, HF_DEPTH_TRACEBACK="1"), self.assertRaisesRegex(ValueError, "got -1"):
+            run_script(lambda: load_corpus(validation_split_percentage=-1))
+
+    def test_passwords_and_tokens_are_masked(self):
+        output, _ = self.run_in(lambda: load_corpus(train_file="https://me:secret@example.org/a.exe?token=secret"))
+        self.assertIn("https://***@example.org/a.exe?***", output)
+        self.assertNotIn("secret", output)
+
+    @parameterized.parameters("0", "1")
+    def test_the_launched_processes_leave_the_message_to_the_first(self, rank):
+        with mock.patch.object(launch.time, "sleep") as sleep:  # meanwhile the launcher ends the others
+            output, _ = self.run_in(lambda: parse_arguments([DepthTrainingArguments], ["--max_step"]), LOCAL_RANK=rank)
+        self.assertEqual(sleep.call_count, int(rank))
+        self.assertIn("max_steps", output)
+
+    def test_letters_that_the_encoding_of_a_terminal_lacks_are_escaped(self):
+        file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        with contextlib.redirect_stdout(file):
+            run_script(lambda: print("größer", flush=True))
+        self.assertEqual(file.buffer.getvalue(), b"gr\\xf6\\xdfer\n")
 
 
 class CheckLaunchTest(parameterized.TestCase):
-    @parameterized.parameters((None, 1), ("1", 1), ("2", 2), ("8", 8))
+    @parameterized.parameters(("1", 1), ("8", 8))
     def test_processes_of_one_group_pass(self, launched, world_size):
-        environment = {} if launched is None else {"WORLD_SIZE": launched}
-        with mock.patch.dict("os.environ", environment):
-            check_launch(arguments(world_size=world_size))
+        with mock.patch.dict("os.environ", {"WORLD_SIZE": launched}):
+            check_launch(SimpleNamespace(world_size=world_size, deepspeed=None))
 
     def test_processes_that_train_alone_are_stopped(self):
         with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"}):
             with self.assertRaisesRegex(ValueError, "2 processes.*would write to runs/1.*`--use_cpu true`"):
-                check_launch(arguments(world_size=1))
+                check_launch(SimpleNamespace(world_size=1, output_dir="runs/1"))
 
-    @parameterized.parameters(({"ACCELERATE_USE_FSDP": "true"}, {}), ({}, {"fsdp": True}))
-    def test_fsdp_on_a_cpu_is_refused(self, environment, changes):
-        with mock.patch.dict("os.environ", {"WORLD_SIZE": "2"} | environment):
-            check_launch(arguments(world_size=2, device="cuda", **changes))
-            with self.assertRaisesRegex(ValueError, "FSDP.*CPUs.*ddp_cpu.yaml.*zero3.yaml"):
-                check_launch(arguments(world_size=2, **changes))
-
-    @parameterized.parameters("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    def test_deepspeed_without_a_launcher_is_refused(self, variable):
-        with mock.patch.dict("os.environ", {variable: "0"}):
-            check_launch(arguments(world_size=1, deepspeed="zero3.json"))
-        with mock.patch.dict("os.environ"):
-            os.environ.pop("RANK", None)
+    def test_deepspeed_without_a_launcher_is_refused(self):
+        args = SimpleNamespace(world_size=1, deepspeed="zero3.json")
+        with mock.patch.dict("os.environ", {"RANK": "0"}):
+            check_launch(args)
+            del os.environ["RANK"]
             with self.assertRaisesRegex(ValueError, "`--deepspeed` needs a launcher.*torchrun"):
-                check_launch(arguments(world_size=1, deepspeed="zero3.json"))
+                check_launch(args)
 
 
 class SetUpTest(parameterized.TestCase):
+    def set_up(self, output_dir, **changes):
+        """The folder of the run, and the settings of logging."""
+        others = {"should_log": False, "log_level": "passive", "world_size": 1, "process_index": 0, "deepspeed": None}
+        arguments = mock.Mock(output_dir=output_dir, **others | changes)
+        with mock.patch("logging.basicConfig") as configure:
+            set_up(arguments)
+        return arguments.output_dir, configure.call_args.kwargs
+
     def test_a_run_must_have_a_folder_of_its_own(self):
         with self.assertRaisesRegex(ValueError, "--output_dir"):
             set_up(Seq2SeqTrainingArguments(use_cpu=True))
@@ -87,82 +144,35 @@ class SetUpTest(parameterized.TestCase):
     )
     def test_only_a_run_of_a_sweep_has_a_folder_of_its_own(self, environment, expected):
         with mock.patch.dict(os.environ, environment), tempfile.TemporaryDirectory() as folder:
-            arguments = launched(f"{folder}/runs/rte")
-            set_up(arguments)
-            self.assertEqual(arguments.output_dir, f"{folder}/{expected}")
+            self.assertEqual(self.set_up(f"{folder}/runs/rte")[0], f"{folder}/{expected}")
 
-    @parameterized.parameters("{file}", "{file}/runs", "/proc/runs")
-    def test_a_folder_that_cannot_be_written_is_refused(self, name):
-        with tempfile.NamedTemporaryFile() as file:
-            folder = name.format(file=file.name)
-            with self.assertRaisesRegex(ValueError, f"`--output_dir {folder}` cannot be written: "):
-                set_up(launched(folder))
-
-    def test_processes_that_do_not_share_a_folder_are_stopped(self):
-        with tempfile.TemporaryDirectory() as folder:
-            run_in_two_processes(set_up_on_two_disks, folder)
-
-    @parameterized.parameters(
-        ("hf_depth.data.files", logging.WARNING, False, "warning", False),
-        ("hf_depth.data.files", logging.WARNING, False, "info", True),
-        ("hf_depth.data.files", logging.WARNING, True, "warning", True),
-        ("hf_depth.data.files", logging.ERROR, False, "warning", True),
-        ("hf_depth_of_mine", logging.WARNING, False, "warning", True),
-    )
-    def test_what_all_processes_would_warn_of_is_said_once(self, name, level, should_log, replica_level, expected):
-        with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
-            set_up(launched(folder, should_log=should_log, log_level_replica=replica_level))
-        (handler,) = configure.call_args.kwargs["handlers"]
-        record = logging.LogRecord(name, level, "", 1, "short texts", (), None)
-        self.assertEqual(bool(handler.filter(record)), expected)
+    @parameterized.parameters((True, logging.INFO), (False, logging.ERROR))
+    def test_one_process_says_what_all_would_say(self, should_log, expected):
+        self.assertEqual(self.set_up("runs", should_log=should_log)[1]["level"], expected)
 
     def test_logs_hold_no_password(self):
-        with tempfile.TemporaryDirectory() as folder, mock.patch("logging.basicConfig") as configure:
-            set_up(launched(folder))
-        (handler,) = configure.call_args.kwargs["handlers"]
+        (handler,) = self.set_up("runs")[1]["handlers"]
         record = logging.LogRecord("", logging.INFO, "", 1, "reading %s", ("https://me:secret@host/a",), None)
         self.assertRegex(handler.format(record), "INFO reading https://[*]{3}@host/a$")
 
 
 class CheckRunArgumentsTest(parameterized.TestCase):
-    def check(self, model_name_or_path=None, **changes):
-        names = ("do_train", "do_eval", "do_predict", "eval_on_start")
-        training_args = SimpleNamespace(**dict.fromkeys(names, False) | {"hub_token": None} | changes)
-        training_args.device = SimpleNamespace(type="cuda")
-        training_args.use_scratch_learning_rate = lambda: False
-        model_args = SimpleNamespace(model_name_or_path=model_name_or_path, use_peft=False)
-        check_run_arguments(model_args, training_args)
-        return training_args
-
     @parameterized.parameters(
         ({"do_eval": True}, "Without `--do_train`, name the model to evaluate by `--model_name_or_path`"),
         ({"do_train": True, "hub_token": "secret"}, "`--hub_token` would stay in logs.*`hf auth login`"),
     )
-    def test_a_run_that_cannot_work_is_refused(self, arguments, message):
+    def test_a_run_that_cannot_work_is_refused(self, settings, message):
+        training_args = DepthTrainingArguments("runs/x", use_cpu=True, **settings)
         with self.assertRaisesRegex(ValueError, message) as error:
-            self.check(**arguments)
+            check_run_arguments(SimpleNamespace(model_name_or_path=None, use_peft=False), training_args)
         self.assertNotIn("secret", str(error.exception))
-
-    @parameterized.parameters(
-        ({"do_train": True}, False),
-        ({"do_train": True, "eval_on_start": True}, True),
-        ({"do_train": True, "do_eval": True}, True),
-        ({"do_predict": True, "model_name_or_path": "runs/1"}, False),
-    )
-    def test_evaluation_at_the_start_is_evaluation(self, arguments, expected):
-        self.assertEqual(self.check(**arguments).do_eval, expected)
 
     @parameterized.parameters((None, {}, 2e-2), ("runs/depth", {}, 5e-3), (None, {"learning_rate": 5e-3}, 5e-3))
     def test_a_model_from_scratch_has_its_own_learning_rate_unless_one_is_given(self, checkpoint, given, expected):
-        training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True, **given)
-        model_args = SimpleNamespace(model_name_or_path=checkpoint, use_peft=False)
-        with self.assertLogs("hf_depth.arguments.launch", "INFO") as logs:
-            logging.getLogger("hf_depth.arguments.launch").info("begin")
-            check_run_arguments(model_args, training_args)
+        training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True, eval_on_start=True, **given)
+        check_run_arguments(SimpleNamespace(model_name_or_path=checkpoint, use_peft=False), training_args)
         self.assertEqual(training_args.learning_rate, expected)
-        self.assertLen(logs.output, 1 + (expected == 2e-2))
-        if expected == 2e-2:
-            self.assertIn("learning rate of a model from scratch is 0.02", logs.output[-1])
+        self.assertTrue(training_args.do_eval)
 
     def test_an_adapter_has_adamw(self):
         training_args = DepthTrainingArguments("runs/x", do_train=True, use_cpu=True)

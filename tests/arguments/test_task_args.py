@@ -1,7 +1,5 @@
 """Flags of tasks: which tasks they name, and what they become for the loaders."""
 
-import contextlib
-import io
 from dataclasses import fields
 
 from absl.testing import parameterized
@@ -82,19 +80,6 @@ class ModelTasksTest(RegistryTestCase):
             parse_task_arguments(classes, flags)
         with self.assertRaisesRegex(ValueError, "^Name the task by `--dataset_name`.*: glue has"):
             parse_task_arguments(classes, [*flags, "--benchmark", "glue"])
-
-    @parameterized.parameters(
-        ("--task_name", "unknown argument `--task_name`; a task is named by `--benchmark` and `--dataset_name`"),
-        ("--text_colum", "did you mean `--loader_options text_column=VALUE`?"),
-        ("--loader_options.text_colum", "did you mean `--loader_options text_column=VALUE`?"),
-        ("--max_num_instances_per_tsk", "did you mean `--loader_options max_num_instances_per_task=VALUE`?"),
-        ("--max_source_lengt", "did you mean `--max_source_length`?"),
-    )
-    def test_a_flag_is_nearer_than_an_option(self, flag, message):
-        output = io.StringIO()
-        with contextlib.redirect_stderr(output), self.assertRaises(SystemExit):
-            parse_task_arguments((FineTuningModelArguments, TaskArguments, TaskTrainingArguments), [flag, "rte"])
-        self.assertIn(message, output.getvalue())
 
     @parameterized.parameters(
         (["ax"], [], ("score_labels", "de")),

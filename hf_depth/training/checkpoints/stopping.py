@@ -22,8 +22,6 @@ import torch
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ...arguments.printing import lasting_output
-
 if TYPE_CHECKING:
     from transformers import Trainer
 
@@ -64,7 +62,7 @@ def end_on_signals() -> Iterator[None]:
       group while others wait for it could hang, see [`DepthTrainer.end`].
     """
     _end_with_launcher()
-    with lasting_output(), _handlers(_interrupt_now):
+    with _handlers(_interrupt_now):
         try:
             yield
         except KeyboardInterrupt as interrupt:
