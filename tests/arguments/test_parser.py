@@ -132,7 +132,7 @@ class ParseArgumentsTest(ArgumentsTestCase):
 
     def test_flags_override_the_file(self):
         path = self.config(
-            "max_steps: 5\nlearning_rate: 0.5\ncolumns: [a, b]\nconfig_overrides: {d_model: 1, tied: no}\n"
+            "max_steps: 5\nlearning_rate: 0.5\ncolumns: [a, b]\nconfig_overrides: {d_model: 1, tied: no}"
         )
         flags = ["--max_steps", "9", "--columns", "c", "--config_overrides", "d_model=64"]
         (arguments,) = parse_arguments([Arguments], [path, *flags])
