@@ -1,5 +1,7 @@
 """DEPTH and T5 pre-training and fine-tuning with the Hugging Face Trainer."""
 
+# ruff: noqa: F401 (names for editors)
+
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
@@ -9,13 +11,10 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 from .models.configuration_depth import DEPTH_CONFIGS, DepthConfig
 
 if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
-    from .data.base_objective import Objective
     from .data.corpus import load_corpus
     from .data.data_collator import DataCollatorForDepth, DataCollatorForT5SpanCorruption
-    from .data.denoisers import Denoiser
     from .data.objectives import (
         DepthObjective,
-        DepthPrefixLMObjective,
         MixtureOfDenoisersObjective,
         PrefixLMObjective,
         SpanCorruptionObjective,
@@ -26,16 +25,12 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
     from .data.vocabulary import train_tokenizer
     from .evaluation.embeddings import sentence_embeddings
     from .evaluation.metrics import register_metric
-    from .evaluation.ordering import SentenceOrderLogitsProcessor, order_sentences, score_sentence_orders
+    from .evaluation.ordering import order_sentences, score_sentence_orders
     from .evaluation.prediction import TaskPredictor
     from .models.loading import load_model
     from .models.modeling_depth import DepthForConditionalGeneration, T5ForConditionalGeneration
-    from .tasks.config import TaskConfig
-    from .tasks.dataset import DataCollatorForTasks, TaskDataset
-    from .tasks.loading import load_task
-    from .tasks.preprocessing import TaskPreprocessor
+    from .tasks.dataset import DataCollatorForTasks
     from .tasks.registry import DATASET_VALS, get_task, register_task
-    from .tasks.sources import TaskFiles
     from .tasks.spec import TaskSpec
     from .tasks.splits import TaskSplits
     from .training.optimizers import AdamWScale
@@ -46,16 +41,13 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
 
 __version__ = "0.1.0"
 
-# Where the other public names are. They are imported when they are first used: `--help` of a script does not wait for
-# the models, nor who loads a model for the Trainer, datasets and pandas.
+# Where the public names are. They are imported when they are first used: `--help` of a script does not wait for the
+# models, nor who loads a model for the Trainer, datasets and pandas.
 _MODULES = {
-    "data.base_objective": ("Objective",),
     "data.corpus": ("load_corpus",),
     "data.data_collator": ("DataCollatorForDepth", "DataCollatorForT5SpanCorruption"),
-    "data.denoisers": ("Denoiser",),
     "data.objectives": (
         "DepthObjective",
-        "DepthPrefixLMObjective",
         "MixtureOfDenoisersObjective",
         "PrefixLMObjective",
         "SpanCorruptionObjective",
@@ -66,16 +58,12 @@ _MODULES = {
     "data.vocabulary": ("train_tokenizer",),
     "evaluation.embeddings": ("sentence_embeddings",),
     "evaluation.metrics": ("register_metric",),
-    "evaluation.ordering": ("SentenceOrderLogitsProcessor", "order_sentences", "score_sentence_orders"),
+    "evaluation.ordering": ("order_sentences", "score_sentence_orders"),
     "evaluation.prediction": ("TaskPredictor",),
     "models.loading": ("load_model",),
     "models.modeling_depth": ("DepthForConditionalGeneration", "T5ForConditionalGeneration"),
-    "tasks.config": ("TaskConfig",),
-    "tasks.dataset": ("DataCollatorForTasks", "TaskDataset"),
-    "tasks.loading": ("load_task",),
-    "tasks.preprocessing": ("TaskPreprocessor",),
+    "tasks.dataset": ("DataCollatorForTasks",),
     "tasks.registry": ("DATASET_VALS", "get_task", "register_task"),
-    "tasks.sources": ("TaskFiles",),
     "tasks.spec": ("TaskSpec",),
     "tasks.splits": ("TaskSplits",),
     "training.optimizers": ("AdamWScale",),
@@ -85,21 +73,31 @@ _MODULES = {
     "training.training_args": ("DepthTrainingArguments", "TaskTrainingArguments"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = ["DepthConfig", *_MODULE_OF]
 
 
-def _load(module: str, name: str) -> Any:
-    """What a module of this package defines; with the models, `kernels` registers attention functions and a loss."""
-    value = getattr(importlib.import_module(f".{module}", __name__), name)
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
     if f"{__name__}.models.modeling_depth" in sys.modules:
-        importlib.import_module(".kernels", __name__)
+        importlib.import_module(".kernels", __name__)  # which registers attention functions and a loss with the models
+    globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 class _StandIn(type):
     """Stands for a model in the tables of transformers until one is made: the import takes seconds."""
 
     def __getattr__(cls, name: str) -> Any:
-        return getattr(_load("models.modeling_depth", cls.__name__), name)
+        from .models import modeling_depth
+
+        importlib.import_module(".kernels", __name__)
+        return getattr(getattr(modeling_depth, cls.__name__), name)
 
 
 # `AutoModelForSeq2SeqLM.from_pretrained(folder)` finds the classes once this package is imported; where it is not
@@ -110,62 +108,3 @@ for _config in {*DEPTH_CONFIGS.values()}:
     _name = _config.__name__.replace("Config", "ForConditionalGeneration")
     AutoModelForSeq2SeqLM.register(_config, _StandIn(_name, (), {"config_class": _config}))
 AutoModel.register(DepthConfig, _StandIn("DepthEncoderModel", (), {"config_class": DepthConfig}))
-
-__all__ = [
-    "AdamWScale",
-    "DATASET_VALS",
-    "DataCollatorForDepth",
-    "DataCollatorForT5SpanCorruption",
-    "DataCollatorForTasks",
-    "Denoiser",
-    "DepthConfig",
-    "DepthForConditionalGeneration",
-    "DepthObjective",
-    "DepthPrefixLMObjective",
-    "DepthTrainer",
-    "DepthTrainingArguments",
-    "FineTuningRun",
-    "MixtureOfDenoisersObjective",
-    "Objective",
-    "PrefixLMObjective",
-    "PretrainingRun",
-    "Run",
-    "SentenceOrderLogitsProcessor",
-    "ShardFolder",
-    "SpanCorruptionObjective",
-    "T5ForConditionalGeneration",
-    "TaskConfig",
-    "TaskDataset",
-    "TaskFiles",
-    "TaskPredictor",
-    "TaskPreprocessor",
-    "TaskSpec",
-    "TaskSplits",
-    "TaskTrainer",
-    "TaskTrainingArguments",
-    "add_mode_tokens",
-    "add_sentence_tokens",
-    "get_task",
-    "load_corpus",
-    "load_model",
-    "load_tokenizer",
-    "load_task",
-    "order_sentences",
-    "prepare_shards",
-    "register_metric",
-    "register_task",
-    "score_sentence_orders",
-    "sentence_embeddings",
-    "train_tokenizer",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = _load(_MODULE_OF[name], name)
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

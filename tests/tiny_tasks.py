@@ -14,20 +14,12 @@ from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import (
-    DATASET_VALS,
-    DataCollatorForTasks,
-    TaskDataset,
-    TaskPreprocessor,
-    TaskSpec,
-    TaskTrainer,
-    TaskTrainingArguments,
-    get_task,
-    load_task,
-)
+from hf_depth import DATASET_VALS, DataCollatorForTasks, TaskSpec, TaskTrainer, TaskTrainingArguments, get_task
 from hf_depth.errors import UserError
 from hf_depth.evaluation.scoring import TaskResult, compute_task_metrics
-from hf_depth.tasks.preprocessing import prepare_task
+from hf_depth.tasks.dataset import TaskDataset
+from hf_depth.tasks.loading import load_task
+from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.spec import UNPARSED
 from tiny_training import tiny_model
 

@@ -51,7 +51,7 @@ class Denoiser:
     Raises:
         `ValueError`: if a number is out of range.
 
-    >>> from hf_depth import Denoiser
+    >>> from hf_depth.data.denoisers import Denoiser
     >>> str(Denoiser(0.5, mean_length=64.0, mode="[X]"))
     '[X] density 0.5, mean length 64, weight 1'
     >>> Denoiser(density=15)

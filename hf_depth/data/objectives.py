@@ -242,7 +242,8 @@ class DepthPrefixLMObjective(_UnShuffling, Objective):
         `ValueError`: for values out of range, or if the tokenizer has no sentence tokens.
 
     >>> from datasets import Dataset
-    >>> from hf_depth import DepthPrefixLMObjective, add_sentence_tokens, train_tokenizer
+    >>> from hf_depth import add_sentence_tokens, train_tokenizer
+    >>> from hf_depth.data.objectives import DepthPrefixLMObjective
     >>> documents = Dataset.from_dict({"text": ["The dog barked. The cat slept. It rained."]})
     >>> tokenizer = add_sentence_tokens(train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True))
     >>> objective = DepthPrefixLMObjective(tokenizer, max_source_length=64, sentence_shuffling_probability=1.0)

@@ -49,7 +49,8 @@ class SentenceOrderLogitsProcessor(LogitsProcessor):
             An example may have as many as its target with empty spans takes, even if they are more. Pass the attribute
             `max_new_tokens`, the largest number of the batch, on to `generate()`.
 
-    >>> from hf_depth import SentenceOrderLogitsProcessor, add_sentence_tokens, load_model, train_tokenizer
+    >>> from hf_depth import add_sentence_tokens, load_model, train_tokenizer
+    >>> from hf_depth.evaluation.ordering import SentenceOrderLogitsProcessor
     >>> text = "The dog barked. The cat slept."
     >>> tokenizer = add_sentence_tokens(train_tokenizer([text], vocab_size=300, allow_fewer=True))
     >>> model = load_model(None, tokenizer, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)

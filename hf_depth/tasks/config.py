@@ -52,7 +52,8 @@ class TaskConfig:
         `ValueError`: if there is no task, two tasks have the same name, or the mode is unknown.
 
     >>> import tempfile
-    >>> from hf_depth import TaskConfig, get_task
+    >>> from hf_depth import get_task
+    >>> from hf_depth.tasks.config import TaskConfig
     >>> config = TaskConfig((get_task("glue/rte"),), sentence_tokens=True)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     config.save_pretrained(folder)

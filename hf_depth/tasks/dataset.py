@@ -90,7 +90,8 @@ class TaskDataset(torch.utils.data.Dataset):
         `ValueError`: if `prepared` does not belong to `rows`, or their label column is a `ClassLabel` that numbers the
             classes differently from the task.
 
-    >>> from hf_depth import TaskDataset, get_task
+    >>> from hf_depth import get_task
+    >>> from hf_depth.tasks.dataset import TaskDataset
     >>> rows = Dataset.from_dict({"sentence1": ["A.", "B."], "sentence2": ["C.", "D."], "label": [0, -1]})
     >>> ids = {"input_ids": [[5, 1], [6, 7, 1]], "labels": [[8, 1], []], "num_cut_tokens": [0, 0]}
     >>> dataset = TaskDataset(get_task("glue/rte"), "validation", rows, Dataset.from_dict(ids))

@@ -116,7 +116,7 @@ def load_task(
         `TypeError`: if an argument is unknown, or the loader does not return a mapping of splits to data sets.
 
     >>> import pathlib, tempfile
-    >>> from hf_depth import load_task
+    >>> from hf_depth.tasks.loading import load_task
     >>> folder = tempfile.TemporaryDirectory()
     >>> file = pathlib.Path(folder.name, "train.jsonl")
     >>> _ = file.write_text('{"sentence1": "It rains.", "sentence2": "It is wet.", "label": "entailment"}')

@@ -56,7 +56,8 @@ class TaskPreprocessor:
             the tokenizer lacks sentence tokens that are asked for.
 
     >>> import tempfile
-    >>> from hf_depth import TaskPreprocessor, add_sentence_tokens, get_task
+    >>> from hf_depth import add_sentence_tokens, get_task
+    >>> from hf_depth.tasks.preprocessing import TaskPreprocessor
     >>> from hf_depth.data.vocabulary import train_tokenizer
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     tokenizer = train_tokenizer(["rte sentence1: It rains. sentence2: not_entailment"], 200, folder, True)

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from absl.testing import parameterized
 
-from hf_depth import TaskConfig, TaskTrainingArguments
+from hf_depth import TaskTrainingArguments
 from hf_depth.arguments.model_args import FineTuningModelArguments
 from hf_depth.arguments.task_args import (
     TaskArguments,
@@ -12,6 +12,7 @@ from hf_depth.arguments.task_args import (
     model_tasks,
     parse_task_arguments,
 )
+from hf_depth.tasks.config import TaskConfig
 from hf_depth.tasks.loading import LOADERS
 from hf_depth.tasks.registry import get_task
 from tiny_tasks import QUESTIONS, RegistryTestCase

@@ -6,10 +6,10 @@ from absl.testing import parameterized
 from datasets import Dataset, Features, Value
 
 from helpers import SENTENCES, CorpusTestCase
-from hf_depth import TaskFiles
 from hf_depth.data.corpus import describe_dataset, describe_documents, load_corpus
 from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
 from hf_depth.data.python_reference import python_reference_documents
+from hf_depth.tasks.sources import TaskFiles
 
 
 class SourceTest(CorpusTestCase):

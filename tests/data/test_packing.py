@@ -10,7 +10,8 @@ from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import DepthObjective, DepthPrefixLMObjective, PrefixLMObjective, SpanCorruptionObjective
+from hf_depth import DepthObjective, PrefixLMObjective, SpanCorruptionObjective
+from hf_depth.data.objectives import DepthPrefixLMObjective
 from hf_depth.data.packing import PER_EXAMPLE, pack, unpack_rows
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)

@@ -13,10 +13,11 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from helpers import SENTENCES, flags_of_options, load_script, tiny_tokenizer
-from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration, TaskConfig
+from hf_depth import DATASET_VALS, DepthForConditionalGeneration, T5ForConditionalGeneration
 from hf_depth.errors import UserError
 from hf_depth.evaluation.plots import plot_confusion_matrix, plot_losses
 from hf_depth.tasks import splits
+from hf_depth.tasks.config import TaskConfig
 from tiny_tasks import SHORT_SENTENCES, rte_rows, write_natural_instructions
 from tiny_training import tiny_model
 

@@ -5,8 +5,15 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
-from hf_depth import TaskConfig, get_task
-from hf_depth.tasks.config import FORMAT_VERSION, TASK_CONFIG_FILE, find_task_config, merge_task_configs, prompt_format
+from hf_depth import get_task
+from hf_depth.tasks.config import (
+    FORMAT_VERSION,
+    TASK_CONFIG_FILE,
+    TaskConfig,
+    find_task_config,
+    merge_task_configs,
+    prompt_format,
+)
 from tiny_tasks import QUESTIONS
 
 TASKS = ("glue/rte", "glue/stsb", "disco_eval/SParxiv", "natural_instructions/natural_instructions", "glue/ax")

@@ -6,8 +6,8 @@ from absl.testing import parameterized
 from datasets import Dataset
 
 from helpers import tiny_tokenizer
-from hf_depth import DataCollatorForTasks, TaskDataset
-from hf_depth.tasks.dataset import name_datasets
+from hf_depth import DataCollatorForTasks
+from hf_depth.tasks.dataset import TaskDataset, name_datasets
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows, task_dataset
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)

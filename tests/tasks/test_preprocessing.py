@@ -4,9 +4,9 @@ from absl.testing import parameterized
 from datasets.fingerprint import Hasher
 
 from helpers import SENTENCES, tiny_tokenizer
-from hf_depth import TaskPreprocessor, TaskSpec
+from hf_depth import TaskSpec
 from hf_depth.data.tokenization import TextEncoder
-from hf_depth.tasks.preprocessing import task_statistics
+from hf_depth.tasks.preprocessing import TaskPreprocessor, task_statistics
 from hf_depth.tasks.registry import DATASET_VALS, get_task
 from tiny_tasks import QUESTIONS, RTE, prepared, rte_rows
 

@@ -7,8 +7,8 @@ from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from helpers import tiny_tokenizer
-from hf_depth import TaskDataset
 from hf_depth.evaluation.scoring import compute_task_metrics
+from hf_depth.tasks.dataset import TaskDataset
 from hf_depth.tasks.loading import load_task
 from hf_depth.tasks.preprocessing import TaskPreprocessor, prepare_task
 from hf_depth.tasks.registry import as_task, get_task

@@ -15,17 +15,11 @@ from transformers import GenerationConfig
 
 import tiny_tasks
 from helpers import SENTENCES, run_in_two_processes, tiny_tokenizer
-from hf_depth import (
-    DataCollatorForTasks,
-    TaskDataset,
-    TaskTrainer,
-    TaskTrainingArguments,
-    get_task,
-)
+from hf_depth import DataCollatorForTasks, TaskTrainer, TaskTrainingArguments, get_task
 from hf_depth.evaluation.metrics import METRICS
 from hf_depth.evaluation.prediction import decode_generated
 from hf_depth.tasks.checks import METRIC_KINDS
-from hf_depth.tasks.dataset import name_datasets
+from hf_depth.tasks.dataset import TaskDataset, name_datasets
 from hf_depth.tasks.preprocessing import encode_labels
 from hf_depth.training import task_trainer
 from hf_depth.training.checkpoints.resuming import best_checkpoint, is_finished, last_complete_checkpoint
