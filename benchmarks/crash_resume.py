@@ -45,7 +45,7 @@ from datasets import Dataset  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 
 from hf_depth import DepthObjective, add_sentence_tokens, load_corpus, load_model, train_tokenizer  # noqa: E402
-from hf_depth.data.shard_preparation import prepare_shards  # noqa: E402
+from hf_depth.data.shards import prepare_shards  # noqa: E402
 from hf_depth.disk import UNFINISHED_FOLDER  # noqa: E402
 from hf_depth.training.trainer import TRAINING_METRICS  # noqa: E402
 

@@ -111,7 +111,7 @@ def prepare_only(
     training_args: DepthTrainingArguments,
 ) -> None:
     """`--preprocessing_only`: write the shards, which are all that is made."""
-    from hf_depth.data.shard_preparation import begun_tokenizer_folder
+    from hf_depth.data.shards import begun_tokenizer_folder
 
     corpus = hf_depth.load_corpus(**corpus_args.for_loading(), cache_dir=model_args.cache_dir)
     begun = begun_tokenizer_folder(corpus_args.tokenized_dataset_dir)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:  # for editors and type checkers; `_MODULES` says the same
         PrefixLMObjective,
         SpanCorruptionObjective,
     )
-    from .data.shard_preparation import prepare_shards
-    from .data.shards import ShardFolder
+    from .data.shards import ShardFolder, prepare_shards
     from .data.tokenization import add_mode_tokens, add_sentence_tokens, load_tokenizer
     from .data.vocabulary import train_tokenizer
     from .evaluation.embeddings import sentence_embeddings
@@ -52,8 +51,7 @@ _MODULES = {
         "PrefixLMObjective",
         "SpanCorruptionObjective",
     ),
-    "data.shard_preparation": ("prepare_shards",),
-    "data.shards": ("ShardFolder",),
+    "data.shards": ("ShardFolder", "prepare_shards"),
     "data.tokenization": ("add_mode_tokens", "add_sentence_tokens", "load_tokenizer"),
     "data.vocabulary": ("train_tokenizer",),
     "evaluation.embeddings": ("sentence_embeddings",),

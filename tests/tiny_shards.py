@@ -9,9 +9,8 @@ from datasets import Dataset
 
 from helpers import SENTENCES, CorpusTestCase, tiny_tokenizer
 from hf_depth import DepthObjective, PrefixLMObjective, SpanCorruptionObjective
-from hf_depth.data import shard_preparation
-from hf_depth.data.shard_preparation import prepare_shards
-from hf_depth.data.shards import ShardFolder
+from hf_depth.data import shards
+from hf_depth.data.shards import ShardFolder, prepare_shards
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)
 
@@ -51,7 +50,7 @@ class ShardsTestCase(CorpusTestCase):
     def prepare(self, kind: str = "depth", number: int = 40, name: str = "shards", **options) -> ShardFolder:
         """Small shards, of five or six documents, with batches of three examples."""
         options = {"shard_size": 2000, "text": {"source": "tests"}} | options
-        with mock.patch.object(shard_preparation, "BATCH_SIZE", 3):
+        with mock.patch.object(shards, "BATCH_SIZE", 3):
             return prepare_shards({"train": documents(number)}, OBJECTIVES[kind](), self.path(name), **options)
 
     def examples(self, folder: ShardFolder, split: str = "train"):

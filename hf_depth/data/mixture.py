@@ -6,12 +6,10 @@ Each source is prepared separately. [`mix_examples`] then mixes the examples: ma
 """
 
 import contextlib
-import json
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +22,17 @@ from ..errors import UserError
 from ..ranges import Range, check_ranges
 from ..suggestions import suggestion
 from ..yaml_files import UniqueKeyLoader, yaml_problem
-from .files import FILE_ARGUMENTS, Files, check_files_named, file_names
+from .files import FILE_ARGUMENTS, Files, file_names
 from .streams import FIRST_POSITION, ExampleStream, Position, ResumableStream
-
-logger = logging.getLogger(__name__)
 
 STOPPING_STRATEGIES = ("all_exhausted", "first_exhausted", "all_exhausted_without_replacement")
 RANGES = {"weight": Range(above=0), "temperature": Range(above=0)}
-# An epoch may have at most MOST_REPEATS times the examples of all sources. Above MANY_PASSES, there is a warning.
-MOST_REPEATS, MANY_PASSES = 100, 20
+MOST_REPEATS = 100  # an epoch may have at most so many times the examples of all sources
 DRAWS_AT_ONCE = 1000  # each block of draws has its own generator, so that a stream can be resumed at any place
 
 # A name is part of names of metrics: `eval_novels_loss`, `novels/tokens`. Names such as `sentence` are refused, as
 # `eval_sentence_loss` is already a component of the loss.
 _NAME = re.compile(r"(?!with_metadata|(.*_)?(sentence|reconstruction|eosen)$)[A-Za-z0-9][A-Za-z0-9_.-]*")
-NO_LENGTHS = (
-    "The lengths of streams are not known: give each source of the mixture a `weight`. (Without streaming, the "
-    "weights are the numbers of examples.)"
-)
 
 
 # ---- Sources --------------------------------------------------------------------------------------------------------
@@ -64,7 +55,7 @@ class MixtureSource:
         text_column (`str`, *optional*): the column with the documents.
 
     Raises:
-        `ValueError`: if a value is missing, out of range, or contradicts another one.
+        `ValueError`: if the name or the weight is out of range, or there is no text to train on.
 
     >>> MixtureSource("novels", train_file="novels/*.jsonl.gz", weight=-1)
     Traceback (most recent call last):
@@ -90,27 +81,9 @@ class MixtureSource:
                 "with_metadata, and not ending in sentence, reconstruction or eosen, as metrics do."
             )
         with naming_source(self.name):
-            for option in ("dataset_name", "dataset_config_name", "split", "revision", "text_column"):
-                if not isinstance(getattr(self, option), str | None):  # YAML may give any type
-                    raise UserError(f"`{option}` must be text, in quotes, got {getattr(self, option)!r}.")
-            for option in FILE_ARGUMENTS:
-                try:
-                    file_names(getattr(self, option))
-                except TypeError:
-                    raise UserError(
-                        f"`{option}` must be a file or a list of files, got {getattr(self, option)!r}."
-                    ) from None
-            if isinstance(self.weight, bool):
-                raise UserError(f"`weight` must be {RANGES['weight']}, a number, got {self.weight!r}.")
-            check_files_named({argument: getattr(self, argument) for argument in (*FILE_ARGUMENTS, "dataset_name")})
             check_ranges(self, {"weight": RANGES["weight"]})
             if self.dataset_name is None and not self.train_file:
                 raise UserError("it has neither `dataset_name` nor `train_file`: name the text to train on.")
-            if self.dataset_name is not None and self.files:
-                raise UserError(f"give either `dataset_name` or files ({', '.join(self.files)}), not both.")
-            for option in ("dataset_config_name", "split", "revision"):
-                if getattr(self, option) is not None and self.dataset_name is None:
-                    raise UserError(f"`{option}` is for `dataset_name`, which is missing.")
 
     @property
     def files(self) -> dict[str, list[str]]:
@@ -174,15 +147,11 @@ def _sources_of(item: Any) -> list[MixtureSource]:
     if isinstance(item, Mapping):
         return [_source(item)]
     text = str(item)
-    if text.lstrip().startswith("{"):
-        try:
-            return [_source(json.loads(text))]
-        except json.JSONDecodeError as error:
-            raise UserError(f"`dataset_mixture`: {text!r:.80} is not JSON: {error}.") from error
-    if "=" in text and not Path(text).is_file():
+    is_json = text.lstrip().startswith("{")  # which YAML reads, too
+    if "=" in text and not is_json and not Path(text).is_file():
         return [_source(_key_values(text))]
     try:
-        content = yaml.load(Path(text).read_text(encoding="utf-8", errors="replace"), UniqueKeyLoader)  # or JSON
+        content = yaml.load(text if is_json else Path(text).read_text(encoding="utf-8"), UniqueKeyLoader)
     except OSError as error:
         raise UserError(
             f"`dataset_mixture`: {text!r} is neither a file that can be read ({error.strerror}) nor a source such as "
@@ -190,6 +159,7 @@ def _sources_of(item: Any) -> list[MixtureSource]:
         ) from error
     except yaml.YAMLError as error:
         raise UserError(f"`dataset_mixture`: {text}{yaml_problem(error)}") from error
+    content = [content] if is_json else content
     if not isinstance(content, list) or not all(isinstance(values, Mapping) for values in content):
         raise UserError(f"`dataset_mixture`: {text} must hold a list of sources, each with a `name`.")
     return [_source(values) for values in content]
@@ -197,24 +167,19 @@ def _sources_of(item: Any) -> list[MixtureSource]:
 
 def _source(values: Mapping[str, Any]) -> MixtureSource:
     """Return a source, given its fields."""
-    known = [item.name for item in fields(MixtureSource)]
-    name = values.get("name")
-    if name is None:
-        raise UserError(f"`dataset_mixture`: a source has no `name`: {dict(values)}. Give it one.")
-    with naming_source(str(name)):
-        for key in values:
+    given = {key: value for key, value in values.items() if value is not None}
+    if "name" not in given:
+        raise UserError(f"`dataset_mixture`: a source has no `name`: {given}. Give it one.")
+    name, known = str(given.pop("name")), [item.name for item in fields(MixtureSource)]
+    with naming_source(name):
+        for key in given:
             if key not in known:
                 raise UserError(f"unknown key {key!r}.{suggestion(key, known, 'keys')}")
-    given = {key: value for key, value in values.items() if value is not None} | {"name": str(name)}
-    if "weight" in given:
         try:
-            if not isinstance(given["weight"], bool):
-                given["weight"] = float(given["weight"])  # YAML reads 1e5 as text
+            given |= {"weight": float(given["weight"])} if "weight" in given else {}  # YAML reads 1e5 as text
         except (TypeError, ValueError):
-            raise UserError(
-                f"`dataset_mixture`, source {str(name)!r}: `weight` must be a number, got {given['weight']!r}."
-            ) from None
-    return MixtureSource(**given)
+            raise UserError(f"`weight` must be a number, got {given['weight']!r}.") from None
+    return MixtureSource(name, **given)
 
 
 def _key_values(text: str) -> dict[str, Any]:
@@ -268,9 +233,6 @@ class Mixing:
 
     def __post_init__(self):
         check_ranges(self, {"temperature": RANGES["temperature"]}, "mixture_")
-        for name, weight in (self.weights or {}).items():
-            if weight not in RANGES["weight"]:
-                raise UserError(f"the weight of {name!r} must be {RANGES['weight']} and finite, got {weight!r}.")
         if self.stopping_strategy not in STOPPING_STRATEGIES:
             raise UserError(
                 f"`mixture_stopping_strategy` must be one of {', '.join(STOPPING_STRATEGIES)}, got "
@@ -289,7 +251,7 @@ class Mixing:
         """
         weights = sizes if self.weights is None else self.weights
         if None in weights.values():
-            raise UserError(NO_LENGTHS)
+            self.check_streams()
         if weights.keys() != sizes.keys():
             raise UserError(f"There are weights for {sorted(weights)}, but the sources are {sorted(sizes)}.")
         rates = np.array([weights[name] / max(weights.values()) for name in sizes]) ** (1 / self.temperature)
@@ -297,13 +259,11 @@ class Mixing:
 
     def check_epoch(self, sizes: Mapping[str, int]) -> None:
         """
-        Raise `ValueError` if an epoch would be far too long because a source is hardly ever drawn.
+        Raise `ValueError` if an epoch would have more than `MOST_REPEATS` times the examples of all sources, as one of
+        them is hardly ever drawn.
 
         Args:
             sizes (`Mapping[str, int]`): the number of examples of each source.
-
-        Raises:
-            `ValueError`: if an epoch would have more than `MOST_REPEATS` times the examples of all sources.
         """
         shares = self.probabilities(sizes)
         needed = {name: size / shares[name] if shares[name] else np.inf for name, size in sizes.items()}
@@ -313,13 +273,6 @@ class Mixing:
                 f"An epoch of the mixture would have about {needed[slowest]:.3g} examples. It lasts until each of the "
                 f"{sizes[slowest]:,} of {slowest!r} has come, which is drawn with a probability of "
                 f"{shares[slowest]:.2g}. Raise its `weight`, or leave the source out."
-            )
-        most, passes = max(
-            ((name, needed[slowest] * shares[name] / sizes[name]) for name in sizes), key=lambda x: x[1]
-        )
-        if passes > MANY_PASSES:
-            logger.warning(
-                f"An epoch of the mixture waits for {slowest!r}, and has about {passes:,.0f} passes over {most!r}."
             )
 
     def check_streams(self) -> None:
@@ -331,7 +284,10 @@ class Mixing:
                 "or do not stream."
             )
         if self.weights is None:
-            raise UserError(NO_LENGTHS)
+            raise UserError(
+                "The lengths of streams are not known: give each source of the mixture a `weight`. (Without "
+                "streaming, the weights are the numbers of examples.)"
+            )
 
 
 class DocumentMixture(dict[str, Dataset | IterableDataset]):
@@ -418,10 +374,9 @@ def mix_examples(
     {'input_ids': [7], 'source': 1, 'stream_epoch': 1}
     """
     mixing = mixing or Mixing()
-    are_streams = {isinstance(part, ExampleStream): name for name, part in examples.items()}
-    if len(are_streams) != 1:
-        named = " and ".join(map(repr, are_streams.values()))
-        raise UserError(f"A mixture has map-style data or streams, not both: {named or 'there are no sources'}.")
+    are_streams = {isinstance(part, ExampleStream) for part in examples.values()}
+    if len(are_streams) > 1:
+        raise UserError("A mixture has map-style data or streams, not both.")
     if True not in are_streams:
         return MixtureDataset(examples, mixing, seed)
     mixing.check_streams()
@@ -446,44 +401,35 @@ class MixtureDataset(torch.utils.data.Dataset):
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
         self.examples = dict(examples)
-        sizes = {name: len(part) for name, part in examples.items()}
-        for name, size in sizes.items():
+        self.source_names = list(examples)
+        self.source_sizes = {name: len(part) for name, part in examples.items()}
+        for name, size in self.source_sizes.items():
             if not size:
                 raise UserError(f"The source {name!r} of the mixture has no examples. Leave it out.")
-        mixing.check_epoch(sizes)
-        self.probabilities = mixing.probabilities(sizes)
+        mixing.check_epoch(self.source_sizes)
+        self.probabilities = mixing.probabilities(self.source_sizes)
         self.stopping_strategy = mixing.stopping_strategy
-        self._sizes = np.array(list(sizes.values()))  # (num_sources,)
+        self._sizes = np.array(list(self.source_sizes.values()))  # (num_sources,)
         probabilities = list(self.probabilities.values())
         self._sources = _sources_of_an_epoch(self._sizes, probabilities, seed, mixing.stopping_strategy)
-        self.num_drawn = np.bincount(self._sources, minlength=len(sizes))  # draws in an epoch: (num_sources,)
+        self._num_drawn = np.bincount(self._sources, minlength=len(examples))  # in an epoch: (num_sources,)
         self._places = np.empty(len(self._sources), np.int64)  # places within their sources: (len(self),)
-        for source, number in enumerate(self.num_drawn):
+        for source, number in enumerate(self._num_drawn):
             self._places[self._sources == source] = np.arange(number)
-        random = np.random.default_rng([seed % 2**64, len(sizes)])
+        random = np.random.default_rng([seed % 2**64, len(examples)])
         # Shuffled, as `first_exhausted` would otherwise leave out the ends of files.
         self._orders = [random.permutation(size) for size in self._sizes]
         # In shared memory, so that `set_epoch` reaches running workers of a data loader.
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     @property
-    def source_names(self) -> list[str]:
-        return list(self.examples)
-
-    @property
     def description(self) -> str:
         """How many examples of each source an epoch has."""
-        sizes = self.source_sizes
         parts = [
-            f"{number:,} of {name} ({number / sizes[name]:.2f} passes)"
-            for name, number in zip(sizes, self.num_drawn.tolist(), strict=True)
+            f"{number:,} of {name} ({number / size:.2f} passes)"
+            for (name, size), number in zip(self.source_sizes.items(), self._num_drawn.tolist(), strict=True)
         ]
         return f"an epoch has {len(self):,} examples, {', '.join(parts)}"
-
-    @property
-    def source_sizes(self) -> dict[str, int]:
-        """The number of examples of each source."""
-        return {name: len(part) for name, part in self.examples.items()}
 
     def set_epoch(self, epoch: int) -> None:
         """
@@ -502,12 +448,12 @@ class MixtureDataset(torch.utils.data.Dataset):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         sources = self._sources[indices]
-        number = self._epoch.item() * self.num_drawn[sources] + self._places[indices]  # counted over all epochs
+        number = self._epoch.item() * self._num_drawn[sources] + self._places[indices]  # counted over all epochs
         epochs, places = np.divmod(number, self._sizes[sources])
         found: dict[int, Iterator[dict[str, Any]]] = {}
         for source in np.unique(sources).tolist():
             rows = self._orders[source][places[sources == source]].tolist()
-            found[source] = iter(list(self.examples.values())[source].__getitems__(rows))
+            found[source] = iter(self.examples[self.source_names[source]].__getitems__(rows))
         return [
             {**next(found[source]), "source": source, "stream_epoch": epoch}
             for source, epoch in zip(sources.tolist(), epochs.tolist(), strict=True)
@@ -572,8 +518,9 @@ class MixtureStream(ResumableStream):
         self, consumer: int, num_consumers: int, start: Position | None = None
     ) -> Iterator[tuple[Position, dict[str, Any]]]:
         """See [`ResumableStream.examples_from`]."""
+        width = len(FIRST_POSITION)
         number, *numbers = start or (0, *FIRST_POSITION * len(self.streams))
-        positions = [tuple(numbers[i : i + len(FIRST_POSITION)]) for i in range(0, len(numbers), len(FIRST_POSITION))]
+        positions = [tuple(numbers[i : i + width]) for i in range(0, len(numbers), width)]
         parts = [
             stream.examples_from(consumer, num_consumers, position)
             for stream, position in zip(self.streams.values(), positions, strict=True)
@@ -601,8 +548,6 @@ class MixtureStream(ResumableStream):
 
 def _draws(probabilities: Sequence[float], seed: int, consumer: int, start: int = 0) -> Iterator[list[int]]:
     """Yield endless blocks of `DRAWS_AT_ONCE` drawn sources, beginning with the block number `start`."""
-    block = start
-    while True:
+    for block in count(start):
         random = np.random.default_rng([seed % 2**64, consumer, block, len(probabilities)])
         yield random.choice(len(probabilities), size=DRAWS_AT_ONCE, p=probabilities).tolist()
-        block += 1

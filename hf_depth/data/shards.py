@@ -1,157 +1,64 @@
 """
 Pre-tokenised shards: Arrow files of token ids, which are prepared once and read by any number of runs.
 
-    DIR/manifest.json            settings, versions, counts
+    DIR/manifest.json            settings and versions; when all is written, also counts and the list of shards
     DIR/tokenizer/               the tokenizer of the ids
     DIR/train/text/00000.arrow   and so on, by split and source
 
-[`~hf_depth.data.shard_preparation.prepare_shards`] writes them. `datasets` maps them into memory, so a run reads them
-in any order and copies nothing.
+A shard holds the examples of consecutive documents, in their order. The division does not depend on the number of
+processes. Each shard is renamed when it is whole, so that a killed preparation continues with the missing shards.
+`datasets` maps the files into memory, so a run reads them in any order and copies nothing.
 """
 
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import tokenizers
 from datasets import Dataset, concatenate_datasets
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from ..disk import MANIFEST_FILE
+from ..disk import MANIFEST_FILE, replace_text
 from ..errors import UserError
 from ..suggestions import listed
 from ..tables import aligned
 from .base_objective import Objective, Statistics, summed_statistics
-from .files import describe_file
-from .mixture import Mixing, MixtureDataset, mix_examples
+from .files import check_text_column, describe_file, without_format
+from .metadata import check_metadata_columns, column_values
+from .mixture import DocumentMixture, Mixing, MixtureDataset, mix_examples, naming_source
 from .pmi import UNITS_VERSION
-from .preprocessing import dataset_statistics
+from .preprocessing import EXAMPLES_VERSION, NoExamplesError, dataset_statistics
+from .sentences import get_sentence_splitter
+from .streams import DOCUMENTS_AT_ONCE, JOINED_DOCUMENTS_AT_ONCE
 from .tokenization import TextEncoder, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
 SHARDS_VERSION = 2
-PLAN_FILE = "plan.json"  # the settings of the shards until the manifest is written
 TOKENIZER_FOLDER = "tokenizer"
+SOURCE = "text"  # the name of the source of documents without a mixture
+SHARD_SIZE = 16_000_000  # bytes of text
+BATCH_SIZE = 1000  # examples in a record batch
+SCHEMA_KEY = b"hf_depth"
 
 # Settings of objectives that only collators use. The preparation does not depend on them.
 DRAWN_SETTINGS = frozenset(("sentence_shuffling_probability", "metadata_probability"))
 # Counts in addition to those of `dataset_statistics`.
 DOCUMENT_COUNTS = ("documents", "documents_dropped", "examples_dropped")
+CONTENT = "dataset_content"  # of a data set of the Hub; `None` without a connection
 
-# Entries that may be unknown: without a connection to the Hub, or in shards of an earlier release.
-CONTENT, PMI_CONTENT = "dataset_content", "pmi_vocab_content"
-
-Counts = dict[str, int]
-
-
-def preparation_settings(objective: Objective) -> dict[str, Any]:
-    """
-    Return the settings of an objective that prepared examples depend on.
-
-    Args:
-        objective: the objective.
-    """
-    settings = {"model_type": objective.model_type, **objective.settings}
-    if file := getattr(objective, "pmi_vocab_file", None):
-        settings |= {PMI_CONTENT: describe_file(file), "pmi_units_version": UNITS_VERSION}
-    return {name: value for name, value in settings.items() if name not in DRAWN_SETTINGS}
-
-
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """
-    Return a hash of a tokenizer's vocabulary and rules, which does not depend on its folder.
-
-    Args:
-        tokenizer: any T5 tokenizer.
-    """
-    encoder = TextEncoder(tokenizer).tokenizer
-    rules = encoder.to_str() if isinstance(encoder, Tokenizer) else type(encoder).__name__
-    content = json.dumps([sorted(tokenizer.get_vocab().items()), rules])
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """
-    Return the differences of two descriptions as texts for an error message.
-
-    >>> differences({"settings": {"max_source_length": 512}}, {"settings": {"max_source_length": 256}})
-    ['max_source_length 512 (now 256)']
-    """
-    found = []
-    for name in dict.fromkeys([*saved, *now]):
-        one, other = saved.get(name), now.get(name)
-        if name in (CONTENT, PMI_CONTENT) and None in (one, other):
-            continue
-        if name != CONTENT and isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differences(one, other)
-        elif one != other:
-            found.append(f"{name} {_short(one)} (now {_short(other)})")
-    return found
-
-
-def revision_advice(changed: Sequence[str]) -> str:
-    """Return advice for an error about [`differences`]: how to read the earlier commit. Empty if no commit differs."""
-    if not any("hf://datasets/" in difference for difference in changed):
-        return ""
-    return " To read another commit of a data set of the Hub, name it by `dataset_revision` (in a mixture `revision`)."
-
-
-def _short(value: Any) -> str:
-    return value[:12] if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else str(value)
-
-
-def source_folder(source: str) -> str:
-    """
-    Return the name of the folder for the shards of a source.
-
-    >>> source_folder("allenai/c4:en")
-    'allenai-c4-en'
-    """
-    return re.sub(r"[^\w.-]+", "-", source)
-
-
-def example_counts(counts: Counts) -> Statistics:
-    """
-    Return those counts of a source that [`dataset_statistics`] would give for its examples.
-
-    Args:
-        counts: the counts of a source in [`ShardFolder.counts`].
-    """
-    return {name: number for name, number in counts.items() if name not in DOCUMENT_COUNTS}
-
-
-def read_manifest(folder: str | os.PathLike) -> dict[str, Any] | None:
-    """
-    Return the manifest of a folder of shards, or its plan if it is not finished; `None` if there is neither.
-
-    Only a finished manifest lists `shards`.
-
-    Args:
-        folder: any folder.
-
-    Raises:
-        `ValueError`: if the file is damaged.
-    """
-    path = next((path for path in (Path(folder, MANIFEST_FILE), Path(folder, PLAN_FILE)) if path.is_file()), None)
-    if path is None:
-        return None
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        manifest["versions"]["format"], manifest["settings"]  # raises for another kind of manifest
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"`tokenized_dataset_dir` {folder}: {path.name} cannot be read ({error!r}). Start anew by "
-            "`overwrite_cache`, or name another folder."
-        ) from error
-    return manifest
+Shard = dict[str, Any]  # the description of a shard: `examples`, `digest`, `counts`
 
 
 @dataclass
@@ -167,13 +74,15 @@ class ShardFolder:
     >>> import tempfile
     >>> from datasets import Dataset
     >>> from hf_depth import ShardFolder, SpanCorruptionObjective, prepare_shards, train_tokenizer
-    >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept."]})
+    >>> documents = Dataset.from_dict({"text": ["The dog barked.", "The cat slept.", ""]})
     >>> tokenizer = train_tokenizer(documents["text"], vocab_size=300, allow_fewer=True)
     >>> objective = SpanCorruptionObjective(tokenizer, max_source_length=64)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     shards = prepare_shards({"train": documents}, objective, folder)
-    ...     ShardFolder.open(folder).counts["train"]["text"]["examples"]
-    2
+    ...     [tokenizer.decode(ids) for ids in ShardFolder.open(folder).sources("train")["text"]["input_ids"]]
+    ['The dog barked.', 'The cat slept.']
+    >>> shards.counts["train"]["text"]["documents"], shards.counts["train"]["text"]["documents_dropped"]
+    (3, 1)
     """
 
     folder: Path
@@ -191,27 +100,25 @@ class ShardFolder:
             `ValueError`: if something is missing; says what.
         """
         folder = Path(folder)
-        manifest = read_manifest(folder)
-        if manifest is not None and manifest["versions"]["format"] != SHARDS_VERSION:
-            raise UserError(
-                f"`tokenized_dataset_dir` {folder} has the format {manifest['versions']['format']}, but "
-                f"{SHARDS_VERSION} is read here. Prepare the text again in another folder."
-            )
-        missing = [name for name in (manifest or {}).get("shards", ()) if not (folder / name).is_file()]
-        problem = f"is damaged: {missing[0]} is missing" if missing else None
+        manifest = _read_manifest(folder)
         if manifest is None:
             problem = f"is no folder of shards: no {MANIFEST_FILE}"
+        elif manifest["versions"]["format"] != SHARDS_VERSION:
+            problem = f"has the format {manifest['versions']['format']}, but {SHARDS_VERSION} is read here"
         elif "shards" not in manifest:
             problem = "is not finished"
-        if problem is not None:
-            raise UserError(
-                f"`tokenized_dataset_dir` {folder} {problem}. Prepare it (again) by `--preprocessing_only`, with the "
-                "arguments of its preparation."
-            )
-        return cls(folder, manifest)
+        else:
+            missing = [name for name in manifest["shards"] if not (folder / name).is_file()]
+            if not missing:
+                return cls(folder, manifest)
+            problem = f"is damaged: {missing[0]} is missing"
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder} {problem}. Prepare it (again) by `--preprocessing_only`, with the "
+            "arguments of its preparation."
+        )
 
     @property
-    def counts(self) -> dict[str, dict[str, Counts]]:
+    def counts(self) -> dict[str, dict[str, Statistics]]:
         """The counts of each split and source: documents, examples, tokens, and what was dropped or cut."""
         return self.manifest["sources"]
 
@@ -253,14 +160,18 @@ class ShardFolder:
         Raises:
             `ValueError`: names all settings that differ.
         """
-        now = {"tokenizer": tokenizer_digest(objective.tokenizer), **preparation_settings(objective)}
-        now = json.loads(json.dumps(now, default=str))
-        changed = differences({"tokenizer": self.manifest["tokenizer"], **self.manifest["settings"]}, now)
+        now = _plan(objective, 0, {})
+        names = ("tokenizer", "settings")
+        changed = differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
         if changed:
             raise UserError(
                 f"The shards in `tokenized_dataset_dir` {self.folder} were prepared with {', '.join(changed)}. Train "
                 "with the settings and the tokenizer of the shards, or prepare others by `--preprocessing_only`."
             )
+
+    def _shards(self, split: str, source: str) -> dict[str, Shard]:
+        place = f"{split}/{source}"
+        return {name: of for name, of in self.manifest["shards"].items() if name.rpartition("/")[0] == place}
 
     def sources(self, split: str) -> dict[str, Dataset]:
         """
@@ -278,14 +189,11 @@ class ShardFolder:
             )
         found = {}
         for source in self.counts[split]:
-            place = f"{split}/{source_folder(source)}/"
-            shards = {name: shard for name, shard in self.manifest["shards"].items() if name.startswith(place)}
-            parts = [self._read(name, shard["examples"]) for name, shard in shards.items()]
+            parts = [self._read(name, shard["examples"]) for name, shard in self._shards(split, source).items()]
             found[source] = concatenate_datasets(parts).with_format("numpy")
         return found
 
     def _read(self, name: str, number: int) -> Dataset:
-        """Return the examples of a shard. Raises if it has not `number` examples."""
         try:
             examples, reason = Dataset.from_file(str(self.folder / name)), "it is shorter than when it was written"
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -323,7 +231,7 @@ class ShardFolder:
         mixing, data, statistics = mixing or self.mixing, {}, {}
         for split in splits:
             sources = self.sources(split)
-            counts = {name: example_counts(self.counts[split][name]) for name in sources}
+            counts = {name: _example_counts(self.counts[split][name]) for name in sources}
             limit = (max_samples or {}).get(split)
             if limit is not None:
                 sources = {name: part.select(range(min(limit, len(part)))) for name, part in sources.items()}
@@ -347,13 +255,340 @@ class ShardFolder:
 
     def table(self) -> str:
         """Return a table of the splits and sources in the folder as lines of text."""
+        names = ("documents", "documents_dropped", "examples", "tokens", "tokens_cut")
         rows = [["", "documents", "dropped", "examples", "tokens", "cut", "shards", "MB"]]
         for split, sources in self.counts.items():
             for source, counts in sources.items():
-                place = f"{split}/{source_folder(source)}"
-                shards = [name for name in self.manifest["shards"] if name.startswith(f"{place}/")]
-                sizes = [(self.folder / name).stat().st_size for name in shards]
-                names = ("documents", "documents_dropped", "examples", "tokens", "tokens_cut")
+                sizes = [(self.folder / name).stat().st_size for name in self._shards(split, source)]
                 numbers = [*(counts[name] for name in names), len(sizes)]
-                rows.append([place, *(f"{number:,}" for number in numbers), f"{sum(sizes) / 1e6:.1f}"])
+                rows.append([f"{split}/{source}", *(f"{number:,}" for number in numbers), f"{sum(sizes) / 1e6:.1f}"])
         return aligned(rows)
+
+
+def _example_counts(counts: Statistics) -> Statistics:
+    """What [`dataset_statistics`] would give for the examples of a source."""
+    return {name: number for name, number in counts.items() if name not in DOCUMENT_COUNTS}
+
+
+# ---- Settings -------------------------------------------------------------------------------------------------------
+
+
+def _plan(objective: Objective, shard_size: int, text: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that shards depend on, as JSON values."""
+    versions = {"format": SHARDS_VERSION, "examples": EXAMPLES_VERSION, "tokenizers": tokenizers.__version__}
+    language = objective.settings.get("sentence_language")
+    if language is not None:
+        versions["sentences"] = get_sentence_splitter(language).version
+    settings = {"model_type": objective.model_type, **objective.settings}
+    if file := getattr(objective, "pmi_vocab_file", None):
+        settings |= {"pmi_vocab_content": describe_file(file), "pmi_units_version": UNITS_VERSION}
+    plan = {
+        "versions": versions,
+        "tokenizer": _tokenizer_digest(objective.tokenizer),
+        "settings": {name: value for name, value in settings.items() if name not in DRAWN_SETTINGS},
+        "shard_size": shard_size,
+        "text": text,
+    }
+    return json.loads(json.dumps(plan, default=str))
+
+
+def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A hash of vocabulary and rules, which does not depend on the folder of the tokenizer."""
+    encoder = TextEncoder(tokenizer).tokenizer
+    rules = encoder.to_str() if isinstance(encoder, Tokenizer) else type(encoder).__name__
+    content = json.dumps([sorted(tokenizer.get_vocab().items()), rules])
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """
+    Return the differences of two descriptions as texts for an error message.
+
+    >>> differences({"settings": {"max_source_length": 512}}, {"settings": {"max_source_length": 256}})
+    ['max_source_length 512 (now 256)']
+    """
+    found = []
+    for name in dict.fromkeys([*saved, *now]):
+        one, other = saved.get(name), now.get(name)
+        if name == CONTENT and None in (one, other):
+            continue
+        if name != CONTENT and isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differences(one, other)
+        elif one != other:
+            found.append(f"{name} {_short(one)} (now {_short(other)})")
+    return found
+
+
+def _short(value: Any) -> str:
+    return value[:12] if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else str(value)
+
+
+def revision_advice(changed: Sequence[str]) -> str:
+    """Return advice for an error about [`differences`]: how to read the earlier commit. Empty if no commit differs."""
+    if not any("hf://datasets/" in difference for difference in changed):
+        return ""
+    return " To read another commit of a data set of the Hub, name it by `dataset_revision` (in a mixture `revision`)."
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    if not (folder / MANIFEST_FILE).is_file():
+        return None
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest["versions"]["format"], manifest["settings"]  # raises for another kind of manifest
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder}: {MANIFEST_FILE} cannot be read ({error!r}). Start anew in another "
+            "folder."
+        ) from error
+    return manifest
+
+
+def _write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_text(folder / MANIFEST_FILE, json.dumps(content, indent=2))
+
+
+def _begun(folder: Path) -> dict[str, Any] | None:
+    """The manifest of a folder to write to, `None` if it is new. Raises if the folder holds something else."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"`tokenized_dataset_dir` {folder} is a file. Name a new folder.")
+    manifest = _read_manifest(folder)
+    names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: an unfinished file
+    if others and manifest is None:
+        raise UserError(
+            f"`tokenized_dataset_dir` {folder} is no folder of shards, but holds {min(others)}. Name a new folder."
+        )
+    return manifest
+
+
+def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
+    """
+    Return the folder of the tokenizer if a preparation has begun, so that it continues with it; otherwise `None`.
+
+    Args:
+        folder: the folder for the shards.
+
+    Raises:
+        `ValueError`: if the folder holds something else.
+    """
+    return None if _begun(Path(folder)) is None else str(Path(folder, TOKENIZER_FOLDER))
+
+
+# ---- Preparation ----------------------------------------------------------------------------------------------------
+
+
+def prepare_shards(
+    corpus: Mapping[str, Dataset | Mapping[str, Dataset]],
+    objective: Objective,
+    folder: str | os.PathLike,
+    *,
+    text_column: str = "text",
+    num_proc: int | None = None,
+    shard_size: int = SHARD_SIZE,
+    text: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> ShardFolder:
+    """
+    Prepare documents as [`Objective.prepare`] does, and write the examples to a folder of shards.
+
+    The memory does not grow with the corpus. Shards of an earlier call with the same arguments are kept. See the
+    example of [`ShardFolder`].
+
+    Args:
+        corpus: the splits of [`load_corpus`], without streams. A split is one data set, or several by the names of
+            their sources. The mixing of a [`DocumentMixture`] is saved, too.
+        objective: the objective. Its tokenizer is saved, too.
+        folder: the folder for the shards: new, empty, or from an earlier call.
+        text_column: the column with the documents. The sources of a [`DocumentMixture`] have their own.
+        num_proc: the number of processes.
+        shard_size: about how many bytes of text a shard holds.
+        text: the description of the documents, for the manifest.
+        overwrite: replace the shards of an earlier call.
+
+    Returns:
+        [`ShardFolder`]: the finished folder.
+
+    Raises:
+        `ValueError`: if the folder holds something else, the documents are a stream, or a source gives no examples.
+            Also as [`Objective.prepare_splits`].
+
+    >>> prepare_shards({"train": Dataset.from_dict({"text": ["A text."]}).to_iterable_dataset()}, None, "shards")
+    Traceback (most recent call last):
+    hf_depth.errors.UserError: Shards are made from map-style data, but train is a stream: load it without `streaming`.
+    """
+    parts = _documents_by_source(corpus, objective, text_column)
+    folder, plan = Path(folder), _plan(objective, shard_size, text or {})
+    mixing = getattr(corpus.get("train"), "mixing", None)
+    mixing = mixing and asdict(mixing)
+    saved = _begun(folder)
+    if saved is not None and not overwrite:
+        changed = differences({name: saved.get(name) for name in plan}, plan)
+        if changed:
+            raise UserError(
+                f"`tokenized_dataset_dir` {folder} holds another preparation, with {', '.join(changed)}. Choose "
+                f"another folder, or prepare this one anew by `overwrite_cache`.{revision_advice(changed)}"
+            )
+        if "shards" in saved and all((folder / name).is_file() for name in saved["shards"]):
+            logger.info(f"{folder} is already finished.")
+            _write_manifest(folder, saved | {"mixing": mixing})  # may change, as no example depends on it
+            return ShardFolder.open(folder)
+        logger.info(f"Continuing with the shards in {folder}")
+    if saved is None or overwrite:
+        objective.tokenizer.save_pretrained(folder / TOKENIZER_FOLDER)  # first: a manifest implies a tokenizer
+    _write_manifest(folder, plan)
+    shards, counts = {}, {}
+    for split, source, documents, column in parts:
+        writer = _ShardWriter(objective, documents, column, folder, f"{split}/{source}", plan, overwrite)
+        written = writer.write_all(num_proc)
+        counts.setdefault(split, {})[source] = summed_statistics(shard.pop("counts") for shard in written.values())
+        shards |= written
+    for split in counts:
+        objective.report(_example_counts(summed_statistics(counts[split].values())), split)
+    _write_manifest(folder, plan | {"sources": counts, "mixing": mixing, "shards": shards})
+    return ShardFolder.open(folder)
+
+
+def _documents_by_source(
+    corpus: Mapping[str, Dataset | Mapping[str, Dataset]], objective: Objective, text_column: str
+) -> list[tuple[str, str, Dataset, str]]:
+    """Return split, source, documents and text column of all documents."""
+    parts = []
+    for split, documents in corpus.items():
+        is_mixture = isinstance(documents, DocumentMixture)
+        sources = dict(documents) if isinstance(documents, Mapping) else {SOURCE: documents}
+        for source, part in sources.items():
+            if not isinstance(part, Dataset):
+                raise UserError(
+                    f"Shards are made from map-style data, but {split} is a stream: load it without `streaming`."
+                )
+            part = without_format(part)
+            column = documents.sources[source].text_column if is_mixture else text_column
+            with naming_source(source) if is_mixture else nullcontext():
+                check_text_column(part, column)
+                check_metadata_columns(part, objective.metadata_columns, column)
+            parts.append((split, source, part, column))
+    return parts
+
+
+class _ShardWriter:
+    """Writes the shards of a source that are missing or damaged; `place` is their folder."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        documents: Dataset,
+        text_column: str,
+        folder: Path,
+        place: str,
+        plan: Mapping[str, Any],
+        overwrite: bool,
+    ):
+        make = objective.training_preprocessor if place.startswith("train/") else objective.preprocessor
+        self.folder, self.place, self.overwrite = folder, place, overwrite
+        self.preprocessor = make(text_column)
+        self.min_sentences = objective.min_sentences
+        self.unk_token_id = objective.tokenizer.unk_token_id
+        self.id_type = id_type(len(objective.tokenizer))
+        self.plan = json.dumps([plan[name] for name in ("versions", "tokenizer", "settings")])
+        self.parent = os.getpid()
+        joins = getattr(self.preprocessor, "joins_documents", False)
+        self.documents_at_once = JOINED_DOCUMENTS_AT_ONCE if joins else DOCUMENTS_AT_ONCE
+        self.documents = documents.select_columns(list(self.preprocessor.input_columns))
+        table = self.documents.data
+        self.rows = max(1, round(plan["shard_size"] * len(table) / max(table.nbytes, 1)))  # documents of a shard
+        if joins:  # keep documents that are joined in one shard
+            self.rows = math.ceil(self.rows / self.documents_at_once) * self.documents_at_once
+
+    def write_all(self, num_proc: int | None) -> dict[str, Shard]:
+        """Write what is missing, with so many processes. Returns the descriptions of all shards by their names."""
+        place = self.folder / self.place
+        place.mkdir(parents=True, exist_ok=True)
+        numbers = Dataset.from_dict({"number": range(math.ceil(len(self.documents) / self.rows))})
+        written = numbers.map(
+            self,
+            num_proc=num_proc and max(1, min(num_proc, len(numbers))),
+            new_fingerprint="shards",  # hashing the writer would hash all documents in memory
+            load_from_cache_file=False,
+            desc=f"Preparing shards of {self.place}",
+        )
+        shards = {row["name"]: json.loads(row["shard"]) for row in written}
+        for path in place.iterdir():
+            if f"{self.place}/{path.name}" not in shards:  # from a longer text or a killed process
+                path.unlink()
+        if not any(shard["examples"] for shard in shards.values()):
+            raise NoExamplesError(f"No document of {self.place} holds enough text for an example.")
+        counts = summed_statistics(shard["counts"] for shard in shards.values())
+        if counts["documents_dropped"] or counts["examples_dropped"]:
+            logger.warning(
+                f"{self.place}: dropped {counts['documents_dropped']:,} of {counts['documents']:,} documents with too "
+                f"little text, and {counts['examples_dropped']:,} examples with too few sentences (`min_sentences`)."
+            )
+        return shards
+
+    def __call__(self, row: dict[str, int]) -> dict[str, str]:
+        if self.parent not in (os.getpid(), os.getppid()):
+            os._exit(1)  # the parent was killed, and its successor does not wait for this process
+        first = row["number"] * self.rows
+        documents = self.documents[first : first + self.rows]
+        digest = hashlib.blake2b(self.plan.encode(), digest_size=16)
+        for values in column_values(documents, self.preprocessor.input_columns):
+            digest.update(json.dumps(values, default=str).encode())
+        name = f"{self.place}/{row['number']:05}.arrow"
+        shard = None if self.overwrite else self._written(self.folder / name)
+        if shard is None or shard["digest"] != digest.hexdigest():
+            shard = self._write(self.folder / name, documents, digest.hexdigest())
+        return {"name": name, "shard": json.dumps(shard)}
+
+    def _written(self, path: Path) -> Shard | None:
+        """The description of a shard in its file; `None` if the file is missing or damaged."""
+        try:
+            with pa.memory_map(str(path)) as file:
+                return json.loads(pa.ipc.open_stream(file).schema.metadata[SCHEMA_KEY])
+        except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
+            return None
+
+    def _write(self, path: Path, documents: dict[str, list], digest: str) -> Shard:
+        number = len(documents[self.preprocessor.text_column])
+        tables, counts = [], dict.fromkeys(DOCUMENT_COUNTS, 0) | {"documents": number}
+        for start in range(0, number, self.documents_at_once):
+            batch = {name: values[start : start + self.documents_at_once] for name, values in documents.items()}
+            tables.append(self._examples(self.preprocessor(batch), counts))
+        table = pa.concat_tables(tables)
+        counts |= dataset_statistics(Dataset(table), self.unk_token_id)
+        shard = {"examples": len(table), "digest": digest, "counts": counts}
+        table = table.combine_chunks().replace_schema_metadata({SCHEMA_KEY: json.dumps(shard)})
+        aside = path.with_name(f"_{path.name}.{os.getpid()}")
+        with aside.open("wb") as file:
+            with pa.ipc.new_stream(file, table.schema) as stream:
+                stream.write_table(table, BATCH_SIZE)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+        return shard
+
+    def _examples(self, columns: dict[str, list], counts: Statistics) -> pa.Table:
+        """Return the examples to keep, with small integers in lists. Adds what is left out to `counts`."""
+        table = pa.Table.from_pydict(columns, schema=self.preprocessor.features.arrow_schema)
+        kept = table.filter(pc.greater(pc.list_value_length(table["input_ids"]), 0))
+        counts["documents_dropped"] += len(table) - len(kept)
+        if self.min_sentences > 1:
+            table = kept
+            kept = table.filter(pc.greater_equal(pc.list_value_length(table["sentence_lengths"]), self.min_sentences))
+            counts["examples_dropped"] += len(table) - len(kept)
+        # A count outside of a list may be larger than all ids.
+        fields = [
+            field.with_type(pa.list_(self.id_type)) if pa.types.is_list(field.type) else field for field in kept.schema
+        ]
+        return kept.cast(pa.schema(fields))
+
+
+def id_type(vocab_size: int) -> pa.DataType:
+    """
+    Return the smallest integer type that holds all ids of a vocabulary.
+
+    >>> id_type(32128), id_type(65536), id_type(65537)
+    (DataType(uint16), DataType(uint16), DataType(uint32))
+    """
+    return pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()

@@ -13,7 +13,7 @@ from helpers import tiny_tokenizer
 from hf_depth.arguments import data_args
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.parser import parse_arguments
-from hf_depth.data import corpus, files, mixture, shard_preparation
+from hf_depth.data import corpus, files, mixture
 from hf_depth.data.base_objective import Objective
 from hf_depth.data.corpus import load_corpus
 from hf_depth.data.denoisers import Denoiser
@@ -25,8 +25,7 @@ from hf_depth.data.objectives import (
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
-from hf_depth.data.shard_preparation import prepare_shards
-from hf_depth.data.shards import ShardFolder
+from hf_depth.data.shards import SHARD_SIZE, ShardFolder, prepare_shards
 from hf_depth.data.tokenization import add_mode_tokens
 
 TOKENIZER = add_mode_tokens(tiny_tokenizer(sentence_tokens=True), ["[R]", "[S]", "[X]"])
@@ -205,7 +204,7 @@ class ConstantsTest(parameterized.TestCase):
         choices = {item.name: item.metadata.get("choices") for item in fields(CorpusArguments)}
         self.assertEqual(choices["mixture_stopping_strategy"], list(mixture.STOPPING_STRATEGIES))
         self.assertEqual(arguments.validation_split_percentage, corpus.HELD_OUT_PERCENTAGE)
-        self.assertEqual(arguments.shard_megabytes * 10**6, shard_preparation.SHARD_SIZE)
+        self.assertEqual(arguments.shard_megabytes * 10**6, SHARD_SIZE)
         self.assertEqual(data_args.FILE_FLAGS, files.FILE_ARGUMENTS)
 
 

@@ -21,7 +21,7 @@ from hf_depth.data.objectives import (
     PrefixLMObjective,
     SpanCorruptionObjective,
 )
-from hf_depth.data.shard_preparation import prepare_shards
+from hf_depth.data.shards import prepare_shards
 from hf_depth.data.tokenization import TextEncoder, add_mode_tokens
 
 TOKENIZER = tiny_tokenizer(sentence_tokens=True)

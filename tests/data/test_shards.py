@@ -16,11 +16,10 @@ from datasets import Dataset
 
 from helpers import tiny_tokenizer
 from hf_depth import DepthObjective
-from hf_depth.data import shard_preparation
+from hf_depth.data import shards
 from hf_depth.data.mixture import DocumentMixture, Mixing, MixtureSource
 from hf_depth.data.preprocessing import NoExamplesError, dataset_statistics
-from hf_depth.data.shard_preparation import prepare_shards
-from hf_depth.data.shards import ShardFolder
+from hf_depth.data.shards import ShardFolder, prepare_shards
 from tiny_shards import OBJECTIVES, TOKENIZER, ShardsTestCase, contents, documents, values
 
 
@@ -45,18 +44,16 @@ class PrepareShardsTest(ShardsTestCase):
         self.assertEqual(contents(self.path("two")), contents(self.path("one")))
 
     def test_sources_have_folders_and_counts_of_their_own(self):
-        corpus = {"train": {"a/b": documents(10), "c": documents(20)}, "validation": {"c": documents(5)}}
+        corpus = {"train": {"a": documents(10), "c": documents(20)}, "validation": {"c": documents(5)}}
         folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"))
-        self.assertTrue(Path(folder.folder, "train", "a-b", "00000.arrow").is_file())
+        self.assertTrue(Path(folder.folder, "train", "a", "00000.arrow").is_file())
         found = {split: {name: of["documents"] for name, of in each.items()} for split, each in folder.counts.items()}
-        self.assertEqual(found, {"train": {"a/b": 10, "c": 20}, "validation": {"c": 5}})
+        self.assertEqual(found, {"train": {"a": 10, "c": 20}, "validation": {"c": 5}})
         examples = folder.sources("train")
-        for name, number in (("a/b", 10), ("c", 20)):
+        for name, number in (("a", 10), ("c", 20)):
             self.assertEqual(values(examples[name]), values(OBJECTIVES["depth"]().prepare(documents(number))))
-        with self.assertRaisesRegex(ValueError, "several sources: a/b, c"):
+        with self.assertRaisesRegex(ValueError, "several sources: a, c"):
             folder.load_splits(OBJECTIVES["depth"](), ["train"])
-        with self.assertRaisesRegex(ValueError, "'a/b', 'a:b' would share one folder"):
-            prepare_shards({"train": {"a/b": documents(3), "a:b": documents(3)}}, OBJECTIVES["t5"](), self.path("x"))
 
     def test_ids_take_two_bytes_and_are_read_as_they_are(self):
         folder = self.prepare("depth")
@@ -64,7 +61,7 @@ class PrepareShardsTest(ShardsTestCase):
         kinds = {"input_ids": pa.list_(pa.uint16()), "sentence_lengths": pa.list_(pa.uint16())}
         for name, kind in (kinds | {"num_cut_tokens": pa.int32()}).items():
             self.assertEqual(examples.schema.field(name).type, kind)
-        table = pa.table({"input_ids": pa.array([[40_000, 65_535, 7]], pa.list_(shard_preparation.id_type(65_536)))})
+        table = pa.table({"input_ids": pa.array([[40_000, 65_535, 7]], pa.list_(shards.id_type(65_536)))})
         name = next(iter(folder.manifest["shards"]))
         with pa.ipc.new_stream(str(folder.folder / name), table.schema) as stream:
             stream.write_table(table)
@@ -97,14 +94,9 @@ def prepare_and_die(folder: str, number_of_shards: int, after_writing: bool):
                 os.kill(os.getpid(), signal.SIGKILL)
         replace(source, target)
 
-    with mock.patch.object(os, "replace", counted), mock.patch.object(shard_preparation, "BATCH_SIZE", 3):
+    with mock.patch.object(os, "replace", counted), mock.patch.object(shards, "BATCH_SIZE", 3):
         text = {"source": "tests"}
         prepare_shards({"train": documents()}, OBJECTIVES["depth"](), folder, shard_size=2000, text=text)
-
-    def test_a_file_is_no_folder(self):
-        Path(self.path("shards")).write_text("")
-        with self.assertRaisesRegex(ValueError, "`tokenized_dataset_dir` .*shards is a file. Name a new folder"):
-            self.prepare()
 
 
 class ResumedPreparationTest(ShardsTestCase):
@@ -126,7 +118,7 @@ class ResumedPreparationTest(ShardsTestCase):
 
     def test_a_finished_folder_is_left_as_it_is_unless_it_is_to_be_overwritten(self):
         folder = self.prepare()
-        with mock.patch.object(shard_preparation, "_write_source", side_effect=AssertionError):
+        with mock.patch.object(shards._ShardWriter, "write_all", side_effect=AssertionError):
             self.prepare()
         before = contents(folder.folder)
         (path, *_) = sorted(Path(folder.folder).glob("train/text/*"))
@@ -146,9 +138,8 @@ class ResumedPreparationTest(ShardsTestCase):
 
     def test_shards_of_a_text_that_has_changed_are_written_again(self):
         folder = self.prepare(number=80)
-        Path(folder.folder, "manifest.json").unlink()  # as before the end of a preparation
-        plan = {name: folder.manifest[name] for name in ("versions", "tokenizer", "settings", "shard_size", "text")}
-        Path(folder.folder, "plan.json").write_text(json.dumps(plan))
+        del folder.manifest["shards"]  # as before the end of a preparation
+        Path(folder.folder, "manifest.json").write_text(json.dumps(folder.manifest))
         changed = self.prepare(number=39)
         self.assertEqual(values(self.examples(changed)), values(OBJECTIVES["depth"]().prepare(documents(39))))
 
@@ -169,7 +160,7 @@ class ResumedPreparationTest(ShardsTestCase):
             corpus = {"train": DocumentMixture(parts, sources, Mixing(weights))}
             folder = prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
             self.assertEqual(folder.mixing, Mixing(weights))
-            with mock.patch.object(shard_preparation, "_write_source", side_effect=AssertionError):
+            with mock.patch.object(shards._ShardWriter, "write_all", side_effect=AssertionError):
                 prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
         number = {name: len(os.listdir(self.path(f"shards/train/{name}"))) for name in parts}
         rows = [line.split() for line in folder.table().splitlines()[1:]]
@@ -260,9 +251,4 @@ class ShardFolderTest(ShardsTestCase):
         folder.check(objective)
         self.write("pmi.txt", "good fortune\n")
         with self.assertRaisesRegex(ValueError, "pmi_vocab_content 11 bytes.*now 13 bytes"):
-            folder.check(objective)
-        del folder.manifest["settings"]["pmi_vocab_content"]  # as in shards of an earlier release
-        folder.check(objective)
-        folder.manifest["settings"]["pmi_units_version"] = 1
-        with self.assertRaisesRegex(ValueError, "pmi_units_version 1 .now 2"):
             folder.check(objective)

@@ -18,7 +18,7 @@ from helpers import TESTS, tiny_tokenizer
 from hf_depth import DepthTrainingArguments, SpanCorruptionObjective
 from hf_depth.arguments.data_args import CorpusArguments, ObjectiveArguments
 from hf_depth.arguments.model_args import ModelArguments
-from hf_depth.data.shard_preparation import prepare_shards
+from hf_depth.data.shards import prepare_shards
 from hf_depth.training.checkpoints.run_description import (
     check_same_run,
     describe_data,
