@@ -23,7 +23,7 @@ from hf_depth import (
     DepthTrainer,
     DepthTrainingArguments,
 )
-from hf_depth.data.python_reference import python_reference_documents
+from hf_depth.data.default_corpus import python_reference_documents
 from hf_depth.data.tokenization import add_sentence_tokens, eosen_token_id, sentence_token_ids
 from hf_depth.data.vocabulary import train_tokenizer
 

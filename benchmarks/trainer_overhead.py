@@ -44,7 +44,7 @@ from hf_depth import (  # noqa: E402
     train_tokenizer,
 )
 from hf_depth.data.base_objective import Collator  # noqa: E402
-from hf_depth.data.python_reference import python_reference_documents  # noqa: E402
+from hf_depth.data.default_corpus import python_reference_documents  # noqa: E402
 
 TINY = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
 TINY_LENGTH, TINY_BATCH = 128, 2

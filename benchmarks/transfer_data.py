@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hf_depth import TaskSpec, load_corpus
-from hf_depth.data.python_docstrings import find_packages, is_read, standard_library
+from hf_depth.data.default_corpus import find_packages, is_read, standard_library
 from hf_depth.data.sentences import get_sentence_splitter
 from hf_depth.tasks.loaders.discourse import is_sentence
 

@@ -119,7 +119,7 @@ class CorpusArguments:
         """Where the text is from, without the path of any file."""
         if self.mixture is not None:
             return ", ".join(source.name for source in self.mixture)
-        from ..data.corpus import python_text
+        from ..data.default_corpus import python_text
 
         names = [Path(file.partition("?")[0] if "://" in file else file).name for file in self.train_file or []]
         if self.dataset_name and Path(self.dataset_name).exists():

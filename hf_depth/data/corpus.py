@@ -1,14 +1,11 @@
 """Where the text comes from: files, the Hub, or Python's own documentation."""
 
 import contextlib
-import glob
 import hashlib
 import logging
 import math
 import os
-import platform
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,22 +16,18 @@ from datasets.exceptions import DatasetGenerationError
 
 from ..errors import UserError
 from ..suggestions import listed
+from .default_corpus import describe_python_text, load_python_text
 from .files import (
     Files,
     check_files_named,
-    check_folder_name,
     check_held_out,
+    check_literal_name,
     check_text_column,
     describe_all_files,
     file_names,
-    find_files,
-    shard_problem,
 )
 from .mixture import DocumentMixture, Mixing, naming_source, read_sources
-from .python_docstrings import find_packages, python_docstring_documents, standard_library
-from .python_reference import python_reference_documents
 from .reading import load_files
-from .sentences import get_sentence_splitter
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +36,6 @@ SPLITS = ("train", "validation", "test")
 
 # Of the documents, for validation in pre-training, and for the test of discourse tasks, which then was not trained on.
 HELD_OUT_PERCENTAGE = 5
-
-PYTHON_TEXT = "Python's own documentation"  # where the text is from that needs no source
-PYTHON_TEXT_VERSION = 2  # raised when Python's own documentation is read in another way
-
-# A data set of text files is judged by so many of its lines.
-_CHECKED_LINES = 1_000
 
 _COMMIT = re.compile(r"hf://datasets/[^@]+@[0-9a-f]{40}(?=/)")  # in the address of each file of a data set of the Hub
 
@@ -110,18 +97,18 @@ def load_corpus(
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> file = Path(folder.name, "texts.txt")
-    >>> _ = file.write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
+    >>> _ = file.write_text("The first document.\n\nThe second one.\n\nThe third one.")
     >>> corpus = load_corpus(train_file=file, validation_split_percentage=33, cache_dir=folder.name)
     >>> {split: len(documents) for split, documents in corpus.items()}
     {'train': 2, 'validation': 1}
     """
     if not 0 <= validation_split_percentage < 100:
         raise UserError(f"`validation_split_percentage` must be in [0, 100), got {validation_split_percentage}.")
-    files = {"train": train_file, "validation": validation_file, "test": test_file}
-    check_files_named({f"{name}_file": value for name, value in files.items()} | {"dataset_name": dataset_name})
+    files = {"train_file": train_file, "validation_file": validation_file, "test_file": test_file}
+    check_files_named(files | {"dataset_name": dataset_name})
     files = {name: file_names(value) for name, value in files.items() if value}
     of_hub = {"dataset_config_name": dataset_config_name, "split": split, "revision": revision}
-    mixing = {"temperature": mixture_temperature, "stopping_strategy": mixture_stopping_strategy}
+    mixing = Mixing(None, mixture_temperature, mixture_stopping_strategy)
     _check_one_source(dataset_name, files, dataset_mixture, of_hub, mixing, installed_packages)
     reading = {"text_column": text_column, "streaming": streaming, "cache_dir": cache_dir}
     if dataset_mixture is not None:
@@ -132,7 +119,8 @@ def load_corpus(
     elif files:
         corpus = _load_splits(files, **reading)
     else:
-        corpus = _load_python_text(streaming, cache_dir, installed_packages)
+        documents = load_python_text(cache_dir, installed_packages)
+        corpus = {"train": documents.to_iterable_dataset() if streaming else documents}
     if validation_split_percentage and "train" in corpus and "validation" not in corpus:
         corpus |= hold_out(corpus["train"], {"validation": validation_split_percentage}, split_seed, text_column)
     for name, documents in corpus.items() if not streaming else ():
@@ -145,43 +133,35 @@ def _check_one_source(
     files: Mapping[str, list[str]],
     mixture: Any,
     of_hub: Mapping[str, str | None],
-    mixing: Mapping[str, Any],
+    mixing: Mixing,
     installed_packages: bool,
 ) -> None:
     """Stop on arguments that would have no part in what is loaded."""
-    given = [name for name, value in of_hub.items() if value is not None]
-    others = ["dataset_name"] * bool(dataset_name) + [f"{name}_file" for name in files]
-    if mixture is not None and others:
-        raise UserError(f"Give either `dataset_mixture` or `{others[0]}`, not both: all sources stand in the mixture.")
-    if mixture is not None and given:
-        raise UserError(
-            f"`{given[0]}` beside `dataset_mixture` does not say which source it is of: give it to a source of the "
-            "mixture."
-        )
-    if mixture is None and Mixing(**mixing) != Mixing():
+    given = {
+        "dataset_mixture": mixture is not None,
+        "dataset_name": bool(dataset_name),
+        next(iter(files), "train_file"): bool(files),
+        "installed_packages": installed_packages,
+    }
+    sources = [name for name, is_given in given.items() if is_given]
+    if len(sources) > 1:
+        raise UserError(f"Give either `{sources[0]}` or `{sources[1]}`, not both.")
+    for name, value in of_hub.items():
+        if value is not None and not dataset_name:
+            raise UserError(f"`{name}` is for `dataset_name`, which is missing. (In a mixture, give it to a source.)")
+    if mixture is None and mixing != Mixing():
         raise UserError(
             "`mixture_temperature` and `mixture_stopping_strategy` are for `dataset_mixture`, which is missing."
         )
-    if dataset_name and files:
-        raise UserError(f"Give either `dataset_name` ({dataset_name!r}) or files of your own ({files}), not both.")
-    if given and mixture is None and not dataset_name:
-        raise UserError(f"`{given[0]}` is for `dataset_name`, which is missing.")
-    if of_hub["revision"] is not None and Path(dataset_name or "").is_dir():
-        raise UserError(
-            f"`revision` {of_hub['revision']!r} is of a data set on the Hub, but `dataset_name` {dataset_name!r} is a "
-            "folder: leave it out."
-        )
-    if installed_packages and others:
-        raise UserError(f"`installed_packages` adds to {PYTHON_TEXT}, which is read where no other source is named.")
 
 
-def _load_mixture(mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:
+def _load_mixture(mixture: Any, mixing: Mixing, shared: Mapping[str, Any]) -> dict[str, DocumentMixture]:
     """The splits of a mixture, from what [`load_corpus`] reads of each source; `shared` are its other arguments."""
     sources = read_sources(mixture)
     weights = {source.name: source.weight for source in sources if source.weight is not None}
-    settings = Mixing(weights or None, **mixing)
+    mixing = replace(mixing, weights=weights or None)
     if shared["streaming"]:
-        settings.check_streams()
+        mixing.check_streams()
     for source in sources:  # of its own files, `load_corpus` sees to it
         others = [item for other in sources if other is not source for item in other.files.items()]
         with naming_source(source.name):
@@ -194,7 +174,7 @@ def _load_mixture(mixture: Any, mixing: Mapping[str, Any], shared: Mapping[str, 
             for split, documents in load_corpus(**{**shared, **given}).items():
                 splits.setdefault(split, {})[source.name] = documents
     return {
-        split: DocumentMixture(documents, sources, settings, shared["text_column"])
+        split: DocumentMixture(documents, sources, mixing, shared["text_column"])
         for split, documents in splits.items()
     }
 
@@ -210,8 +190,7 @@ def _load_named(
     source = f"`dataset_name` {dataset_name!r}"
     if os.path.isfile(dataset_name):
         raise UserError(f"{source} is a file. Name it by `train_file`.")
-    check_folder_name("dataset_name", dataset_name)
-    _report_shards("dataset_name", glob.glob(os.path.join(glob.escape(dataset_name), "**", "*"), recursive=True))
+    check_literal_name("dataset_name", dataset_name)
     with _naming(source):
         loaded = load_dataset(dataset_name, dataset_config_name, split=split, **options)
         if split is None and "train" not in loaded:
@@ -220,7 +199,6 @@ def _load_named(
     for name, documents in splits.items():
         with _naming(f"{source}, {name} split"):
             check_text_column(documents, text_column)
-            _report_lines(f"{source}, {name} split", dataset_name, documents)
     return splits
 
 
@@ -228,52 +206,14 @@ def _load_splits(
     files: Mapping[str, list[str]], text_column: str, streaming: bool, cache_dir: str | None
 ) -> dict[str, Documents]:
     """The splits, from the files of each."""
-    check_held_out(files.get("train", ()), [(f"{split}_file", files[split]) for split in files if split != "train"])
+    check_held_out(files.get("train_file", ()), [item for item in files.items() if item[0] != "train_file"])
     splits = {}
-    for split, names in files.items():
-        argument = f"{split}_file"
-        _report_shards(argument, find_files(argument, names))
-        splits[split] = load_files(argument, names, streaming, cache_dir, text_column)
+    for argument, names in files.items():
+        documents = load_files(argument, names, streaming, cache_dir, text_column)
         with _naming(f"`{argument}` {names}"):
-            check_text_column(splits[split], text_column)
-        missing = 0 if streaming else splits[split].data.column(text_column).null_count
-        if missing:
-            logger.warning(
-                f"`{argument}`: {missing:,} of {len(splits[split]):,} rows have no {text_column!r}, or null. They are "
-                "left out."
-            )
+            check_text_column(documents, text_column)
+        splits[argument.removesuffix("_file")] = documents
     return splits
-
-
-def _load_python_text(streaming: bool, cache_dir: str | None, installed_packages: bool) -> dict[str, Documents]:
-    """Python's own documentation, and that of packages. It takes some seconds to read, hence is kept on disk."""
-    versions = (PYTHON_TEXT_VERSION, sys.version, get_sentence_splitter().version)
-    packages = find_packages() if installed_packages else {}
-    arguments = {"folder": standard_library(), "packages": packages, "versions": versions}
-    try:
-        documents = Dataset.from_generator(_read_python_documents, gen_kwargs=arguments, cache_dir=cache_dir)
-    except DatasetGenerationError as error:
-        raise (error.__cause__ or error) from None
-    return {"train": documents.to_iterable_dataset() if streaming else documents}
-
-
-def _read_python_documents(
-    folder: str, packages: Mapping[str, tuple[str, str]], versions: tuple
-) -> Iterator[dict[str, str]]:
-    """Yield the documents; `versions` tell those of another Python from them."""
-    seen: set[str] = set()
-    yield from python_reference_documents()
-    yield from python_docstring_documents(folder, seen=seen)
-    for name, (_, package_folder) in packages.items():
-        yield from python_docstring_documents(package_folder, name, seen)
-
-
-def python_text(with_packages: bool = False) -> str:
-    """What to call the text that needs no source; with the versions of the packages."""
-    if not with_packages:
-        return PYTHON_TEXT
-    versions = ", ".join(f"{name} {number}" for name, (number, _) in find_packages().items())
-    return f"{PYTHON_TEXT} and that of installed packages: {versions}"
 
 
 @contextlib.contextmanager
@@ -285,27 +225,6 @@ def _naming(source: str) -> Iterator[None]:
         if str(error).startswith("`"):
             raise
         raise UserError(f"{source}: {error.__cause__ or error}") from error
-
-
-def _report_shards(argument: str, files: Sequence[str]) -> None:
-    """Warn of an incomplete copy, which may be meant: of large corpora often some shards only are downloaded."""
-    problem = shard_problem(files)
-    if problem:
-        logger.warning(f"`{argument}`: {problem}. If this is not meant, copy the files again, older ones removed.")
-
-
-def _report_lines(source: str, folder: str, documents: Documents) -> None:
-    """Warn where `datasets` made a document of each line of text files, although blank lines part their text."""
-    lines = next(documents.iter(_CHECKED_LINES)).get("text", []) if documents.info.builder_name == "text" else []
-    texts = [place for place, line in enumerate(lines) if line.strip()]
-    are_lines = not any("\n" in line.strip() for line in lines)  # else they are paragraphs or files (`sample_by`)
-    if texts and are_lines and texts[-1] - texts[0] >= len(texts):
-        example = f", such as '{folder}/**/*.txt'" if os.path.isdir(folder) else ""
-        logger.warning(
-            f"{source}: `datasets` takes each line of these text files for a document, although there are blank lines "
-            "between them. If these separate the documents, name the files themselves by `train_file`, "
-            f"`validation_file` and `test_file`{example}."
-        )
 
 
 def describe_documents(
@@ -332,7 +251,7 @@ def describe_documents(
     if train_file:
         return {"train_file": describe_all_files("train_file", file_names(train_file))} | held_out
     if dataset_name is None:
-        return {"dataset_content": _describe_python(installed_packages) if streaming else None} | held_out
+        return {"dataset_content": describe_python_text(installed_packages) if streaming else None} | held_out
     is_described = streaming or Path(dataset_name).is_dir()
     splits = describe_dataset(dataset_name, dataset_config_name, cache_dir, revision) if is_described else None
     if splits is None:
@@ -356,7 +275,7 @@ def describe_dataset(
     commit; or of Python's own documentation the versions. `None` if it is not known, as without a connection.
     """
     if dataset_name is None:
-        return _describe_python(installed_packages)
+        return describe_python_text(installed_packages)
     try:
         builder = load_dataset_builder(dataset_name, dataset_config_name, cache_dir=cache_dir, revision=revision)
     except Exception:  # of many kinds; what is wrong is told when the documents are loaded
@@ -383,13 +302,6 @@ def _describe_split(names: Sequence[str]) -> list[str]:
     if all(commits):
         return list(dict.fromkeys(commit[0] for commit in commits))
     return describe_all_files("dataset_name", names)
-
-
-def _describe_python(with_packages: bool = False) -> list[str]:
-    splitter = get_sentence_splitter()
-    described = [f"Python {platform.python_version()}", f"reader {PYTHON_TEXT_VERSION}", splitter.version]
-    packages = find_packages() if with_packages else {}
-    return described + [f"{name} {number}" for name, (number, _) in packages.items()]
 
 
 def hold_out(

@@ -34,7 +34,7 @@ DOCUMENTS_AT_ONCE = 100
 JOINED_DOCUMENTS_AT_ONCE = 1000
 
 # The files of these data sets give the same documents in any order and for any consumer. Others may give other
-# documents: `take`, `skip`, `interleave_datasets`, `shuffle`, and `map` or `filter` with indices.
+# documents: `take`, `skip`, `interleave_datasets`, `shuffle`.
 _DIVISIBLE = {
     "ArrowExamplesIterable",
     "ExamplesIterable",
@@ -50,20 +50,12 @@ Position = tuple[int, ...]  # how far a consumer has read; the first number coun
 
 
 class Block(NamedTuple):
-    """
-    The beginning of a block, which is a series of examples that are shuffled together.
+    """The beginning of a block, which is a series of examples that are shuffled together."""
 
-    Args:
-        epoch: the number of passes before this one.
-        number: the number of blocks before this one in the pass.
-        batch: the number of batches of documents in the pass before the one in which the block begins.
-        offset: the number of examples of that batch that belong to the previous block.
-    """
-
-    epoch: int = 0
-    number: int = 0
-    batch: int = 0
-    offset: int = 0
+    epoch: int = 0  # passes before this one
+    number: int = 0  # blocks before this one in the pass
+    batch: int = 0  # batches of documents in the pass before the one in which the block begins
+    offset: int = 0  # examples of that batch that belong to the previous block
 
 
 # The number of examples given, the block of the last one, and how many examples of this block were given.
@@ -88,14 +80,7 @@ class ResumableStream(torch.utils.data.IterableDataset, ABC):
     def examples_from(
         self, consumer: int, num_consumers: int, start: Position | None
     ) -> Iterator[tuple[Position, dict[str, Any]]]:
-        """
-        Yield endless examples of one consumer, each with the position after it.
-
-        Args:
-            consumer (`int`): the number of the consumer.
-            num_consumers (`int`): the number of all consumers.
-            start (`Position`): the position to continue from; `None` for the beginning.
-        """
+        """Yield endless examples of one consumer from a position on, each with the position after it."""
 
     @abstractmethod
     def one_pass(self) -> Iterator[dict[str, Any]]:
@@ -131,14 +116,8 @@ class ResumableStream(torch.utils.data.IterableDataset, ABC):
         return IterableDataset.from_generator(self.consumer_examples, gen_kwargs=consumers)
 
     def consumer_examples(self, consumer: Sequence[int], num_consumers: int) -> Iterator[dict[str, Any]]:
-        """
-        Yield the examples of one consumer, with its number and its position in `stream_position`.
-
-        Args:
-            consumer (`Sequence[int]`): a list with the number of the consumer, as `datasets` divides lists.
-            num_consumers (`int`): the number of all consumers.
-        """
-        (consumer,) = consumer
+        """Yield the examples of one consumer, with its number and its position in `stream_position`."""
+        (consumer,) = consumer  # as `datasets` divides lists
         start = self.starts.get(consumer)
         for _ in range(start[0] if start else 0):
             yield {}
@@ -190,16 +169,10 @@ class ExampleStream(ResumableStream):
         kinds = set(re.findall(r"'type': '(\w+)'", str(self.documents.state_dict())))
         if "RepeatExamplesIterable" in kinds:
             raise UserError("The documents to train on are repeated already: leave out `.repeat(...)`.")
-        is_divisible = kinds <= _DIVISIBLE and not _has_indices(self.documents._ex_iterable)
-        self.num_shards = self.documents.num_shards if is_divisible else 1
+        self.num_shards = self.documents.num_shards if kinds <= _DIVISIBLE else 1
 
     def one_pass(self) -> Iterator[dict[str, Any]]:
-        """
-        Yield the examples of the first pass, not shuffled.
-
-        Raises:
-            `NoExamplesError`: if there are no examples.
-        """
+        """Yield the examples of the first pass, not shuffled."""
         examples = (example for _, batch in self._batches(0, 1, Block()) for example in batch)
         first = next(examples, None)
         if first is None:
@@ -297,12 +270,8 @@ class ExampleStream(ResumableStream):
 @dataclass
 class StreamCollator:
     """
-    A collator for a [`ResumableStream`] that adds the `stream_position` of the last example to the batch.
-
-    A batch of examples that were given before a run was resumed is empty.
-
-    Args:
-        data_collator (`Callable`): the collator of the objective.
+    The collator of an objective for a [`ResumableStream`]. It adds the `stream_position` of the last example to the
+    batch. A batch of examples that were given before a run was resumed is empty.
     """
 
     data_collator: Callable[[list[Any]], dict[str, Any]]
@@ -313,9 +282,3 @@ class StreamCollator:
         plain = [{name: example[name] for name in example if name != "stream_position"} for example in examples]
         # A tuple of numbers, which the data loader does not move to a device.
         return {**self.data_collator(plain), "stream_position": examples[-1]["stream_position"]}
-
-
-def _has_indices(iterable: Any) -> bool:
-    """Whether a function of `map` or `filter` takes row numbers, which differ in a part of the data."""
-    inner = [getattr(iterable, "ex_iterable", None), *getattr(iterable, "ex_iterables", ())]
-    return getattr(iterable, "with_indices", False) or any(_has_indices(part) for part in inner if part is not None)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from ..data.files import check_one_kind, separator_advice, without_format
+from ..data.files import check_one_kind, without_format
 from ..errors import UserError
 from ..suggestions import listed, suggestion
 from .spec import UNLABELED, UNPARSED, TaskSpec, is_unlabeled, whole_number
@@ -177,7 +177,6 @@ def _check_columns(dataset: Dataset, spec: TaskSpec, place: str, needs_labels: b
         if column not in dataset.column_names:
             raise UserError(
                 f"{place}: the task {spec.name!r} needs a column {column!r}."
-                f"{separator_advice(dataset.column_names, or_tsv=True)}"
                 f"{suggestion(column, dataset.column_names, 'columns')} Rename one, or name it in the task's "
                 "`text_column_name`, `label_column_name` or `column_aliases`."
             )

@@ -18,11 +18,10 @@ from ..data.files import (
     FILE_ARGUMENTS,
     Files,
     check_files_named,
-    check_folder_name,
+    check_literal_name,
     file_kind,
     file_names,
     find_files,
-    shard_problem,
 )
 from ..data.reading import check_header, load_files, load_lines
 from ..errors import UserError
@@ -184,13 +183,10 @@ def _split_files_of(spec: TaskSpec, folder: Path, suffixes: Sequence[str]) -> di
 def _check_files_of_folder(split: str, argument: str, files: Sequence[str]) -> None:
     """Raise unless a split is one file or all shards of one."""
     names = [Path(file).name for file in files]
-    problem = shard_problem(files)
     if len({_SHARD.sub("", name) for name in names}) > 1 or (len(names) > 1 and not all(map(_SHARD.search, names))):
-        problem = f"{Path(files[0]).parent} has several files: {listed(names)}"
-    if problem:
         raise UserError(
-            f"`dataset_dir`, split {split!r}: {problem}. Copy the folder again, without older files in it, or name "
-            f"the files to take by `{argument}`."
+            f"`dataset_dir`, split {split!r}: {Path(files[0]).parent} has several files: {listed(names)}. Copy the "
+            f"folder again, without older files in it, or name the files to take by `{argument}`."
         )
 
 
@@ -337,7 +333,7 @@ def load_hub_splits(spec: TaskSpec, cache_dir: str | None = None) -> dict[str, D
             f"The task {spec.name!r} names no data set on the Hub (`path`). Give its data by `train_file`, "
             "`validation_file`, `test_file` or `dataset_dir`."
         )
-    check_folder_name("path", spec.path)
+    check_literal_name("path", spec.path)
     source = f"{spec.path!r}" + (f", configuration {spec.config_name!r}," if spec.config_name else "")
     try:
         loaded: DatasetDict = load_dataset(spec.path, spec.config_name, cache_dir=cache_dir)

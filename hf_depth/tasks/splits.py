@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..credentials import is_hub_name, told_name
 from ..data.base_objective import without_waiting
-from ..data.corpus import PYTHON_TEXT
+from ..data.default_corpus import PYTHON_TEXT
 from ..errors import UserError
 from ..suggestions import listed
 from .config import TaskConfig

@@ -7,49 +7,18 @@ from datasets import Dataset, Features, Value
 
 from helpers import SENTENCES, CorpusTestCase
 from hf_depth.data.corpus import describe_dataset, describe_documents, load_corpus
-from hf_depth.data.python_docstrings import python_docstring_documents, standard_library
-from hf_depth.data.python_reference import python_reference_documents
-from hf_depth.tasks.sources import TaskFiles
+from hf_depth.data.default_corpus import python_docstring_documents, python_reference_documents, standard_library
 
 
 class SourceTest(CorpusTestCase):
     @parameterized.parameters(False, True)
     def test_without_a_source_the_documentation_of_python_is_loaded(self, streaming):
         package = f"{standard_library()}/email"  # to read all of the library takes seconds, each time
-        with mock.patch("hf_depth.data.corpus.standard_library", return_value=package):
+        with mock.patch("hf_depth.data.default_corpus.standard_library", return_value=package):
             corpus = load_corpus(streaming=streaming, cache_dir=self.path("cache"))
             loaded = [dict(document) for documents in corpus.values() for document in documents]
         expected = python_reference_documents() + python_docstring_documents(package)
         self.assertCountEqual(map(str, loaded), map(str, expected))
-
-    @parameterized.parameters(False, True)
-    def test_a_folder_in_place_of_which_datasets_would_read_another_is_refused(self, streaming):
-        for folder in ("texts[1]", "texts1"):
-            os.makedirs(self.path(f"{folder}/train"))
-            self.write(f"{folder}/train/a.jsonl", json.dumps({"text": folder}))
-        for name in ("texts[1]", "texts[1]/train"):
-            with self.assertRaisesRegex(ValueError, r"`dataset_name`: .*texts\[1\].* Rename it, or name its files by"):
-                self.load(dataset_name=self.path(name), streaming=streaming, validation_split_percentage=0)
-
-    @parameterized.parameters((False, True), (True, False))
-    def test_it_is_told_that_lines_are_documents_of_a_folder_whose_files_have_blank_lines(self, mixed, streaming):
-        folders = {name: self.path(name) for name in ("parted", "lines")}
-        for name, separator in (("parted", "\n\n"), ("lines", "\n")):
-            os.makedirs(folders[name])
-            self.write(f"{name}/a.txt", "\n" + separator.join(SENTENCES[:4]) + "\n\n")
-
-        def load(name):
-            source = {"dataset_name": folders[name]}
-            mixture = {"dataset_mixture": [{"name": "a", "weight": 1, **source}]}
-            self.load(**(mixture if mixed else source), streaming=streaming)
-
-        with self.assertLogs("hf_depth.data.corpus", "WARNING") as logs:
-            load("parted")
-        self.assertRegex(
-            logs.output[0], f"each line.* by `train_file`.*, such as '{folders['parted']}/\\*\\*/\\*.txt'"
-        )
-        with self.assertNoLogs("hf_depth.data.corpus", "WARNING"):
-            load("lines")
 
     @parameterized.parameters(False, True)
     def test_what_is_no_folder_of_documents_is_named(self, streaming):
@@ -79,17 +48,12 @@ class SourceTest(CorpusTestCase):
     @parameterized.parameters(
         ({"dataset_config_name": "en"}, "`dataset_config_name` is for `dataset_name`, which is missing"),
         ({"split": "train[:10%]", "train_file": "a.txt"}, "`split` is for `dataset_name`"),
-        ({"revision": "v2", "train_file": "a.txt"}, "`revision` is for `dataset_name`"),
         ({"mixture_temperature": 2.0}, "`mixture_temperature` and .* are for `dataset_mixture`, which is missing"),
-        ({"mixed": True, "split": "train[:10%]"}, "`split` beside `dataset_mixture`.*give it to a source"),
-        ({"dataset_name": "some/data", "train_file": "a.txt"}, r"Give either `dataset_name` \('some/data'\) or files"),
-        ({"dataset_name": ""}, "`dataset_name` is an empty text: name what is to be read"),
-        ({"train_file": "a.txt", "test_file": []}, "`test_file` is empty: it names no file"),
+        ({"mixed": True, "split": "train[:10%]"}, "`split` is for .* give it to a source"),
+        ({"dataset_name": "some/data", "train_file": "a.txt"}, "Give either `dataset_name` or `train_file`"),
+        ({"dataset_name": ""}, "`dataset_name` names no file"),
+        ({"train_file": "a.txt", "test_file": []}, "`test_file` names no file"),
         ({"validation_split_percentage": 100}, r"`validation_split_percentage` must be in \[0, 100\), got 100"),
-        (
-            {"dataset_name": "/", "revision": "v2"},
-            "`revision` 'v2' is of a data set on the Hub, but .*'/' is a folder",
-        ),
     )
     def test_no_argument_is_ignored(self, arguments, message):
         self.write("a.txt", SENTENCES[0])
@@ -97,12 +61,6 @@ class SourceTest(CorpusTestCase):
             arguments["dataset_mixture"] = [{"name": "a", "train_file": self.path("a.txt")}]
         with self.assertRaisesRegex(ValueError, message):
             self.load(**arguments)
-
-    @parameterized.parameters(("",), ([""],), (["a.txt", ""],))
-    def test_an_empty_text_names_no_file(self, names):
-        for read in (load_corpus, TaskFiles):
-            with self.subTest(read.__name__), self.assertRaisesRegex(ValueError, "`train_file` is an empty text"):
-                read(train_file=names)
 
 
 class DescriptionTest(CorpusTestCase):

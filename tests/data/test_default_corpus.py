@@ -7,8 +7,12 @@ from absl.testing import parameterized
 
 from helpers import CorpusTestCase
 from hf_depth.data.corpus import load_corpus
-from hf_depth.data.python_docstrings import MIN_DOCSTRING_SENTENCES, python_docstring_documents
-from hf_depth.data.python_reference import MIN_DOCUMENT_SENTENCES, python_reference_documents
+from hf_depth.data.default_corpus import (
+    MIN_DOCSTRING_SENTENCES,
+    MIN_DOCUMENT_SENTENCES,
+    python_docstring_documents,
+    python_reference_documents,
+)
 from hf_depth.data.sentences import get_sentence_splitter
 
 PROSE = "The {} file is opened. Then its first line is read. It is compared with the others. At last it is closed."
@@ -50,7 +54,7 @@ class PythonDocstringsTest(CorpusTestCase):
         self.assertEmpty(self.read(**{name: f'"""{PROSE.format("red")}"""'}))
 
     def test_a_file_that_is_not_python_is_left_out_with_a_warning(self):
-        with self.assertLogs("hf_depth.data.python_docstrings", "WARNING") as logs:
+        with self.assertLogs("hf_depth.data.default_corpus", "WARNING") as logs:
             self.assertLen(self.read(bad="def f(:", good=f'"""{PROSE.format("red")}"""'), 1)
         self.assertIn("bad.py is left out", logs.output[0])
 

@@ -6,19 +6,16 @@ import gzip
 import http.server
 import io
 import json
-import os
 import threading
 from pathlib import Path
 from unittest import mock
 
 import datasets
-import pyarrow
-import pyarrow.parquet
 from absl.testing import parameterized
 from datasets import DatasetDict, IterableDatasetDict
 
 from helpers import DOCUMENTS, CorpusTestCase
-from hf_depth.data.reading import load_files, plain_copy
+from hf_depth.data.reading import load_files
 from tiny_tasks import as_parquet
 
 TEXTS = [*DOCUMENTS, "None", "1984", "Two, with a comma.", "naïve “café”"]
@@ -42,19 +39,18 @@ CONTENTS = {
 
 
 class KindsTest(CorpusTestCase):
-    @parameterized.product(extension=[*CONTENTS, "jsonl.gz", "parquet.gz", "txt.gz"], streaming=[False, True])
+    @parameterized.product(extension=[*CONTENTS, "jsonl.gz", "txt.gz"], streaming=[False, True])
     def test_every_kind_of_file_gives_the_same_documents(self, extension, streaming):
         self.write(f"text.{extension}", CONTENTS[extension.removesuffix(".gz")])
         corpus = self.load(train_file=f"text.{extension}", streaming=streaming, validation_split_percentage=0)
         self.assertIsInstance(corpus, IterableDatasetDict if streaming else DatasetDict)
-        self.assertEqual(list(corpus), ["train"])
         self.assertEqual(self.texts(corpus["train"]), TEXTS)
 
-    @parameterized.parameters("txt", "csv", "parquet")
+    @parameterized.parameters("txt", "parquet")
     def test_a_stream_has_a_shard_for_each_file_and_goes_on_where_it_stopped(self, extension):
-        self.write(f"a.{extension}", CONTENTS[extension])
-        self.write(f"b.{extension}", CONTENTS[extension])
         files = [f"a.{extension}", f"b.{extension}"]
+        for file in files:
+            self.write(file, CONTENTS[extension])
         stream = self.load(train_file=files, streaming=True, validation_split_percentage=0)["train"]
         self.assertEqual(stream.num_shards, 2)
         for _, _ in zip(range(len(TEXTS) + 2), stream, strict=False):
@@ -64,42 +60,46 @@ class KindsTest(CorpusTestCase):
 
     @parameterized.parameters(False, True)
     def test_an_address_may_have_a_query(self, streaming):
-        for name in ("a.jsonl", "b.txt.gz"):
-            self.write(name, CONTENTS[name.split(".")[1]])
+        self.write("b.txt.gz", CONTENTS["txt"])
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=self.folder)
         handler.func.log_message = lambda *_: None
         with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             with mock.patch.object(datasets.config, "HF_HUB_OFFLINE", False):
-                for name in ("a.jsonl", "b.txt.gz"):
-                    address = f"http://127.0.0.1:{server.server_port}/{name}?token=a.b/c"
-                    documents = load_files("train_file", [address], streaming, self.path("cache"))
-                    self.assertEqual(self.texts(documents), TEXTS)
+                address = f"http://127.0.0.1:{server.server_port}/b.txt.gz?token=a.b/c"
+                documents = load_files("train_file", [address], streaming, self.path("cache"))
+                self.assertEqual(self.texts(documents), TEXTS)
             server.shutdown()
+
+    def test_a_file_is_read_once_and_again_when_it_has_changed(self):
+        cached = []
+        for texts in (TEXTS, None, TEXTS[:2]):
+            if texts:
+                self.write("text.txt", "\n\n".join(texts))
+            corpus = self.load(train_file="text.txt", validation_split_percentage=0)
+            cached.append((corpus["train"].cache_files, corpus["train"]._fingerprint))
+        self.assertEqual(self.texts(corpus["train"]), TEXTS[:2])
+        self.assertEqual(cached[0], cached[1])
+        self.assertNotEqual(cached[0], cached[2])
 
 
 class TrapsTest(CorpusTestCase):
-    def read(self, *names, streaming=False, **arguments):
-        return self.texts(
-            self.load(train_file=list(names), streaming=streaming, validation_split_percentage=0, **arguments)["train"]
-        )
+    def read(self, *names, streaming=False):
+        corpus = self.load(train_file=list(names), streaming=streaming, validation_split_percentage=0)
+        return self.texts(corpus["train"])
 
-    @parameterized.product(extension=["txt", "json", "jsonl", "csv"], streaming=[False, True])
+    @parameterized.product(extension=["txt", "jsonl", "csv"], streaming=[False, True])
     def test_a_byte_order_mark_is_no_text(self, extension, streaming):
-        # Of lists in JSON the builder of `datasets` refuses the mark in later files, with an error.
-        files = [f"{index}.{extension}.gz" for index in range(1 if extension == "json" else 2)]
-        for file in files:
+        for file in (f"a.{extension}.gz", f"b.{extension}.gz"):
             self.write(file, b"\xef\xbb\xbf" + CONTENTS[extension].encode())
-        self.assertEqual(self.read(*files, streaming=streaming), TEXTS * len(files))
+        self.assertEqual(self.read(f"a.{extension}.gz", f"b.{extension}.gz", streaming=streaming), TEXTS * 2)
 
     @parameterized.product(
         case=[
             ("One.\nTwo.\n\nThree.\n", ["One.\nTwo.", "Three."]),
             ("One.\r\nTwo.\r\n\r\nThree.\r\n", ["One.\nTwo.", "Three."]),
             ("\n\nOne. Two.\nThree.\n\n\n", ["One. Two.", "Three."]),
-            ("One.\nTwo.\n \nThree.\n\t\nFour.", ["One.\nTwo.", "Three.", "Four."]),
-            ("One.\n\u3000\nTwo.\nThree.", ["One.", "Two.\nThree."]),
-            ("One.\rTwo.\r\rThree.", ["One.\nTwo.", "Three."]),
+            ("One.\nTwo.\n \nThree.\n\u3000\nFour.", ["One.\nTwo.", "Three.", "Four."]),
             (f"{LONG}\n{LONG}\n\nTwo.", [f"{LONG}\n{LONG}", "Two."]),
             ("One.\n" * 300_000 + "\nTwo.", ["\n".join(["One."] * 300_000), "Two."]),
         ],
@@ -112,18 +112,7 @@ class TrapsTest(CorpusTestCase):
 
     @parameterized.parameters(False, True)
     def test_cells_of_csv_files_are_the_text_that_stands_there(self, streaming):
-        texts = [
-            '5" disk',
-            'say "hi"',
-            "a\nb, c\r\n\nd",
-            '"""',
-            "NA",
-            "nan",
-            "1984",
-            "2020-01-01",
-            " x ",
-            "y" * 200_000,
-        ]
+        texts = ['5" disk', "a\nb, c\r\n\nd", '"""', "NA", "nan", "1984", "2020-01-01", " x ", "y" * 200_000]
         self.write("a.csv", as_csv([["id", "text"], *enumerate(texts)]))
         self.write("b.csv", as_csv([["text", "id"], ["1985", "7"]]))  # columns in another order
         corpus = self.load(train_file=["a.csv", "b.csv"], streaming=streaming, validation_split_percentage=0)
@@ -133,11 +122,8 @@ class TrapsTest(CorpusTestCase):
     @parameterized.product(
         case=[
             ("text,y\na,1,2\nb,3,4\n", "the first row of .*a.csv has 3 cells, but there are 2 columns: 'text', 'y'"),
-            ("text;y\na, b;0\n", "the first row .* only column is 'text;y': separate"),
             ("text,y\na,1\nb,3,4\n", "a.csv as csv: .* Expected 2 fields in line 3, saw 3"),
-            ('text,y\na,0\n"b,1\n', "a.csv as csv: .* EOF inside string starting at row 2"),
-            ("text,text\na,0\n", "several columns 'text': 'text', 'text'. Rename"),
-            ("title,body\nx,y\n", "no column 'text'"),
+            ("text,text\na,0\n", "several columns of one name: 'text', 'text'. Rename"),
         ],
         streaming=[False, True],
     )
@@ -147,45 +133,35 @@ class TrapsTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, f"`train_file`.*{message}"):
             self.read("a.csv", streaming=streaming)
 
-    @parameterized.product(
-        case=[("txt", " \n\n\n"), ("jsonl", "\n"), ("csv", "text\n"), ("parquet", None)],
-        streaming=[False, True],
-    )
-    def test_an_empty_file_among_others_is_named(self, case, streaming):
-        extension, content = case
-        if content is None:
-            sink = pyarrow.BufferOutputStream()
-            pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], "string")}), sink)
-            content = sink.getvalue().to_pybytes()
-        self.write(f"a.{extension}", CONTENTS[extension])
-        self.write(f"b.{extension}", content)
-        with self.assertRaisesRegex(ValueError, f"`train_file`: .*b.{extension} (is empty|has no rows)"):
-            self.read(f"a.{extension}", f"b.{extension}", streaming=streaming)
+    @parameterized.parameters(False, True)
+    def test_an_empty_file_among_others_is_named(self, streaming):
+        self.write("a.jsonl", CONTENTS["jsonl"])
+        self.write("b.jsonl", "")
+        with self.assertRaisesRegex(ValueError, "`train_file`: .*b.jsonl is empty"):
+            self.read("a.jsonl", "b.jsonl", streaming=streaming)
 
-    @parameterized.parameters("jsonl", "parquet")
+    @parameterized.parameters("jsonl", "parquet", "csv")
     def test_columns_that_differ_between_files_are_an_error_but_not_in_a_stream(self, extension):
         for name, row in (("a", {"text": "Text."}), ("b", {"text": "Text.", "id": 1})):
-            content = as_parquet([row]) if extension == "parquet" else json.dumps(row)
-            self.write(f"{name}.{extension}", content)
+            contents = {"parquet": as_parquet([row]), "jsonl": json.dumps(row), "csv": as_csv([row, row.values()])}
+            self.write(f"{name}.{extension}", contents[extension])
         files = [f"a.{extension}", f"b.{extension}"]
-        with self.assertRaisesRegex(ValueError, "(?s)`train_file`: cannot read .*same columns.*`streaming`"):
+        with self.assertRaisesRegex(ValueError, "`train_file`: .*All files must have the same columns"):
             self.read(*files)
         self.assertEqual(self.read(*files, streaming=True), ["Text."] * 2)
 
-    def test_a_file_or_a_row_without_the_text_is_reported(self):
+    def test_a_file_without_the_text_is_named_when_a_stream_comes_to_it(self):
         self.write("a.jsonl", '{"text": "One."}\n{"text": null}\n')
         self.write("b.jsonl", '{"body": "Two."}\n')
-        with self.assertLogs("hf_depth.data.corpus", "WARNING") as logs:
-            self.assertEqual(self.read("a.jsonl"), ["One.", None])
-        self.assertIn("`train_file`: 1 of 2 rows have no 'text', or null", logs.output[0])
+        self.assertEqual(self.read("a.jsonl"), ["One.", None])
         with self.assertRaisesRegex(ValueError, "b.jsonl as json: there is no column 'text', only 'body'"):
             self.read("a.jsonl", "b.jsonl", streaming=True)
 
     @parameterized.product(
         case=[
             ('{"text": "5"}\n{"text": ["5"]}\n', "holds text in some rows, and numbers, lists|must hold text"),
-            ('{"text": ["a"]}\n', r"must hold text, but its row 0 holds \['a'\] \(list\)"),
-            ('{"text": "2020-01-01"}\n', "must hold text, but its row 0 holds datetime"),
+            ('{"text": ["a"]}\n', r"must hold text, but .* \['a'\] \("),
+            ('{"text": "2020-01-01"}\n', "must hold text, but .* datetime"),
         ],
         streaming=[False, True],
     )
@@ -197,7 +173,7 @@ class TrapsTest(CorpusTestCase):
 
     @parameterized.product(extension=["txt", "jsonl", "csv"], streaming=[False, True])
     def test_a_line_that_is_not_utf_8_is_named(self, extension, streaming):
-        lines = {"txt": ["A text."], "jsonl": ['{"text": "good"}'], "csv": ["text", *["good"]]}[extension]
+        lines = {"txt": ["A text."], "jsonl": ['{"text": "good"}'], "csv": ["text", "good"]}[extension]
         lines = [lines[0].encode(), *[lines[-1].encode()] * 70_000]
         lines[69_999] = lines[69_999].replace(b"oo", b"\xe9").replace(b"tex", b"\xe9")
         name = f"text.{extension}.gz"
@@ -205,19 +181,13 @@ class TrapsTest(CorpusTestCase):
         with self.assertRaisesRegex(ValueError, f"`train_file`: .*{name}, line 70000: it is not UTF-8 .*0xe9.*iconv"):
             self.read(name, streaming=streaming)
 
-    @parameterized.product(encoding=["utf-16", "utf-16-le"], extension=["txt", "csv"])
-    def test_another_encoding_of_unicode_is_named(self, encoding, extension):
-        self.write(f"text.{extension}", CONTENTS[extension].encode(encoding))
-        with self.assertRaisesRegex(ValueError, f"`train_file`: .*text.{extension} is no text in UTF-8.* `iconv -f"):
-            self.read(f"text.{extension}")
-
     @parameterized.product(
         case=[
-            ("text.jsonl", '{"text": "a"}\n\n{"text": "b\n', "text.jsonl, line 3, as json: "),
-            ("text.jsonl", '{"text": "a"}\n"b"\n', r"text.jsonl, line 2, as json: it is no object such as {.text.: "),
-            ("text.parquet", b"no parquet", "text.parquet as parquet: "),
-            ("text.txt.gz", gzip.compress(b"text " * 100_000)[:-100], "text.txt.gz as text: .*end-of-stream"),
-            ("text.json", '[["1", "a"], ["0", "b"]]', "text.json is a list of lists. Write each row as an object"),
+            ("text.txt", CONTENTS["txt"].encode("utf-16"), "text.txt, line 1: it is not UTF-8"),
+            ("text.jsonl", '{"text": "a"}\n\n{"text": "b\n', "text.jsonl, line 3: Invalid control character"),
+            ("text.jsonl", '{"text": "a"}\n"b"\n', r"text.jsonl, line 2: it is no object such as {.text.: "),
+            ("text.parquet", b"no parquet", "text.parquet: "),
+            ("text.txt.gz", gzip.compress(b"text " * 100_000)[:-100], "text.txt.gz: .*end-of-stream"),
             ("text.doc", "x", "text.doc has an unknown extension. Known are .txt, .json, .jsonl, .csv, .parquet"),
         ],
         streaming=[False, True],
@@ -225,55 +195,12 @@ class TrapsTest(CorpusTestCase):
     def test_what_cannot_be_read_is_named(self, case, streaming):
         name, content, message = case
         Path(self.path(name)).write_bytes(content.encode() if isinstance(content, str) else content)
-        with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}") as caught:
+        with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}"):
             self.read(name, streaming=streaming)
-        self.assertNotIn("..", str(caught.exception))
 
-    @parameterized.parameters(False, True)
-    def test_a_packed_parquet_file_is_unpacked_once_and_anew_when_it_has_changed(self, streaming):
-        for texts in (TEXTS, TEXTS[:2] * 2):
-            self.write("text.parquet.gz", as_parquet([{"text": text} for text in texts]))
-            self.assertEqual(self.read("text.parquet.gz", streaming=streaming), texts)
-        with mock.patch("hf_depth.data.reading.gzip.open", side_effect=AssertionError):
-            plain_copy(self.path("text.parquet.gz"), self.path("cache"))
-        self.assertEqual(plain_copy(self.path("text.parquet")), self.path("text.parquet"))
-
-    @parameterized.parameters(("a.doc", "unknown extension"), ("a.jsonl", "cannot read .* as json: there is no such"))
+    @parameterized.parameters(("a.doc", "unknown extension"), ("a.jsonl", "cannot read .* as json: "))
     def test_an_error_does_not_tell_the_credentials_of_an_address(self, name, message):
         address = f"http://me:secret@127.0.0.1:1/{name}?token=secret"
         with self.assertRaisesRegex(ValueError, f"`train_file`: .*{message}") as caught:
             load_files("train_file", [address], cache_dir=self.path("cache"))
         self.assertNotIn("secret", str(caught.exception))
-
-    @parameterized.parameters("txt", "jsonl.gz")
-    def test_a_file_is_read_once_and_again_when_it_has_changed(self, extension):
-        cached = []
-        for texts in (TEXTS, None, TEXTS[:2]):
-            if texts:
-                content = {
-                    "txt": "\n\n".join(texts),
-                    "csv": as_csv([["text"], *([text] for text in texts)]),
-                    "jsonl.gz": "".join(json.dumps({"text": text}) + "\n" for text in texts),
-                }
-                self.write(f"text.{extension}", content[extension])
-            corpus = self.load(train_file=f"text.{extension}", validation_split_percentage=0)
-            cached.append((corpus["train"].cache_files, corpus["train"]._fingerprint))
-        self.assertEqual(self.texts(corpus["train"]), TEXTS[:2])
-        self.assertEqual(cached[0], cached[1])
-        self.assertNotEqual(cached[0], cached[2])
-
-    @parameterized.product(
-        name=["texts[12]", "texts*", "folder[1]/texts"],
-        extension=["jsonl.gz", "csv", "txt"],
-        streaming=[False, True],
-    )
-    def test_a_file_is_read_under_its_name_whatever_files_that_would_match_as_a_glob(self, name, extension, streaming):
-        kind = extension.removesuffix(".gz")
-        rows = {"jsonl": b'{"text": "%s"}', "csv": b"text\n%s\n", "txt": b"%s"}
-        for folder in ("folder[1]", "folder1"):
-            os.mkdir(self.path(folder))
-        for other in (name, "texts1", "textss", "folder1/texts"):
-            text = "right" if other == name else "wrong"
-            content = as_parquet([{"text": text}]) if kind == "parquet" else rows[kind] % text.encode()
-            self.write(f"{other}.{extension}", content)
-        self.assertEqual(self.read(f"{name}.{extension}", streaming=streaming), ["right"])

@@ -93,7 +93,6 @@ class PassTest(parameterized.TestCase):
     @parameterized.named_parameters(
         ("take", lambda data: data.take(30), range(30)),
         ("skip", lambda data: data.skip(30), range(30, 60)),
-        ("filter by number", lambda data: data.filter(lambda row, i: i >= 25, with_indices=True), range(25, 60)),
         ("interleave", lambda data: interleave_datasets([data, documents(10)]), None),
         ("filter", lambda data: data.filter(lambda row: int(row["text"]) % 2), range(1, 60, 2)),
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, T5Tokenizer
 
 from helpers import SENTENCES, CorpusTestCase
-from hf_depth.data.python_reference import python_reference_documents
+from hf_depth.data.default_corpus import python_reference_documents
 from hf_depth.data.tokenization import TextEncoder, sentinel_token_ids
 from hf_depth.data.vocabulary import train_tokenizer
 

@@ -105,12 +105,6 @@ class BadExamplesTest(TaskFilesTestCase):
         path = self.write(f"bad.{extension}", WRITERS[extension](rows))
         self.assert_refused(f"bad.{extension}.*{message}", task, train_file=path)
 
-    @parameterized.parameters(("csv", ";"), ("tsv", ","))
-    def test_a_table_with_other_separators_is_answered_by_those_that_it_needs(self, extension, separator):
-        path = self.write(f"bad.{extension}", separator.join(["sentence1", "sentence2", "label"]) + "\nA.\n")
-        message = "needs a column 'sentence1'. Its only column is 'sentence1.*label': separate .* by tabs in a .tsv"
-        self.assert_refused(message, "rte", train_file=path)
-
     @parameterized.parameters(
         ({"label": 2}, "'label' holds 2, which is none of its labels: 0"),
         ({"label": "Not_Entailment"}, "holds 'Not_Entailment', .* Did you mean 'not_entailment'"),

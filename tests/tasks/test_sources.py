@@ -122,16 +122,6 @@ class FoldersTest(TaskFilesTestCase):
             self.write(f"rte/train-0000{number}-of-00002{digest}.parquet", as_parquet(rows))
         self.assertEqual(self.load_folder("rte")["train"], RTE_EXAMPLES)
 
-    @parameterized.parameters(
-        (["00001-of-00003"], "rte/train-00000-of-00003.parquet, .*rte/train-00002-of-00003.parquet are missing"),
-        (["00000-of-00001", "00000-of-00002", "00001-of-00002"], "shards of several sets, '-of-00001', '-of-00002'"),
-    )
-    def test_shards_that_are_not_all_there_are_refused_unless_they_are_named(self, shards, message):
-        paths = [self.write(f"rte/train-{shard}.parquet", as_parquet(RTE_EXAMPLES)) for shard in shards]
-        with self.assertRaisesRegex(ValueError, f"`dataset_dir`, split 'train': .*{message}.* by `train_file`"):
-            self.load_folder("rte")
-        self.assertEqual(self.load_folder("rte", train_file=paths[0])["train"], RTE_EXAMPLES)
-
     def test_two_files_for_a_split_are_an_error(self):
         self.write("rte/dev.jsonl", as_jsonl(RTE_EXAMPLES))
         self.write("rte/validation.csv", as_csv(RTE_EXAMPLES))
