@@ -41,13 +41,8 @@ def told_name(name: str | None) -> str | None:
 
 def told_command(arguments: Sequence[str]) -> str | None:
     """
-    Return the command of a script without secrets, and with files, folders and addresses cut to their names.
-
-    Args:
-        arguments: such as `sys.argv`.
-
-    Returns:
-        The command; `None` if no script was run, but a notebook or a test.
+    Return the command of a script, given `sys.argv`, without secrets, and with files, folders and addresses cut to
+    their names; `None` if no script was run, but a notebook or a test.
 
     >>> told_command(["/data/train.py", "--train_file=/data/novels.txt", "--base", "google/t5-v1_1-base"])
     'python train.py --train_file=novels.txt --base google/t5-v1_1-base'
@@ -70,10 +65,4 @@ def told_command(arguments: Sequence[str]) -> str | None:
 
 
 def _last_part(path: str) -> str:
-    """
-    Return the last part of a path or an address.
-
-    >>> _last_part("/data/texts/"), _last_part("https://me:secret@example.org/novels.txt?key=1")
-    ('texts', 'novels.txt')
-    """
     return path.partition("?")[0].rstrip("/").rpartition("/")[2]

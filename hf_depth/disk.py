@@ -1,8 +1,7 @@
 """
 Replacing files at once, manifests of folders, and errors of full disks.
 
-A manifest (`manifest.json`) lists the files of a folder with their sizes and SHA-256. Folders of shards and
-checkpoints have one.
+A manifest (`manifest.json`) lists the files of a folder with their sizes and SHA-256. Checkpoints have one.
 """
 
 import contextlib
@@ -12,7 +11,6 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +22,7 @@ MANIFEST_FILE = "manifest.json"
 # The folder for unfinished files. The Trainer does not take it for a checkpoint, and uploads leave out `_*`.
 UNFINISHED_FOLDER = "_unfinished"
 FULL_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-PROBE_SIZE = 1 << 20  # bytes to write, to see whether a disk has room
+LEAST_ROOM = 1 << 20  # bytes; with less, a disk is full
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -61,13 +59,7 @@ def list_files(folder: str | os.PathLike) -> list[str]:
 
 
 def file_entry(path: Path, sync: bool = False) -> dict[str, Any]:
-    """
-    Return the size and SHA-256 of a file, as a manifest holds them.
-
-    Args:
-        path: the file.
-        sync: flush the file to the disk as well.
-    """
+    """Return size and SHA-256 of a file, as a manifest holds them. With `sync`, flush it to the disk as well."""
     with path.open("rb+" if sync else "rb") as file:
         if sync:
             os.fsync(file.fileno())
@@ -76,14 +68,7 @@ def file_entry(path: Path, sync: bool = False) -> dict[str, Any]:
 
 
 def file_entries(folder: str | os.PathLike, paths: Iterable[str], sync: bool = False) -> dict[str, dict[str, Any]]:
-    """
-    Return [`file_entry`] for several files, computed by several threads.
-
-    Args:
-        folder: the folder of the files.
-        paths: the paths of the files, relative to the folder.
-        sync: flush the files to the disk as well.
-    """
+    """Return [`file_entry`] for several files of a folder by their relative paths, computed by several threads."""
     paths = list(paths)
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
         entries = pool.map(lambda path: file_entry(Path(folder, path), sync), paths)
@@ -153,32 +138,14 @@ def damaged_file(folder: str | os.PathLike, files: Mapping[str, Mapping[str, Any
 # ---- Full disks -----------------------------------------------------------------------------------------------------
 
 
-def is_full_disk(error: BaseException, folder: str | os.PathLike | None = None) -> bool:
-    """
-    Return whether writing failed because the disk is full.
-
-    Args:
-        error: an error of the system, of safetensors or of torch.
-        folder: the folder that was written to. As torch gives no reason, a small file is written there to see.
-    """
+def is_full_disk(error: BaseException, folder: str | os.PathLike) -> bool:
+    """Return whether writing to a folder failed because the disk is full. The error may be of safetensors or torch."""
     if isinstance(error, OSError) and error.errno in FULL_DISK:
         return True
     if any(sign in str(error) for sign in ("No space left", "quota exceeded", "File too large")):
         return True
     is_of_torch = any(sign in str(error) for sign in ("PytorchStreamWriter", "inline_container"))
-    return is_of_torch and folder is not None and not _has_room(folder)
-
-
-def _has_room(folder: str | os.PathLike) -> bool:
-    """Return whether a small file can be written to a folder. The free space of a disk would not show a quota."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(PROBE_SIZE))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        return error.errno not in FULL_DISK
-    return True
+    return is_of_torch and shutil.disk_usage(folder).free < LEAST_ROOM  # torch gives no reason
 
 
 def full_disk_error(folder: str | os.PathLike, problem: str, advice: str) -> OSError:

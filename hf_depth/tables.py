@@ -6,11 +6,7 @@ from typing import Any
 
 def aligned(rows: Sequence[Sequence[str]], num_text_columns: int = 1) -> str:
     """
-    Return a table as lines of text, with text on the left and numbers on the right.
-
-    Args:
-        rows (`Sequence[Sequence[str]]`): the rows of cells. The first row is the head.
-        num_text_columns (`int`, *optional*, defaults to 1): how many columns hold text. The others hold numbers.
+    Return a table as lines of text: first so many columns of text, then those of numbers. The first row is the head.
 
     >>> print(aligned([["", "before"], ["loss", "6.5"], ["accuracy", "0.25"]]))
               before
@@ -28,11 +24,7 @@ def aligned(rows: Sequence[Sequence[str]], num_text_columns: int = 1) -> str:
 
 def markdown_table(rows: Sequence[Sequence[Any]], num_text_columns: int = 1) -> str:
     """
-    Return a table in Markdown. Special characters in its cells are escaped.
-
-    Args:
-        rows (`Sequence[Sequence]`): the rows of cells. The first row is the head.
-        num_text_columns (`int`, *optional*, defaults to 1): how many columns hold text. The others hold numbers.
+    Return a table in Markdown, see [`aligned`]. Special characters in its cells are escaped.
 
     >>> print(markdown_table([["", "loss"], ["novels | news", 6.5]]))
     |  | loss |
@@ -47,9 +39,6 @@ def markdown_table(rows: Sequence[Sequence[Any]], num_text_columns: int = 1) -> 
 def markdown_tables(values: Mapping[str, Any]) -> str:
     """
     Return named values as tables in Markdown: one table of single values, and one with a row for each mapping.
-
-    Args:
-        values (`Mapping[str, Any]`): numbers, texts, lists of these, or mappings of them.
 
     >>> print(markdown_tables({"source": "novels", "train": {"examples": 1200}}))
     |  |  |

@@ -61,12 +61,6 @@ class PrepareShardsTest(ShardsTestCase):
         kinds = {"input_ids": pa.list_(pa.uint16()), "sentence_lengths": pa.list_(pa.uint16())}
         for name, kind in (kinds | {"num_cut_tokens": pa.int32()}).items():
             self.assertEqual(examples.schema.field(name).type, kind)
-        table = pa.table({"input_ids": pa.array([[40_000, 65_535, 7]], pa.list_(shards.id_type(65_536)))})
-        name = next(iter(folder.manifest["shards"]))
-        with pa.ipc.new_stream(str(folder.folder / name), table.schema) as stream:
-            stream.write_table(table)
-        folder.manifest["shards"] = {name: {"examples": 1}}
-        self.assertEqual(values(self.examples(folder)), [{"input_ids": [40_000, 65_535, 7]}])
         self.assertEqual(self.examples(folder)[0]["input_ids"].dtype, np.int64)
 
     def test_a_count_of_tokens_may_be_larger_than_any_id(self):
@@ -179,34 +173,16 @@ class ShardFolderTest(ShardsTestCase):
         path.unlink()
         with self.assertRaisesRegex(ValueError, "train/text/00001.arrow is missing. Prepare it"):
             ShardFolder.open(folder)
-        for content in ('{"files": {}}', "{", "3"):
-            (folder / "manifest.json").write_text(content)
-            with self.assertRaisesRegex(ValueError, "manifest.json cannot be read"):
-                ShardFolder.open(folder)
+        (folder / "manifest.json").write_text("{")
+        with self.assertRaisesRegex(ValueError, "manifest.json cannot be read"):
+            ShardFolder.open(folder)
         with self.assertRaisesRegex(ValueError, "is no folder of shards: no manifest.json"):
             ShardFolder.open(self.path("nothing"))
 
-    def test_a_split_that_there_is_not_is_named(self):
-        with self.assertRaisesRegex(ValueError, "shards has no split 'test', only 'train'"):
-            self.prepare().load_splits(OBJECTIVES["depth"](), ["test"])
-
-    def test_shards_of_another_format_are_refused(self):
-        folder = self.prepare().folder
-        manifest = json.loads((folder / "manifest.json").read_text())
-        manifest["versions"]["format"] = 1
-        (folder / "manifest.json").write_text(json.dumps(manifest))
-        with self.assertRaisesRegex(ValueError, "has the format 1, but 2 is read here"):
-            ShardFolder.open(folder)
-        with self.assertRaisesRegex(ValueError, r"another preparation, with format 1 \(now 2\)"):
-            self.prepare()
-
-    @parameterized.parameters(
-        ({"mlm_probability": 0.2}, r"mlm_probability 0.3 \(now 0.2\)"),
-        ({"max_source_length": 80, "min_sentences": 2}, r"max_source_length 96 \(now 80\), .*min_sentences 1 \(now 2"),
-    )
-    def test_an_objective_with_other_settings_is_refused(self, changes, message):
+    def test_an_objective_with_other_settings_is_refused(self):
+        message = r"max_source_length 96 \(now 80\), .*min_sentences 1 \(now 2"
         with self.assertRaisesRegex(ValueError, message):
-            self.prepare().check(OBJECTIVES["depth"](**changes))
+            self.prepare().check(OBJECTIVES["depth"](max_source_length=80, min_sentences=2))
 
     def test_another_kind_of_model_or_tokenizer_is_refused(self):
         folder = self.prepare()
