@@ -15,17 +15,14 @@ all alike. Time is CPU time of the process, which other load affects less than w
 - `preparation`: splitting into sentences, tokenization and cutting into windows, in characters per second, and what
   the tokenizer alone takes. Every run reads documents that no earlier run has read, since sentence splitters and
   tokenizers cache their results. With `--num_proc`, all documents are then written to shards for DEPTH, in that many
-  processes, whose CPU time and peak memory are printed.
+  processes, whose CPU time is printed.
 - `collators`: examples per second of a process. Examples hold numpy arrays, as `Dataset.with_format("numpy")` gives
   them, or lists of ints, which every collator has to convert to arrays first.
-- `loader`: how many workers a step of `--step_seconds` needs by these rates, what share of the time it would wait for
-  data, and what share it does wait, where a `DataLoader` of two workers feeds steps that last that long.
+- `loader`: how many workers a step of `--step_seconds` needs by these rates.
 """
 
 import argparse
-import json
 import math
-import multiprocessing
 import os
 import resource
 import shlex
@@ -34,7 +31,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # read when the tokenizer is first used
@@ -43,7 +39,6 @@ import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from checkouts import Collator, Example, nanot5_collator, nanot5_preparation, published_depth_collator  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
 from transformers import PreTrainedTokenizerBase, T5Tokenizer  # noqa: E402
 
 from hf_depth import (  # noqa: E402
@@ -65,8 +60,7 @@ PARTS = ("preparation", "collators", "loader")
 INPUT_LENGTH = 512
 SPAN_LENGTH = 3.0
 NUM_PIECES = 32_000  # ids below are pieces of the vocabulary; sentinels and sentence tokens follow
-WORKERS = 2
-GOALS = {"nanoT5": 10.0, "DEPTH examples/s": 20_000.0, "data wait": 0.02}
+GOALS = {"nanoT5": 10.0, "DEPTH examples/s": 20_000.0}
 
 
 def main() -> None:
@@ -77,7 +71,6 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=20, help="of five batches for each collator")
     parser.add_argument("--step_seconds", type=float, default=0.14, help="that a training step takes")
-    parser.add_argument("--steps", type=int, default=50, help="that a data loader feeds")
     parser.add_argument("--train_file", nargs="+", help="documents (default: Python's own documentation)")
     parser.add_argument("--text_column", default="text")
     parser.add_argument("--tokenizer", help="folder or name of a T5 tokenizer (default: one trained on the documents)")
@@ -85,16 +78,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7, help="of text preparation")
     parser.add_argument("--megabytes", type=float, default=2.0, help="text per run, at most")
     parser.add_argument("--num_proc", type=int, help="write shards in so many processes")
-    parser.add_argument("--output_dir", type=Path, help="writes data_pipeline.md and data_pipeline.json")
+    parser.add_argument("--output_dir", type=Path, help="writes data_pipeline.md")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     table = Table()
     if "preparation" in args.parts:
-        # A process of its own for the shards, forked before this one holds documents, so that its memory can be told.
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
-            pool.submit(os.getpid).result()
-            compare_preparation(args, pool, table)
+        compare_preparation(args, table)
     tokenizer = synthetic_tokenizer()
     if "collators" in args.parts:
         compare_collators(args, tokenizer, table)
@@ -104,26 +94,23 @@ def main() -> None:
 
 
 class Table:
-    """Printed while it grows, and kept for the files."""
+    """Printed while it grows, and kept for the file."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, str]] = []
-        print("| | hf_depth | beside it | goal |\n|---|---|---|---|")
+        self.lines = ["| | hf_depth | beside it | goal |", "|---|---|---|---|"]
+        print("\n".join(self.lines))
 
     def add(self, what: str, ours: str, beside: str = "", goal: str = "") -> None:
-        self.rows.append({"what": what, "hf_depth": ours, "beside": beside, "goal": goal})
-        print(f"| {what} | {ours} | {beside} | {goal} |", flush=True)
+        self.lines.append(f"| {what} | {ours} | {beside} | {goal} |")
+        print(self.lines[-1], flush=True)
 
     def write(self, args: argparse.Namespace) -> None:
         if args.output_dir is None:
             return
         args.output_dir.mkdir(parents=True, exist_ok=True)
         command = shlex.join(["python", "benchmarks/data_pipeline.py", *sys.argv[1:]])
-        lines = [f"`{command}`\n", "| | hf_depth | beside it | goal |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(row.values())} |" for row in self.rows]
+        lines = [f"`{command}`\n", *self.lines]
         (args.output_dir / "data_pipeline.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        report = json.dumps({"command": command, "rows": self.rows}, indent=1)
-        (args.output_dir / "data_pipeline.json").write_text(report, encoding="utf-8")
 
 
 def verdict(is_met: bool, goal: str) -> str:
@@ -133,8 +120,7 @@ def verdict(is_met: bool, goal: str) -> str:
 # ---- Text preparation -----------------------------------------------------------------------------------------------
 
 
-def compare_preparation(args: argparse.Namespace, pool: ProcessPoolExecutor, table: Table) -> None:
-    """Add the speeds, and what `pool` measures of writing shards."""
+def compare_preparation(args: argparse.Namespace, table: Table) -> None:
     texts = load_corpus(train_file=args.train_file, text_column=args.text_column, validation_split_percentage=0)
     texts = texts["train"][args.text_column]
     tokenizer = add_sentence_tokens(get_tokenizer(args.tokenizer, texts))
@@ -159,26 +145,22 @@ def compare_preparation(args: argparse.Namespace, pool: ProcessPoolExecutor, tab
     if args.num_proc:
         alone = statistics.median(run["the tokenizer alone"] / size for size, run in zip(sizes[1:], runs, strict=True))
         size = sum(map(len, filter(None, texts))) / 1e6
-        seconds, duration, memory, memory_of_process = pool.submit(write_shards, args, tokenizer).result()
+        seconds, duration = write_shards(args, tokenizer)
         table.add(
             f"write shards, {args.num_proc} processes",
             f"{size / seconds:.2f} million characters per second of a CPU ({size / duration:.2f} by the clock)",
             f"{size * alone / seconds:.2f} times the tokenizer alone",
         )
-        ours = f"{memory:.0f} MB, of a process that prepares {memory_of_process:.0f} MB"
-        table.add("peak memory of that", ours)
 
 
-def write_shards(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> tuple[float, float, float, float]:
-    """CPU seconds and seconds that writing shards takes, and the peak memory of this process and its largest child."""
+def write_shards(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> tuple[float, float]:
+    """CPU seconds and seconds that writing shards takes."""
     documents = load_corpus(train_file=args.train_file, text_column=args.text_column, validation_split_percentage=0)
     objective = DepthObjective(tokenizer, sentence_language=args.language)
     before, begin = cpu_seconds(), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         prepare_shards(documents, objective, folder, text_column=args.text_column, num_proc=args.num_proc)
-    seconds, duration = cpu_seconds() - before, time.perf_counter() - begin
-    peaks = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return seconds, duration, *peaks
+    return cpu_seconds() - before, time.perf_counter() - begin
 
 
 def cpu_seconds() -> float:
@@ -337,7 +319,7 @@ def as_lists(example: Example) -> Example:
 
 
 def feed_training(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, table: Table) -> None:
-    """Compare the rate of DEPTH's collator, reading included, with that of training, by arithmetic and by waiting."""
+    """Compare the rate of DEPTH's collator, reading included, with that of training."""
     rng, needed = np.random.default_rng(2), args.batch_size / args.step_seconds
     examples = depth_examples(rng, 2 * args.batch_size)
     dataset = datasets.Dataset.from_list([as_lists(example) for example in examples]).with_format("numpy")
@@ -347,36 +329,6 @@ def feed_training(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, 
     rate = collator_rates({"hf_depth": read}, examples[: args.batch_size], max(2, args.rounds // 4))["hf_depth"]
     step = f"steps of {args.step_seconds:g} s, batches of {args.batch_size}"
     table.add(f"workers for {step}", f"{math.ceil(needed / rate)}", f"{needed:,.0f} of {rate:,.0f} examples/s")
-
-    predicted = max(0.0, 1 - WORKERS * rate / needed)
-    waited = data_wait(dataset, collator, args)
-    ours = f"{waited:.1%} of the time (predicted {predicted:.1%})"
-    goal = verdict(waited <= GOALS["data wait"], "≤ 2 %")
-    table.add(
-        f"waiting for data, {WORKERS} workers, {step}", ours, f"{args.steps} steps on {os.cpu_count()} CPUs", goal
-    )
-
-
-def data_wait(dataset: datasets.Dataset, collator: Collator, args: argparse.Namespace) -> float:
-    """Share of the time for which steps wait, that themselves only sleep, as a process does while a GPU works."""
-    order = list(range(len(dataset))) * math.ceil((args.steps + 1) * args.batch_size / len(dataset))
-    loader = DataLoader(
-        dataset,
-        batch_size=args.batch_size,
-        sampler=order[: (args.steps + 1) * args.batch_size],
-        collate_fn=collator,
-        num_workers=WORKERS,
-        multiprocessing_context="fork" if sys.platform == "linux" else None,
-    )
-    batches = iter(loader)
-    next(batches)  # waits for the start of the workers
-    waits = []
-    for _ in range(args.steps):
-        time.sleep(args.step_seconds)
-        began = time.perf_counter()
-        next(batches)
-        waits.append(time.perf_counter() - began)
-    return sum(waits) / (sum(waits) + args.steps * args.step_seconds)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ COMMANDS = {
         "runs restored after 1 kills",
     ),
     "data_pipeline": (
-        "--batch_size 2 --rounds 1 --runs 1 --megabytes 0.01 --num_proc 1 --steps 2 --step_seconds 0.01",
-        "waiting for data, 2 workers",
+        "--batch_size 2 --rounds 1 --runs 1 --megabytes 0.01 --num_proc 1 --step_seconds 0.01",
+        "workers for steps of",
     ),
     "evaluation_memory": ("--examples 2 --length 16 --vocab_size 2100", "MB"),
     "packing": (

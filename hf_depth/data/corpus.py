@@ -97,7 +97,7 @@ def load_corpus(
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> file = Path(folder.name, "texts.txt")
-    >>> _ = file.write_text("The first document.\n\nThe second one.\n\nThe third one.")
+    >>> _ = file.write_text("The first document.\\n\\nThe second one.\\n\\nThe third one.")
     >>> corpus = load_corpus(train_file=file, validation_split_percentage=33, cache_dir=folder.name)
     >>> {split: len(documents) for split, documents in corpus.items()}
     {'train': 2, 'validation': 1}
@@ -283,25 +283,22 @@ def describe_dataset(
     files = getattr(builder.config, "data_files", None)
     if not files:
         return None
-    return {str(split): _describe_split(names) for split, names in files.items()}
+    described = {}
+    for split, names in files.items():
+        commits = dict.fromkeys(match and match[0] for match in map(_COMMIT.match, names))
+        described[str(split)] = describe_all_files("dataset_name", names) if None in commits else list(commits)
+    return described
 
 
 def described_commit(content: Any, dataset_name: str | None) -> str | None:
     """
-    The commit of a data set of the Hub in what [`describe_dataset`] says of it, `None` if there is not just one.
+    The commit of a data set of the Hub in what [`describe_dataset`] says of it; `None` if there is not just one.
 
     >>> described_commit({"train": ["hf://datasets/some/data@" + 10 * "4e5f"]}, "some/data") == 10 * "4e5f"
     True
     """
     found = re.findall(rf"hf://datasets/{re.escape(str(dataset_name))}@([0-9a-f]{{40}})\b", str(content))
     return found[0] if len(set(found)) == 1 else None
-
-
-def _describe_split(names: Sequence[str]) -> list[str]:
-    commits = [_COMMIT.match(name) for name in names]
-    if all(commits):
-        return list(dict.fromkeys(commit[0] for commit in commits))
-    return describe_all_files("dataset_name", names)
 
 
 def hold_out(

@@ -240,15 +240,7 @@ class Mixing:
             )
 
     def probabilities(self, sizes: Mapping[str, int | None]) -> dict[str, float]:
-        """
-        Return the probability of each source.
-
-        Args:
-            sizes (`Mapping[str, int | None]`): the number of examples of each source; `None` for a stream.
-
-        Raises:
-            `ValueError`: if there are no weights and a size is unknown, or the weights belong to other sources.
-        """
+        """Return the probability of each source, given its number of examples (`None` for a stream)."""
         weights = sizes if self.weights is None else self.weights
         if None in weights.values():
             self.check_streams()
@@ -258,13 +250,7 @@ class Mixing:
         return dict(zip(sizes, (rates / rates.sum()).tolist(), strict=True))
 
     def check_epoch(self, sizes: Mapping[str, int]) -> None:
-        """
-        Raise `ValueError` if an epoch would have more than `MOST_REPEATS` times the examples of all sources, as one of
-        them is hardly ever drawn.
-
-        Args:
-            sizes (`Mapping[str, int]`): the number of examples of each source.
-        """
+        """Raise `ValueError` if an epoch would be far too long, as a source of these sizes is hardly ever drawn."""
         shares = self.probabilities(sizes)
         needed = {name: size / shares[name] if shares[name] else np.inf for name, size in sizes.items()}
         slowest = (min if self.stopping_strategy == "first_exhausted" else max)(needed, key=needed.get)
@@ -319,10 +305,7 @@ class DocumentMixture(dict[str, Dataset | IterableDataset]):
         """
         Yield texts in the proportions of the mixture until each source has been read once, to train a tokenizer.
 
-        A source that is used up earlier begins again.
-
-        Args:
-            seed (`int`, defaults to 42): the seed of the order of the sources.
+        A source that is used up earlier begins again. The seed is that of the order of the sources.
         """
         sizes = {name: len(part) if isinstance(part, Dataset) else None for name, part in self.items()}
         if None not in sizes.values():
@@ -385,18 +368,11 @@ def mix_examples(
 
 class MixtureDataset(torch.utils.data.Dataset):
     """
-    One epoch of map-style examples of several sources, interleaved as by `datasets.interleave_datasets`.
+    One epoch of map-style examples of several sources, made by [`mix_examples`], interleaved as by
+    `datasets.interleave_datasets`.
 
     The order of the sources is the same in each epoch. Within a source, an epoch continues after the last example of
     the previous epoch. So every example of a source comes equally often, or once more.
-
-    Args:
-        examples (`Mapping[str, Dataset]`): the name of a source -> its examples.
-        mixing ([`Mixing`]): weights, temperature, stopping strategy.
-        seed (`int`, defaults to 42): the seed of the order.
-
-    Raises:
-        `ValueError`: if a source has no examples, or is drawn so rarely that an epoch would be far too long.
     """
 
     def __init__(self, examples: Mapping[str, Dataset], mixing: Mixing, seed: int = 42):
@@ -432,12 +408,7 @@ class MixtureDataset(torch.utils.data.Dataset):
         return f"an epoch has {len(self):,} examples, {', '.join(parts)}"
 
     def set_epoch(self, epoch: int) -> None:
-        """
-        Continue in each source where the previous epoch ended.
-
-        Args:
-            epoch (`int`): the number of earlier epochs.
-        """
+        """Continue in each source where the previous epoch ended; `epoch` is the number of earlier ones."""
         self._epoch.fill_(int(epoch))
 
     def __len__(self) -> int:
@@ -484,15 +455,10 @@ def _sources_of_an_epoch(
 @dataclass
 class MixtureStream(ResumableStream):
     """
-    An endless stream of the examples of several streams.
+    An endless stream of the examples of several streams, made by [`mix_examples`].
 
     Each consumer draws its sources itself, so the proportions hold for each of them. A source that is used up begins
     its next pass. A position holds the number of examples given, and then the position in each source.
-
-    Args:
-        streams (`dict[str, ExampleStream]`): the name of a source -> its stream.
-        probabilities (`dict[str, float]`): the name of a source -> the probability of drawing it.
-        seed (`int`, defaults to 42): the seed of the draws.
     """
 
     streams: dict[str, ExampleStream]

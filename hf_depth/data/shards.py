@@ -90,15 +90,7 @@ class ShardFolder:
 
     @classmethod
     def open(cls, folder: str | os.PathLike) -> "ShardFolder":
-        """
-        Open a folder and check that it has all shards.
-
-        Args:
-            folder: the path of the folder.
-
-        Raises:
-            `ValueError`: if something is missing; says what.
-        """
+        """Open a folder. Raises `ValueError` if something is missing; says what."""
         folder = Path(folder)
         manifest = _read_manifest(folder)
         if manifest is None:
@@ -154,12 +146,7 @@ class ShardFolder:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def check(self, objective: Objective) -> None:
-        """
-        Raise `ValueError` if the objective would prepare other examples than the shards hold.
-
-        Raises:
-            `ValueError`: names all settings that differ.
-        """
+        """Raise `ValueError` if the objective would prepare other examples than the shards hold; names why."""
         now = _plan(objective, 0, {})
         names = ("tokenizer", "settings")
         changed = differences({name: self.manifest[name] for name in names}, {name: now[name] for name in names})
@@ -176,9 +163,6 @@ class ShardFolder:
     def sources(self, split: str) -> dict[str, Dataset]:
         """
         Return the examples of each source of a split, in numpy format.
-
-        Args:
-            split: a key of `counts`.
 
         Raises:
             `ValueError`: if there is no such split, or a shard is damaged; names it.
@@ -254,14 +238,13 @@ class ShardFolder:
         return data, statistics
 
     def table(self) -> str:
-        """Return a table of the splits and sources in the folder as lines of text."""
+        """Return the counts of all splits and sources as a table for readers."""
         names = ("documents", "documents_dropped", "examples", "tokens", "tokens_cut")
-        rows = [["", "documents", "dropped", "examples", "tokens", "cut", "shards", "MB"]]
+        rows = [["", *names, "shards"]]
         for split, sources in self.counts.items():
             for source, counts in sources.items():
-                sizes = [(self.folder / name).stat().st_size for name in self._shards(split, source)]
-                numbers = [*(counts[name] for name in names), len(sizes)]
-                rows.append([f"{split}/{source}", *(f"{number:,}" for number in numbers), f"{sum(sizes) / 1e6:.1f}"])
+                numbers = [*(counts[name] for name in names), len(self._shards(split, source))]
+                rows.append([f"{split}/{source}", *(f"{number:,}" for number in numbers)])
         return aligned(rows)
 
 
@@ -324,7 +307,7 @@ def _short(value: Any) -> str:
 
 
 def revision_advice(changed: Sequence[str]) -> str:
-    """Return advice for an error about [`differences`]: how to read the earlier commit. Empty if no commit differs."""
+    """Return how to read an earlier commit, for an error about [`differences`]. Empty if no commit differs."""
     if not any("hf://datasets/" in difference for difference in changed):
         return ""
     return " To read another commit of a data set of the Hub, name it by `dataset_revision` (in a mixture `revision`)."
@@ -351,8 +334,6 @@ def _write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
 
 def _begun(folder: Path) -> dict[str, Any] | None:
     """The manifest of a folder to write to, `None` if it is new. Raises if the folder holds something else."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"`tokenized_dataset_dir` {folder} is a file. Name a new folder.")
     manifest = _read_manifest(folder)
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in names if not name.startswith("_")} - {TOKENIZER_FOLDER}  # `_`: an unfinished file
@@ -364,15 +345,7 @@ def _begun(folder: Path) -> dict[str, Any] | None:
 
 
 def begun_tokenizer_folder(folder: str | os.PathLike) -> str | None:
-    """
-    Return the folder of the tokenizer if a preparation has begun, so that it continues with it; otherwise `None`.
-
-    Args:
-        folder: the folder for the shards.
-
-    Raises:
-        `ValueError`: if the folder holds something else.
-    """
+    """Return the folder of the tokenizer of a preparation that has begun and should continue with it, or `None`."""
     return None if _begun(Path(folder)) is None else str(Path(folder, TOKENIZER_FOLDER))
 
 

@@ -158,7 +158,7 @@ class ResumedPreparationTest(ShardsTestCase):
                 prepare_shards(corpus, OBJECTIVES["depth"](), self.path("shards"), shard_size=2000)
         number = {name: len(os.listdir(self.path(f"shards/train/{name}"))) for name in parts}
         rows = [line.split() for line in folder.table().splitlines()[1:]]
-        self.assertEqual([int(row[-2]) for row in rows], [number["a"], number["ab"]])  # shards
+        self.assertEqual([int(row[-1]) for row in rows], [number["a"], number["ab"]])  # shards
 
 
 class ShardFolderTest(ShardsTestCase):
