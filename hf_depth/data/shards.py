@@ -15,7 +15,6 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -45,7 +44,7 @@ from .tokenization import TextEncoder, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-SHARDS_VERSION = 2
+SHARDS_VERSION = 3
 TOKENIZER_FOLDER = "tokenizer"
 SOURCE = "text"  # the name of the source of documents without a mixture
 SHARD_SIZE = 16_000_000  # bytes of text
@@ -280,7 +279,7 @@ def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     encoder = TextEncoder(tokenizer).tokenizer
     rules = encoder.to_str() if isinstance(encoder, Tokenizer) else type(encoder).__name__
     content = json.dumps([sorted(tokenizer.get_vocab().items()), rules])
-    return hashlib.sha256(content.encode()).hexdigest()
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -298,12 +297,8 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if name != CONTENT and isinstance(one, Mapping) and isinstance(other, Mapping):
             found += differences(one, other)
         elif one != other:
-            found.append(f"{name} {_short(one)} (now {_short(other)})")
+            found.append(f"{name} {one} (now {other})")
     return found
-
-
-def _short(value: Any) -> str:
-    return value[:12] if isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) else str(value)
 
 
 def revision_advice(changed: Sequence[str]) -> str:
